@@ -9,6 +9,7 @@ mod admission;
 mod bridge;
 mod cli;
 mod config;
+mod files;
 mod http;
 mod logging;
 mod mesh;

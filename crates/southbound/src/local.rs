@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
 use std::io::{self, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use punctual_controller::plan::{Mac, Plan, PortNumber, SwitchPlan};
@@ -229,11 +229,20 @@ impl Written {
     }
 
     fn write(&self) -> io::Result<()> {
-        let new = self.path.with_extension("new");
-        let mut text = serde_json::to_string_pretty(&self.plan)?;
-        text.push('\n');
-        fs::write(&new, text)?;
-        fs::rename(&new, &self.path)
+        let directory = match self.path.parent() {
+            Some(directory) if !directory.as_os_str().is_empty() => directory,
+            _ => Path::new("."),
+        };
+        // Nobody can have prepared a file of that name.
+        let mut new = tempfile::NamedTempFile::new_in(directory)?;
+        serde_json::to_writer_pretty(&mut new, &self.plan)?;
+        new.write_all(b"\n")?;
+        // It is the owner's alone, unless somebody has said otherwise of the last one.
+        if let Ok(old) = fs::metadata(&self.path) {
+            new.as_file().set_permissions(old.permissions())?;
+        }
+        new.persist(&self.path)?;
+        Ok(())
     }
 }
 

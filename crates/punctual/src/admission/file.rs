@@ -1,13 +1,14 @@
 //! Files: the network, and the flows that are kept over a restart.
 
-use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use punctual_manager::State;
 use punctual_model::network::Document;
 
 use crate::cli::Failure;
+use crate::files::replace;
 
 /// Reads a network; JSON if its name says so, else TOML.
 pub(crate) fn network(path: &Path) -> Result<Document, Failure> {
@@ -58,20 +59,7 @@ impl Kept {
 
     /// Replaces the file: after a crash it is the old one or the new one.
     pub(crate) fn write(&self, state: &State) -> Result<(), String> {
-        let replace = || -> io::Result<()> {
-            let new = self.0.with_extension("new");
-            let mut file = File::create(&new)?;
-            file.write_all(state.to_json().as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&new, &self.0)?;
-            match self.0.parent() {
-                Some(directory) if !directory.as_os_str().is_empty() => {
-                    File::open(directory)?.sync_all()
-                }
-                _ => File::open(".")?.sync_all(),
-            }
-        };
-        replace().map_err(|error| {
+        replace(&self.0, &state.to_json()).map_err(|error| {
             format!(
                 "admission.file: {} cannot be written: {error}; promises made from now on do \
                  not outlive a restart until it can, and it is tried again",

@@ -3,15 +3,15 @@
 //! The file is replaced in one step, so a broker that reads it meanwhile sees
 //! the old one or the new one; its mode and owner stay as they are.
 
-use std::fs::{self, Permissions};
-use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, fchown};
+use std::fs;
+use std::io::{self, BufRead as _, IsTerminal as _};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use punctual_auth::{PasswordFile, check_user_name, hash_argon2id};
 
 use super::{Failure, print};
+use crate::files::replace;
 
 /// Arguments of `punctual passwd`.
 #[derive(Debug, Args)]
@@ -99,30 +99,4 @@ fn ask() -> Result<String, Failure> {
         return Err("the two passwords differ; nothing was changed".into());
     }
     Ok(password)
-}
-
-/// Puts `text` in the place of a file in one step. A new file has mode 0600.
-fn replace(file: &Path, text: &str) -> io::Result<()> {
-    // The file behind a link is replaced, not the link.
-    let target = match fs::canonicalize(file) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => file.to_owned(),
-        found => found?,
-    };
-    let directory = match target.parent() {
-        Some(directory) if !directory.as_os_str().is_empty() => directory,
-        _ => Path::new("."),
-    };
-    let mut temporary = tempfile::NamedTempFile::new_in(directory)?;
-    temporary.write_all(text.as_bytes())?;
-    if let Ok(old) = fs::metadata(&target) {
-        let new = temporary.as_file();
-        let now = new.metadata()?;
-        if (now.uid(), now.gid()) != (old.uid(), old.gid()) {
-            fchown(new, Some(old.uid()), Some(old.gid()))?;
-        }
-        new.set_permissions(Permissions::from_mode(old.mode() & 0o7777))?;
-    }
-    temporary.as_file().sync_all()?;
-    temporary.persist(&target)?;
-    fs::File::open(directory)?.sync_all()
 }

@@ -1,12 +1,13 @@
 //! Neighbours that were added at run time, in a file for the next start: one a line, replaced as
 //! a whole, so that it is never half written.
 
-use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::cli::Failure;
 use crate::config::Neighbour;
+use crate::files::replace;
 
 /// Those that were added, and where they are kept.
 #[derive(Debug, Default)]
@@ -85,14 +86,8 @@ fn wrong(file: &Path, why: &str) -> String {
 }
 
 fn write(file: &Path, neighbours: &[Neighbour]) -> io::Result<()> {
-    let mut name = file.as_os_str().to_owned();
-    name.push(".new");
-    let mut new = File::create(&name)?;
-    for neighbour in neighbours {
-        writeln!(new, "{neighbour}")?;
-    }
-    new.sync_all()?;
-    fs::rename(&name, file)
+    let lines = neighbours.iter().map(|neighbour| format!("{neighbour}\n"));
+    replace(file, &lines.collect::<String>())
 }
 
 #[cfg(test)]
