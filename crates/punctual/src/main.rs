@@ -9,12 +9,14 @@ mod admission;
 mod bridge;
 mod cli;
 mod config;
+mod escape;
 mod files;
 mod http;
 mod logging;
 mod mesh;
 #[cfg(test)]
 mod names;
+mod panics;
 mod proxy;
 mod realtime;
 mod serve;

@@ -23,6 +23,7 @@ use tokio::sync::watch;
 use super::input::Input;
 use super::{Failure, print};
 use crate::config::Log;
+use crate::escape::visible_lines;
 use crate::http::controller as http;
 use crate::logging::Logging;
 use crate::realtime::{self, Precedence};
@@ -42,6 +43,13 @@ pub(super) struct Arguments {
     ask: Option<Ask>,
     #[command(flatten)]
     run: Run,
+}
+
+impl Arguments {
+    /// Whether the controller itself is run, and not one asked that runs.
+    pub(super) fn serves(&self) -> bool {
+        self.ask.is_none()
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -293,7 +301,7 @@ fn show(at: &Where, path: &str) -> Result<(), Failure> {
     let address = at.controller.to_socket_addrs().map_err(|_| wrong())?.next();
     let text = http_get(address.ok_or_else(wrong)?, path)?;
     let value: Value = serde_json::from_str(&text)?;
-    print(&format!("{value:#}\n"))
+    print(&visible_lines(&format!("{value:#}\n")))
 }
 
 fn serve(run: &Run) -> Result<(), Failure> {
@@ -330,7 +338,8 @@ fn serve(run: &Run) -> Result<(), Failure> {
     if run.dry_run {
         return rehearse(run, settings, local, endpoints, files);
     }
-    Logging::start(&Log::default())?;
+    // What switches and managers do is not in the controller's hands: it does not fill the disk.
+    Logging::bounded(&Log::default())?;
     // Switches obey the newest controller.
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     let options = ListenOptions {
@@ -351,12 +360,13 @@ fn serve(run: &Run) -> Result<(), Failure> {
     };
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     let (stop, stopped) = watch::channel(false);
-    std::thread::spawn(move || {
+    let thread = std::thread::Builder::new().name("signals".into());
+    thread.spawn(move || {
         if signals.forever().next().is_some() {
             tracing::info!("shutting down; what was admitted stays on the switches");
             stop.send_replace(true);
         }
-    });
+    })?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;

@@ -10,6 +10,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::{Failure, print};
+use crate::escape::visible_lines;
 
 /// How long the broker may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -115,8 +116,8 @@ fn encoded(text: &str) -> String {
 impl Target {
     fn show(&self, answer: &Value, text: fn(&Value) -> String) -> Result<(), Failure> {
         match self.json {
-            true => print(&format!("{answer:#}\n")),
-            false => print(&text(answer)),
+            true => print(&visible_lines(&format!("{answer:#}\n"))),
+            false => print(&visible_lines(&text(answer))),
         }
     }
 

@@ -20,10 +20,13 @@ mod top;
 
 use std::error::Error;
 use std::fmt::Display;
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
+use crate::escape::{visible_lines, visible_text};
+use crate::panics;
 
 /// Why a command failed, in words for its user.
 pub(crate) type Failure = Box<dyn Error + Send + Sync>;
@@ -88,9 +91,24 @@ enum Command {
     Man(generate::Man),
 }
 
+impl Command {
+    /// Whether it runs until it is told to stop, for others.
+    fn serves(&self) -> bool {
+        match self {
+            Self::Serve(_) | Self::Sidecar(_) | Self::Manager(_) => true,
+            Self::Controller(arguments) => arguments.serves(),
+            _ => false,
+        }
+    }
+}
+
 /// Runs the command that was typed.
 pub(crate) fn run() -> ExitCode {
-    let result = match Cli::parse().command {
+    let command = Cli::parse().command;
+    if command.serves() {
+        panics::abort();
+    }
+    let result = match command {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Pub(arguments) => return pubsub::publish(&arguments),
         Command::Sub(arguments) => return pubsub::subscribe(&arguments),
@@ -127,8 +145,17 @@ pub(crate) fn command() -> clap::Command {
     Cli::command()
 }
 
-/// Prints to standard output. A reader that has gone (`| head`) is no failure.
+/// Prints to standard output, on a terminal without what would command it: names that clients and
+/// neighbours have chosen may be in it. A reader that has gone (`| head`) is no failure.
 fn print(text: &str) -> Result<(), Failure> {
+    match io::stdout().is_terminal() {
+        true => write(&visible_text(text)),
+        false => write(text),
+    }
+}
+
+/// Writes to standard output what may command a terminal.
+fn write(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -138,7 +165,8 @@ fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Prints a line to standard error, where it can be.
+/// Prints a line to standard error, where it can be. Words of brokers and clients may be in it.
 fn complain(text: &dyn Display) {
-    let _ = writeln!(io::stderr().lock(), "{text}");
+    let text = text.to_string();
+    let _ = writeln!(io::stderr().lock(), "{}", visible_lines(&text));
 }

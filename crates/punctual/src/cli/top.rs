@@ -17,7 +17,8 @@ use punctual_measure::{Distribution, Samples, http_get};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::{Failure, print};
+use super::{Failure, print, write};
+use crate::escape::{visible, visible_lines};
 
 /// Names of what is counted by class of traffic.
 const WAIT: &str = "punctual_egress_wait_seconds";
@@ -116,7 +117,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
             Err(error) => {
                 let end = text.find(UNREACHABLE).unwrap_or(text.len());
                 text.truncate(end);
-                let _ = writeln!(text, "{UNREACHABLE}{error}");
+                let _ = writeln!(text, "{UNREACHABLE}{}", visible(&error.to_string()));
             }
         }
     }
@@ -136,7 +137,7 @@ impl Screen {
             terminal: io::stdout().is_terminal(),
         };
         if screen.terminal {
-            print(ENTER)?;
+            write(ENTER)?;
         }
         Ok(screen)
     }
@@ -163,7 +164,7 @@ impl Drop for Screen {
     fn drop(&mut self) {
         if self.terminal {
             // There is nobody to tell if the terminal is gone.
-            let _ = print(LEAVE);
+            let _ = write(LEAVE);
         }
     }
 }
@@ -197,7 +198,8 @@ impl<'a> View<'a> {
         self.traffic(&mut text);
         self.classes(&mut text);
         self.flows(&mut text);
-        text
+        // Names of flows have what clients have chosen in them.
+        visible_lines(&text).into_owned()
     }
 
     fn header(&self, text: &mut String) {

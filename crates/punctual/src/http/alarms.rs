@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
 use punctual_broker::{Alarm, Missed, Nanos, Overrun};
@@ -10,6 +9,7 @@ use serde::Serialize;
 
 use super::App;
 use super::error::ApiError;
+use super::json::Json;
 use super::query::Query;
 
 /// The last alarms, the latest first.

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
 use punctual_broker::{ClientInfo, ScanPosition};
@@ -12,6 +11,7 @@ use serde::Serialize;
 use super::App;
 use super::error::ApiError;
 use super::health::explain;
+use super::json::Json;
 use super::page::Page;
 use super::query::{Name, Query};
 use super::shards::STEP;

@@ -6,13 +6,13 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
 use serde::Serialize;
 
 use super::App;
 use super::error::ApiError;
+use super::json::Json;
 use super::query::Query;
 use crate::config::Config;
 

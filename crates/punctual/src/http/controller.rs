@@ -10,7 +10,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::{Json, Router};
+use axum::Router;
 use punctual_southbound::service::Observer;
 use serde::Serialize;
 use serde_json::json;
@@ -19,6 +19,7 @@ use tokio::sync::watch;
 
 use super::error::ApiError;
 use super::guard::{Hosts, guard};
+use super::json::Json;
 use super::metrics::{Exposition, Kind};
 use super::server::{Bounds, serve};
 

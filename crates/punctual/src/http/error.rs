@@ -1,10 +1,11 @@
 //! What a request is refused with: one JSON object that names what is wrong and
 //! what to do.
 
-use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+
+use super::json::Json;
 
 /// A refusal.
 #[derive(Debug, Serialize)]

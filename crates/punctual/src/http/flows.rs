@@ -9,7 +9,6 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
@@ -23,6 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use super::App;
 use super::error::ApiError;
+use super::json::Json;
 use super::query::{Name, Query};
 use crate::admission::{Absent, Office};
 

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
 use serde::Serialize;
 
 use super::error::ApiError;
+use super::json::Json;
 use super::query::Query;
 use super::shards::NoAnswer;
 use super::{App, store};

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
@@ -14,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::App;
 use super::error::ApiError;
+use super::json::Json;
 use super::query::{Name, Query};
 use crate::bridge::{Standing, Standings};
 use crate::mesh::{Asker, NotAdded, NotRemoved};

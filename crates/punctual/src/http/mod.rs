@@ -14,6 +14,7 @@ mod error;
 mod flows;
 mod guard;
 mod health;
+mod json;
 mod mesh;
 mod metrics;
 mod openapi;

@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use base64::Engine as _;
@@ -17,6 +16,7 @@ use tokio::task::yield_now;
 
 use super::App;
 use super::error::ApiError;
+use super::json::Json;
 use super::page::PAGE_BYTES;
 use super::query::{Name, Query, check_topic};
 

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
 use punctual_broker::{Directory, FlowSight, Stats};
@@ -16,6 +15,7 @@ use serde::Serialize;
 
 use super::App;
 use super::error::ApiError;
+use super::json::Json;
 use super::metrics::FLOWS_SHOWN;
 use super::process::Process;
 use super::query::Query;

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
 use base64::Engine as _;
@@ -14,6 +13,7 @@ use serde::Serialize;
 use super::App;
 use super::error::ApiError;
 use super::health::explain;
+use super::json::Json;
 use super::page::{Key, Page};
 use super::query::{Query, check_topic};
 use super::shards::STEP;

@@ -124,7 +124,11 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
         .transpose()?;
     let log = server
         .take_events()
-        .map(|events| thread::spawn(move || events::log(events)));
+        .map(|events| {
+            let thread = thread::Builder::new().name("log".into());
+            thread.spawn(move || events::log(events))
+        })
+        .transpose()?;
     let mesh = mesh.map(|mesh| mesh.start(&server)).transpose()?;
     let plain = urls.iter().position(|(scheme, _)| *scheme == "tcp");
     let plain = plain.and_then(|at| server.addresses().get(at).copied());
@@ -179,7 +183,12 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
             &mut loaded,
         ) {
             Ok(()) => tracing::info!("configuration reloaded"),
-            Err(error) => tracing::error!("the old configuration stays: {error}"),
+            Err(error) => {
+                // One line of the log for each mistake.
+                for line in error.to_string().lines() {
+                    tracing::error!("the old configuration stays: {line}");
+                }
+            }
         }
     }
     tracing::info!("shutting down");

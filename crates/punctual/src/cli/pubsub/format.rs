@@ -13,6 +13,7 @@ use punctual_model::format_duration;
 
 use super::json::{self, NotJson};
 use super::latency;
+use crate::escape::visible_text;
 
 /// What may stand after `%`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,6 +68,8 @@ enum Piece {
 pub(super) struct Format {
     pieces: Vec<Piece>,
     pretty: bool,
+    /// Whether what a message brings is escaped where it would command a terminal.
+    escapes: bool,
 }
 
 impl Format {
@@ -75,6 +78,7 @@ impl Format {
         Self {
             pieces: vec![Piece::Field(Field::Payload, Layout::default())],
             pretty: false,
+            escapes: false,
         }
     }
 
@@ -87,6 +91,7 @@ impl Format {
                 Piece::Field(Field::Payload, Layout::default()),
             ],
             pretty: false,
+            escapes: false,
         }
     }
 
@@ -115,7 +120,19 @@ impl Format {
         if !literal.is_empty() {
             pieces.push(Piece::Text(literal));
         }
-        Ok(Self { pieces, pretty })
+        Ok(Self {
+            pieces,
+            pretty,
+            escapes: false,
+        })
+    }
+
+    /// The same for a terminal: what a message brings cannot command it. The format itself can.
+    pub(super) fn for_terminal(self) -> Self {
+        Self {
+            escapes: true,
+            ..self
+        }
     }
 
     /// Appends a message that was received at `time`.
@@ -137,12 +154,26 @@ impl Format {
                 Piece::Field(field @ (Field::Json | Field::JsonRaw), _) => {
                     let raw = *field == Field::JsonRaw;
                     let object = json::object(delivery, time, raw, self.pretty)?;
-                    out.extend_from_slice(object.as_bytes());
+                    self.put(object.as_bytes(), out);
                 }
-                Piece::Field(field, layout) => print_field(*field, *layout, delivery, time, out),
+                Piece::Field(field, layout) => {
+                    let mut text = Vec::new();
+                    print_field(*field, *layout, delivery, time, &mut text);
+                    self.put(&text, out);
+                }
             }
         }
         Ok(())
+    }
+
+    fn put(&self, bytes: &[u8], out: &mut Vec<u8>) {
+        match self.escapes {
+            true => {
+                let text = String::from_utf8_lossy(bytes);
+                out.extend_from_slice(visible_text(&text).as_bytes());
+            }
+            false => out.extend_from_slice(bytes),
+        }
     }
 }
 
@@ -438,6 +469,25 @@ mod tests {
         let format = Format::parse(format, false).unwrap();
         format.print(&delivery(), time, &mut out).unwrap();
         String::from_utf8_lossy(&out).into_owned()
+    }
+
+    #[test]
+    fn a_message_commands_no_terminal_and_the_format_may() {
+        let mut delivery = delivery();
+        delivery.message.topic = "a\u{1b}]0;x\u{7}".into();
+        delivery.message.payload = b"one\n\ttwo\x1b[2J\x9b\xc2\x9b".to_vec();
+        let time = Local.timestamp_opt(1_600_000_000, 0).unwrap();
+        let print = |format: Format| {
+            let mut out = Vec::new();
+            format.print(&delivery, time, &mut out).unwrap();
+            out
+        };
+        let format = |text| Format::parse(text, false).unwrap();
+        let seen = print(format("\\e[1m%t %p").for_terminal());
+        let expected = "\u{1b}[1ma\\u{1b}]0;x\\u{7} one\n\ttwo\\u{1b}[2J\u{fffd}\\u{9b}";
+        assert_eq!(String::from_utf8(seen).unwrap(), expected);
+        // A file gets what was sent.
+        assert_eq!(print(Format::payload()), delivery.message.payload);
     }
 
     /// What mosquitto_sub 2.0.11 prints for the same message.

@@ -144,6 +144,10 @@ fn subscribe(arguments: &Arguments) -> Result<(), Failed> {
         (None, true) => Format::verbose(),
         (None, false) => Format::payload(),
     };
+    let format = match io::stdout().is_terminal() {
+        true => format.for_terminal(),
+        false => format,
+    };
     let output = match arguments.latency {
         true => Output::Latencies(Meter::new()?),
         false => Output::Messages(Printer {

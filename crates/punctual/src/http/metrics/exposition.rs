@@ -2,6 +2,8 @@
 
 use std::fmt::{Display, Write as _};
 
+use crate::escape::visible_lines;
+
 /// What a number means to whoever adds it up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::http) enum Kind {
@@ -48,7 +50,8 @@ impl Exposition {
         self.text.push_str(suffix);
         for (i, (label, text)) in labels.iter().enumerate() {
             let _ = write!(self.text, "{}{label}=\"", if i == 0 { '{' } else { ',' });
-            for c in text.chars() {
+            // Names of flows are what clients have chosen.
+            for c in visible_lines(text).chars() {
                 match c {
                     '\\' => self.text.push_str("\\\\"),
                     '"' => self.text.push_str("\\\""),
@@ -89,12 +92,12 @@ mod tests {
     fn writes_families_and_escapes_labels() {
         let mut out = Exposition::default();
         out.family("a_total", Kind::Counter, "Things.");
-        out.sample(&[("x", "1"), ("y", "a\"b\\c\nd")], 3);
+        out.sample(&[("x", "1"), ("y", "a\"b\\c\nd\u{1b}[2J")], 3);
         out.one("b_seconds", Kind::Gauge, "Time.", 0.25);
         assert_eq!(
             out.finish(),
             "# HELP a_total Things.\n# TYPE a_total counter\n\
-             a_total{x=\"1\",y=\"a\\\"b\\\\c\\nd\"} 3\n\
+             a_total{x=\"1\",y=\"a\\\"b\\\\c\\nd\\\\u{1b}[2J\"} 3\n\
              # HELP b_seconds Time.\n# TYPE b_seconds gauge\nb_seconds 0.25\n"
         );
     }
