@@ -7,7 +7,7 @@
 //!
 //! Everything that depends on the client alone (its section, substitution of `%c` and `%u`) is done
 //! once by [`Acl::for_client`]; a check is one walk over a trie. Source: `mosquitto.conf(5)`, observed
-//! behaviour of mosquitto 2.0.11. `rt` and `broker` lines are Punctual's own.
+//! behaviour of mosquitto 2.0.11. `rt`, `broker` and `http` lines are Punctual's own.
 
 mod parse;
 mod rights;
@@ -18,8 +18,8 @@ use std::sync::Arc;
 
 pub use self::rights::RtRights;
 use self::rules::{Access, Rules};
-use crate::FileError;
 use crate::topic::{check_filter, matches};
+use crate::{FileError, HttpRole};
 
 /// The one `$SYS` topic that clients may publish to, if the rules grant it: a bridge tells there
 /// whether it is connected.
@@ -52,6 +52,8 @@ struct Section {
     rt_topics: Vec<(Box<str>, RtRights)>,
     /// `broker` lines.
     brokers: Vec<BrokerName>,
+    /// An `http` line.
+    http: Option<HttpRole>,
 }
 
 /// Which broker of a mesh a client may be.
@@ -90,6 +92,12 @@ impl Acl {
     /// Lines that are valid but probably not meant so. For the log.
     pub fn warnings(&self) -> &[FileError] {
         &self.warnings
+    }
+
+    /// What a user may do over the HTTP interface: its `http` line; `None` if there is none. Clients
+    /// without a user name may do nothing there.
+    pub fn http_role(&self, user: &str) -> Option<HttpRole> {
+        self.users.get(user)?.http
     }
 
     /// The rights of a client with this user name (`None` or empty for an anonymous client) and

@@ -20,7 +20,7 @@ pub mod wire;
 
 pub use error::{Error, Result};
 pub use floor::{Floor, HIGH_WATER};
-pub use http::http_get;
+pub use http::{Answer, Api, HttpPlace, http_get};
 pub use load::{
     BrokerCost, IdleCost, LARGEST_PAYLOAD, LEAST_PAYLOAD, Latency, Options, Pace, Report, Scenario,
     run,

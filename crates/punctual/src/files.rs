@@ -31,7 +31,7 @@ pub(crate) fn replace(file: &Path, text: &str) -> io::Result<()> {
 }
 
 /// Where a file is.
-fn directory(file: &Path) -> &Path {
+pub(crate) fn directory(file: &Path) -> &Path {
     match file.parent() {
         Some(directory) if !directory.as_os_str().is_empty() => directory,
         _ => Path::new("."),

@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use super::rules::Access;
 use super::{Acl, BrokerName, Pattern, RtRights, Section};
-use crate::FileError;
 use crate::error::BYTE_ORDER_MARK;
 use crate::topic::{MAX_BYTES, check_filter};
+use crate::{FileError, HttpRole};
 
 /// Most bytes of the name of a broker of a mesh.
 const MAX_BROKER_NAME: usize = 64;
@@ -76,11 +76,12 @@ impl Parser {
             }
             "rt" => self.rt(rest),
             "broker" => self.broker(rest),
+            "http" => self.http(rest),
             _ => Err(self.error(
                 "keyword",
                 keyword,
                 "is unknown",
-                "begin the line with user, topic, pattern, rt, broker or #",
+                "begin the line with user, topic, pattern, rt, broker, http or #",
             )),
         }
     }
@@ -132,6 +133,20 @@ impl Parser {
             problem,
             "write user and the name of a user",
         ))
+    }
+
+    /// The rest of an `http` line: a role.
+    fn http(&mut self, rest: &str) -> Result<(), FileError> {
+        let Ok(role) = rest.parse() else {
+            return Err(self.error("http role", rest, "is unknown", HttpRole::REMEDY));
+        };
+        if self.user.is_none() {
+            let problem = "stands before the first user";
+            let remedy = "write it below the name of the user who is to have this role";
+            return Err(self.error("http role", rest, problem, remedy));
+        }
+        self.section().http = Some(role);
+        Ok(())
     }
 
     /// The rest of a `topic` or `pattern` line: `[access] filter`.

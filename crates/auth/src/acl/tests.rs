@@ -502,6 +502,26 @@ fn rt_lines_belong_to_their_section() {
 }
 
 #[test]
+fn http_lines_give_a_user_a_role() {
+    let acl = acl("user a\nhttp read\nuser b\nhttp operate\nhttp administer\nuser c\ntopic #\n");
+    assert_eq!(acl.http_role("a"), Some(HttpRole::Read));
+    assert_eq!(acl.http_role("b"), Some(HttpRole::Administer));
+    for user in ["c", "d", ""] {
+        assert_eq!(acl.http_role(user), None, "{user}");
+    }
+    for (text, line, value) in [
+        ("user a\nhttp\n", 2, ""),
+        ("user a\nhttp write\n", 2, "write"),
+        ("user a\nhttp read read\n", 2, "read read"),
+        ("http read\n", 1, "read"),
+    ] {
+        let error = only_error(text);
+        let found = (error.line, error.field, &*error.value);
+        assert_eq!(found, (line, "http role", value));
+    }
+}
+
+#[test]
 fn what_is_refused_may_depend_on_the_topic() {
     let acl = acl(
         "user arm\nrt rejected=refuse\nrt log/# rejected=best-effort\n\

@@ -359,7 +359,7 @@ fn punctual(
         "[[listener]]\naddress = \"tcp://0.0.0.0:{MQTT}\"\nallow_anonymous = true\n\
          [server]\nhttp = \"{HTTP}\"\nshards = 1\n\
          [mesh]\nenabled = true\nid = \"{}\"\nstrategy = \"{}\"\ngamma = {gamma}\n{hello}\
-         secret_file = {secret:?}\nneighbours = [{}]\n",
+         secret_file = {secret:?}\nclear_password = true\nneighbours = [{}]\n",
         NAMES[at],
         system.name(),
         neighbours.join(", ")

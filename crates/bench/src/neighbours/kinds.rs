@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use punctual_measure::wire::{self, PublishTemplate, Version, kind};
-use punctual_measure::{Error, Result, http_get};
+use punctual_measure::{Api, Error, Result};
 
 use self::broker::{MESH, filter_changes};
 pub(super) use self::files::write as write_files;
@@ -36,7 +36,7 @@ pub(super) struct Place<'a> {
     pub(super) mqtt: SocketAddr,
     /// The listener of those kinds that configure one.
     pub(super) tls: SocketAddr,
-    pub(super) http: SocketAddr,
+    pub(super) http: &'a Api,
     /// Where [`write_files`] has written.
     pub(super) directory: &'a Path,
     pub(super) pid: u32,
@@ -410,13 +410,13 @@ fn listing(place: &Place<'_>, _: u64) -> Result<()> {
         "/api/v1/clients?limit=1000",
         "/api/v1/subscriptions?limit=1000",
     ] {
-        http_get(place.http, path)?;
+        place.http.get(path)?;
     }
     Ok(())
 }
 
 fn scrape(place: &Place<'_>, _: u64) -> Result<()> {
-    http_get(place.http, "/metrics")?;
+    place.http.get("/metrics")?;
     std::thread::sleep(PAUSE);
     Ok(())
 }

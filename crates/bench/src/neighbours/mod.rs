@@ -18,7 +18,7 @@ use punctual_measure::load::meter::Recorder;
 use punctual_measure::load::{self, Latency, Options, Pace, Report, Scenario};
 use punctual_measure::noise::{Gaps, Watcher};
 use punctual_measure::wire::Version;
-use punctual_measure::{Error, Result, Samples, http_get};
+use punctual_measure::{Api, Error, HttpPlace, Result, Samples};
 use serde::Serialize;
 
 use self::kinds::{KINDS, Kind, Place};
@@ -271,7 +271,9 @@ impl NeighboursArgs {
             ("{realtime}", self.realtime.to_string()),
         ];
         let running = found.start(&setup, 0)?;
-        Ok(Started { running, tls })
+        let http = Api::new(HttpPlace::Tcp(address(running.second_port())), None);
+        http.authenticate()?;
+        Ok(Started { running, tls, http })
     }
 
     /// The same clients by a forwarder that does nothing else.
@@ -461,14 +463,15 @@ fn summary(rows: &[Row], out: &mut dyn Write) -> std::io::Result<()> {
 struct Started {
     running: Running,
     tls: SocketAddr,
+    http: Api,
 }
 
 impl Started {
-    fn place<'a>(&self, directory: &'a Path, stop: &'a AtomicBool, part: usize) -> Place<'a> {
+    fn place<'a>(&'a self, directory: &'a Path, stop: &'a AtomicBool, part: usize) -> Place<'a> {
         Place {
             mqtt: address(self.running.port(Version::V5)),
             tls: self.tls,
-            http: address(self.running.second_port()),
+            http: &self.http,
             directory,
             pid: self.running.pid(),
             stop,
@@ -521,8 +524,8 @@ impl Run {
 }
 
 /// What the broker says of the admitted flow and of its own work.
-fn seen(http: SocketAddr) -> Result<Seen> {
-    let samples = Samples::parse(&http_get(http, "/metrics")?);
+fn seen(http: &Api) -> Result<Seen> {
+    let samples = Samples::parse(&http.get("/metrics")?);
     // Neighbours may have flows, too.
     let flow = samples.label_values("punctual_flow_bound_seconds", "flow");
     let flow = flow.into_iter().find(|flow| flow.starts_with(ADMITTED));

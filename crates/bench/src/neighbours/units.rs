@@ -2,12 +2,11 @@
 //! most, which is the same on every machine, however busy that is.
 
 use std::io::Write;
-use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use punctual_measure::{Error, Result, Samples, http_get};
+use punctual_measure::{Api, Error, Result, Samples};
 
 use super::NeighboursArgs;
 use super::kinds::Kind;
@@ -46,8 +45,8 @@ impl Units {
     }
 
     /// Those of the broker once they do not change any more.
-    fn at_rest(http: SocketAddr) -> Result<Self> {
-        let look = || Ok::<_, Error>(Self::parse(&http_get(http, "/metrics")?));
+    fn at_rest(http: &Api) -> Result<Self> {
+        let look = || Ok::<_, Error>(Self::parse(&http.get("/metrics")?));
         let mut before = look()?;
         loop {
             thread::sleep(LOOK);

@@ -1,13 +1,13 @@
 //! `punctual controller`: the controller of a network of OpenFlow switches; and
 //! what it says of itself.
 
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Subcommand, ValueEnum};
 use punctual_controller::{KnownHost, Policing, Routing, Settings};
-use punctual_measure::http_get;
 use punctual_model::network::LinkEntry;
 use punctual_southbound::local::{Carrier, Local, Machine, Nobody, Written};
 use punctual_southbound::openflow::{ListenOptions, Switches};
@@ -20,11 +20,13 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tokio::sync::watch;
 
+use super::access::Access;
 use super::input::Input;
 use super::{Failure, print};
-use crate::config::Log;
+use crate::config::{Auto, HttpAddress, HttpAuth, Log, Switch};
 use crate::escape::visible_lines;
 use crate::http::controller as http;
+use crate::http::gate::{Gate, GateOptions, token_path};
 use crate::logging::Logging;
 use crate::realtime::{self, Precedence};
 
@@ -73,6 +75,8 @@ struct Where {
     /// HTTP address of the controller.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8081")]
     controller: String,
+    #[command(flatten)]
+    access: Access,
 }
 
 #[derive(Debug, Args)]
@@ -122,14 +126,21 @@ struct Run {
     /// Name of this controller.
     #[arg(long, value_name = "NAME", default_value = "punctual")]
     name: String,
-    /// Address of the HTTP interface, or off.
+    /// Address of the HTTP interface, unix:PATH, or off.
     #[arg(
         long,
         value_name = "ADDRESS|off",
         default_value = "127.0.0.1:8081",
         value_parser = http_address
     )]
-    http: Http,
+    http: Switch<HttpAddress>,
+    /// File with the tokens of the HTTP interface, made with random ones if there is
+    /// none [default: punctual/controller-tokens in $XDG_RUNTIME_DIR, for root in /run].
+    #[arg(long, value_name = "FILE")]
+    http_token_file: Option<PathBuf>,
+    /// Ask nobody for a token; only on a loopback address or a Unix socket.
+    #[arg(long)]
+    http_without_tokens: bool,
     /// Authority (PEM) that signed the certificates of database and switches.
     #[arg(long, value_name = "FILE", requires_all = ["certificate", "key"])]
     ca: Option<PathBuf>,
@@ -261,20 +272,29 @@ fn known_switch(text: &str) -> Result<(u64, String), String> {
     }
 }
 
-/// Where the HTTP interface is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Http {
-    Off,
-    On(SocketAddr),
+fn http_address(text: &str) -> Result<Switch<HttpAddress>, String> {
+    if text == "off" {
+        return Ok(Switch::Off);
+    }
+    text.parse().map(Switch::On).map_err(|_| {
+        "must be an address and a port, such as 127.0.0.1:8081, unix:PATH, or off".into()
+    })
 }
 
-fn http_address(text: &str) -> Result<Http, String> {
-    if text == "off" {
-        return Ok(Http::Off);
-    }
-    text.parse()
-        .map(Http::On)
-        .map_err(|_| "must be an address and a port, such as 127.0.0.1:8081, or off".into())
+/// Who may ask the interface there.
+fn gate(run: &Run, address: &HttpAddress) -> Result<Arc<Gate>, Failure> {
+    let named = run.http_token_file.clone();
+    Gate::new(GateOptions {
+        address,
+        auth: match run.http_without_tokens {
+            true => HttpAuth::Off,
+            false => HttpAuth::Required,
+        },
+        open: Auto::Auto,
+        is_named: named.is_some(),
+        token_file: named.or_else(|| token_path(None, "controller-tokens")),
+        users: None,
+    })
 }
 
 pub(super) fn run(arguments: Arguments) -> Result<(), Failure> {
@@ -297,9 +317,11 @@ pub(super) fn run(arguments: Arguments) -> Result<(), Failure> {
 }
 
 fn show(at: &Where, path: &str) -> Result<(), Failure> {
-    let wrong = || format!("{}: give the host and port of --http", at.controller);
-    let address = at.controller.to_socket_addrs().map_err(|_| wrong())?.next();
-    let text = http_get(address.ok_or_else(wrong)?, path)?;
+    let wrong = |remedy| format!("{}: {remedy}, as --http has it", at.controller);
+    let text = at
+        .access
+        .api(at.controller.parse().map_err(wrong)?)
+        .get(path)?;
     let value: Value = serde_json::from_str(&text)?;
     print(&visible_lines(&format!("{value:#}\n")))
 }
@@ -380,13 +402,18 @@ fn serve(run: &Run) -> Result<(), Failure> {
         let preparing = tokio::spawn(prepare(side, run.name.clone()));
         realtime::put_first(run.realtime.map(Precedence::Fifo), "the controller");
         let _awake = realtime::stay_awake(run.realtime.map(|_| Duration::ZERO));
-        let http = match run.http {
-            Http::On(address) => Some(
-                http::open(address, service.observer(), stopped.clone())
-                    .await
-                    .map_err(|error| format!("--http {address}: cannot listen there: {error}"))?,
+        let http = match &run.http {
+            Switch::On(address) => Some(
+                http::open(
+                    address,
+                    &gate(run, address)?,
+                    service.observer(),
+                    stopped.clone(),
+                )
+                .await
+                .map_err(|error| format!("--http {address}: cannot listen there: {error}"))?,
             ),
-            Http::Off => None,
+            Switch::Off => None,
         };
         service.run(stopped, GRACE).await;
         preparing.abort();
@@ -507,7 +534,7 @@ mod tests {
     #[test]
     fn hosts_are_read() {
         let host = known_host("h1=10.0.0.1").unwrap();
-        assert_eq!(http_address("off"), Ok(Http::Off));
+        assert_eq!(http_address("off"), Ok(Switch::Off));
         assert!(http_address("8081").unwrap_err().contains("off"));
         assert_eq!((host.name.as_str(), host.addresses.len()), ("h1", 1));
         let host = known_host("h1=fd00::1@02:00:00:00:00:01").unwrap();

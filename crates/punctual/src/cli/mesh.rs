@@ -1,19 +1,14 @@
 //! `punctual mesh`: the mesh as a running broker sees it.
 
 use std::fmt::Write as _;
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
-use std::time::Duration;
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
+use super::access::Access;
 use super::{Failure, print};
 use crate::escape::visible_lines;
-
-/// How long the broker may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What to do.
 #[derive(Debug, Subcommand)]
@@ -61,12 +56,14 @@ pub(super) enum Command {
 /// Which broker to ask.
 #[derive(Debug, Args)]
 pub(super) struct Target {
-    /// Address of the broker's HTTP interface.
+    /// Address of the broker's HTTP interface, or unix:PATH.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8080")]
     broker: String,
     /// Print the broker's answer as JSON.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    access: Access,
 }
 
 pub(super) fn run(command: &Command) -> Result<(), Failure> {
@@ -123,50 +120,28 @@ impl Target {
 
     fn ask(&self, method: &str, path: &str, body: Option<&str>) -> Result<Value, Failure> {
         let broker = &self.broker;
-        let wrong =
-            || format!("{broker}: give the host and port of server.http, such as 127.0.0.1:8080");
-        let address = broker
-            .to_socket_addrs()
-            .map_err(|_| wrong())?
-            .next()
-            .ok_or_else(wrong)?;
-        let answer = exchange(address, method, path, body.unwrap_or_default());
+        let place = broker
+            .parse()
+            .map_err(|remedy| format!("{broker}: {remedy}, as server.http has it"))?;
+        let api = self.access.api(place);
+        let answer = api.send(method, path, body.unwrap_or_default());
         let answer = answer.map_err(|error| {
             format!(
-                "http://{broker}{path}: {error}; name the host and port of a running broker's \
-                 server.http with --broker"
+                "{error}; name the host and port of a running broker's server.http with --broker"
             )
         })?;
-        let (head, body) = answer
-            .split_once("\r\n\r\n")
-            .filter(|(head, _)| head.starts_with("HTTP/"))
-            .ok_or_else(|| format!("{}; this is no HTTP interface", wrong()))?;
-        let status = head.split(' ').nth(1).unwrap_or_default();
-        let value: Value = serde_json::from_str(body).unwrap_or_default();
-        if status.starts_with('2') {
+        let value: Value = serde_json::from_str(&answer.body).unwrap_or_default();
+        if matches!(answer.status, 200..=299) {
             return Ok(value);
         }
         let said = |key: &str| value[key].as_str().unwrap_or_default().to_owned();
+        let at = api.place();
         Err(match said("error").as_str() {
-            "" => format!("http://{broker}{path}: answers with status {status}"),
-            error => format!("http://{broker}{path}: {error}; {}", said("remedy")),
+            "" => format!("{at}{path}: answers with status {}", answer.status),
+            error => format!("{at}{path}: {error}; {}", said("remedy")),
         }
         .into())
     }
-}
-
-fn exchange(address: SocketAddr, method: &str, path: &str, body: &str) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    let request = format!(
-        "{method} {path} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n\
-         Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
-        body.len()
-    );
-    stream.write_all(request.as_bytes())?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    Ok(answer)
 }
 
 fn describe(status: &Value) -> String {

@@ -1,5 +1,6 @@
 //! The command line: what can be typed, and where it leads.
 
+mod access;
 mod admit;
 mod analyze;
 mod calibrate;

@@ -1,13 +1,12 @@
 //! `punctual serve`: the arguments, and the configuration that they lead to.
 
 use std::env;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args};
 
 use super::Failure;
-use crate::config::{self, Auto, ListenAddress, LogLevel, Switch, readable};
+use crate::config::{self, Auto, HttpAddress, ListenAddress, LogLevel, Switch, readable};
 use crate::logging::Logging;
 use crate::serve::{self, Source};
 
@@ -25,8 +24,8 @@ pub(super) struct Arguments {
     /// Key (PEM) of the certificate.
     #[arg(long, value_name = "FILE", requires_all = ["listen", "certificate"])]
     key: Option<PathBuf>,
-    /// Address of the HTTP interface, or off [default: 127.0.0.1:8080].
-    #[arg(long, value_name = "ADDRESS|off", value_parser = readable::<Switch<SocketAddr>>)]
+    /// Address of the HTTP interface, unix:PATH, or off [default: 127.0.0.1:8080].
+    #[arg(long, value_name = "ADDRESS|off", value_parser = readable::<Switch<HttpAddress>>)]
     http: Option<String>,
     /// Keep sessions, the messages that wait for them, and retained messages in
     /// DIR, over restarts and crashes.

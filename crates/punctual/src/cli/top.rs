@@ -7,16 +7,16 @@
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write as _};
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use punctual_measure::{Distribution, Samples, http_get};
+use punctual_measure::{Api, Distribution, HttpPlace, Samples};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use super::access::Access;
 use super::{Failure, print, write};
 use crate::escape::{visible, visible_lines};
 
@@ -44,9 +44,11 @@ const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 /// Arguments of `punctual top`.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// Address of the broker's HTTP interface.
+    /// Address of the broker's HTTP interface, or unix:PATH.
     #[arg(value_name = "HOST:PORT", default_value = "127.0.0.1:8080")]
     broker: String,
+    #[command(flatten)]
+    access: Access,
     /// Seconds between two looks.
     #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     interval: Duration,
@@ -69,11 +71,12 @@ struct Look {
 }
 
 impl Look {
-    fn take(broker: SocketAddr) -> Result<Self, Failure> {
-        let text = http_get(broker, "/metrics")?;
+    fn take(broker: &Api) -> Result<Self, Failure> {
+        let text = broker.get("/metrics")?;
         let samples = Samples::parse(&text);
         if samples.sum("punctual_build_info", &[]).is_none() {
-            return Err(format!("http://{broker}/metrics: this is no Punctual broker").into());
+            let place = broker.place();
+            return Err(format!("{place}/metrics: this is no Punctual broker").into());
         }
         Ok(Self {
             at: Instant::now(),
@@ -86,20 +89,22 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let Arguments {
         broker, interval, ..
     } = arguments;
-    let wrong =
-        || format!("{broker}: give the host and port of server.http, such as 127.0.0.1:8080");
-    let address = broker.to_socket_addrs().map_err(|_| wrong())?.next();
-    let address = address.ok_or_else(wrong)?;
-    let mut before = Look::take(address).map_err(|error| format!("{error}; {HINT}"))?;
+    let place: HttpPlace = broker
+        .parse()
+        .map_err(|remedy| format!("{broker}: {remedy}, as server.http has it"))?;
+    let api = arguments.access.api(place.clone());
+    // Without a role the flows are not shown, and the rest is.
+    let _ = api.authenticate();
+    let mut before = Look::take(&api).map_err(|error| format!("{error}; {HINT}"))?;
     if arguments.once {
-        return print(&View::new(address, &before, None).text());
+        return print(&View::new(&place, &before, None).text());
     }
 
     let (tell, told) = channel();
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     thread::spawn(move || signals.forever().try_for_each(|_| tell.send(())));
     let screen = Screen::open()?;
-    let mut text = View::new(address, &before, None).text();
+    let mut text = View::new(&place, &before, None).text();
     loop {
         if !screen.show(&text)? {
             return Ok(());
@@ -108,9 +113,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
             Err(RecvTimeoutError::Timeout) => {}
             _ => return Ok(()),
         }
-        match Look::take(address) {
+        match Look::take(&api) {
             Ok(now) => {
-                text = View::new(address, &now, Some(&before)).text();
+                text = View::new(&place, &now, Some(&before)).text();
                 before = now;
             }
             // It may be restarting: the view stays, with the reason below.
@@ -171,14 +176,14 @@ impl Drop for Screen {
 
 /// What is shown of one look, and of what changed since the one before.
 struct View<'a> {
-    broker: SocketAddr,
+    broker: &'a HttpPlace,
     now: &'a Samples,
     /// The look before, and seconds since.
     before: Option<(&'a Samples, f64)>,
 }
 
 impl<'a> View<'a> {
-    fn new(broker: SocketAddr, now: &'a Look, before: Option<&'a Look>) -> Self {
+    fn new(broker: &'a HttpPlace, now: &'a Look, before: Option<&'a Look>) -> Self {
         let since = |before: &'a Look| (&before.samples, (now.at - before.at).as_secs_f64());
         Self {
             broker,
@@ -208,7 +213,7 @@ impl<'a> View<'a> {
         let up = self.gauge("punctual_shard_up");
         let _ = writeln!(
             text,
-            "punctual {}  http://{}  up {}  shards {up:.0}/{shards}",
+            "punctual {}  {}  up {}  shards {up:.0}/{shards}",
             version.first().copied().unwrap_or("?"),
             self.broker,
             uptime(self.gauge("punctual_uptime_seconds")),
@@ -511,14 +516,14 @@ mod tests {
         }
     }
 
-    fn address() -> SocketAddr {
-        ([127, 0, 0, 1], 8080).into()
+    fn address() -> HttpPlace {
+        "127.0.0.1:8080".parse().unwrap()
     }
 
     #[test]
     fn the_first_look_shows_what_was_counted_since_the_start() {
         let look = look(Instant::now(), 4000);
-        let text = View::new(address(), &look, None).text();
+        let text = View::new(&address(), &look, None).text();
         for line in [
             "punctual 0.1.0  http://127.0.0.1:8080  up 1h 02m  shards 1/2",
             "CPU 0 %  memory 1.50 MiB  event loop late 0 µs (most 0 µs)",
@@ -551,7 +556,7 @@ mod tests {
             at: Instant::now(),
             samples: Samples::parse(&text),
         };
-        let text = View::new(address(), &look, None).text();
+        let text = View::new(&address(), &look, None).text();
         let rows: Vec<&str> = text
             .lines()
             .skip_while(|l| !l.starts_with("admitted"))
@@ -572,7 +577,7 @@ mod tests {
         let start = Instant::now();
         let before = look(start, 1000);
         let now = look(start + Duration::from_secs(2), 4000);
-        let text = View::new(address(), &now, Some(&before)).text();
+        let text = View::new(&address(), &now, Some(&before)).text();
         for line in [
             "messages                   0       1.50k           0 B           0 B",
             "dropped 1.50k/s  queue_full 1.50k",
@@ -590,7 +595,7 @@ mod tests {
             samples: Samples::parse("process_start_time_seconds 6\n"),
         };
         let now = look(start + Duration::from_secs(1), 4000);
-        let text = View::new(address(), &now, Some(&before)).text();
+        let text = View::new(&address(), &now, Some(&before)).text();
         assert!(text.contains("since the start"), "{text}");
     }
 
@@ -600,7 +605,7 @@ mod tests {
             at: Instant::now(),
             samples: Samples::parse("punctual_build_info{version=\"0.0.9\"} 1\n"),
         };
-        let text = View::new(address(), &look, None).text();
+        let text = View::new(&address(), &look, None).text();
         assert!(text.contains("counts nothing by class"), "{text}");
     }
 

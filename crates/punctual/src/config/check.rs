@@ -13,7 +13,7 @@ use super::keys::Brokers;
 use super::problem::{Problem, Problems};
 use super::rule::Rule;
 use super::secrecy::exposure;
-use super::{Config, Listener};
+use super::{Config, Listener, Neighbour};
 
 /// Reads every file that the configuration names. Returns what is only worth
 /// a warning.
@@ -78,7 +78,7 @@ pub(crate) fn check_files(config: &Config) -> Result<Vec<Problem>, Problems> {
         let section = format!("listener.{i}");
         check_auth(&section, &files, &mut problems, &mut warnings);
     }
-    check_mesh(config, &mut problems, &mut warnings);
+    check_mesh(config, &mut problems);
     if let Some(path) = &config.server.data
         && path.exists()
         && !path.is_dir()
@@ -91,44 +91,81 @@ pub(crate) fn check_files(config: &Config) -> Result<Vec<Problem>, Problems> {
         ));
     }
     problems.into_result()?;
+    warnings.extend(secrets(config));
+    warnings.extend(clear_passwords(config));
     Ok(warnings)
 }
 
-/// The secrets of the mesh, and who may read them.
-fn check_mesh(config: &Config, problems: &mut Problems, warnings: &mut Vec<Problem>) {
-    let keys = &config.mesh;
-    let files = [
-        ("mesh.secret_file", &keys.secret_file),
-        ("mesh.password_file", &keys.password_file),
-    ];
-    for (key, path) in files {
-        if let Some(path) = path
-            && let Some(what) = exposure(path)
-        {
-            warnings.push(unusable(path, key, what, "let nobody else read the file"));
-        }
-    }
-    if let Some(path) = &keys.secret_file
+/// The secret of the mesh.
+fn check_mesh(config: &Config, problems: &mut Problems) {
+    if let Some(path) = &config.mesh.secret_file
         && let Some(text) = text_of(path, "mesh.secret_file", problems)
         && let Err(error) = Secret::parse(&text)
     {
         problems.push(in_line(path, error));
     }
-    let has_password = keys.secret_file.is_some() || keys.password_file.is_some();
-    let exposed = keys
-        .neighbours
-        .iter()
-        .filter(|it| keys.enabled && has_password && it.is_exposed());
-    warnings.extend(exposed.map(|neighbour| Problem {
-        origin: None,
-        key: "mesh.neighbours".into(),
-        value: Some(format!("{:?}", neighbour.address)),
-        what: "whoever is on the way there reads this broker's password and all messages".into(),
-        remedy: format!(
-            "write tls://{} where the network is not trusted",
-            neighbour.target()
-        ),
-    }));
+}
+
+/// Secrets that every user of the machine can read.
+fn secrets(config: &Config) -> Vec<Problem> {
+    let (auth, mesh) = (&config.auth, &config.mesh);
+    let listeners = config.listeners.iter().enumerate();
+    let own = listeners.flat_map(|(i, listener)| {
+        [
+            ("key", &listener.key),
+            ("password_file", &listener.password_file),
+        ]
+        .map(|(key, file)| (format!("listener.{i}.{key}"), file))
+    });
+    let files = [
+        ("auth.password_file", &auth.password_file),
+        ("server.http_token_file", &config.server.http_token_file),
+        ("mesh.secret_file", &mesh.secret_file),
+        ("mesh.password_file", &mesh.password_file),
+        ("mesh.key_file", &mesh.key_file),
+        // Passwords of other brokers are in it.
+        ("mesh.bridges", &mesh.bridges),
+        ("admission.srt_key", &config.admission.srt_key),
+    ];
+    let files = files.into_iter().map(|(key, file)| (key.to_owned(), file));
+    let exposed = own.chain(files).filter_map(|(key, file)| {
+        let file = file.as_deref()?;
+        let what = exposure(file)?;
+        Some(unusable(file, &key, what, "let nobody else read the file"))
+    });
+    exposed.collect()
+}
+
+/// Neighbours to which the secret or the password would go in clear: they are not connected, unless
+/// that is allowed.
+fn clear_passwords(config: &Config) -> Vec<Problem> {
+    let mesh = &config.mesh;
+    if !mesh.enabled || mesh.secret_file.is_none() && mesh.password_file.is_none() {
+        return Vec::new();
+    }
+    let elsewhere = mesh.neighbours.iter().filter(|it| it.is_exposed());
+    let problem = |neighbour: &Neighbour| {
+        let tls = format!("write tls://{}", neighbour.target());
+        let (what, remedy) = match mesh.clear_password {
+            true => (
+                "whoever is on the way there reads this broker's password and all messages",
+                format!("{tls} where the network is not trusted"),
+            ),
+            false => (
+                "whoever is on the way there would read this broker's password; unless it is this \
+                 machine it is not connected",
+                format!("{tls}, or set mesh.clear_password = true where the network is trusted"),
+            ),
+        };
+        Problem {
+            origin: None,
+            key: "mesh.neighbours".into(),
+            value: Some(format!("{:?}", neighbour.address)),
+            what: what.into(),
+            remedy,
+        }
+    };
+    elsewhere.map(problem).collect()
 }
 
 /// What a section says about who clients are, and what they may do.
@@ -244,5 +281,82 @@ fn in_line(path: &Path, error: FileError) -> Problem {
         value: None,
         what: format!("{} {:?} {}", error.field, error.value, error.problem),
         remedy: error.remedy.into_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn keys(problems: &[Problem]) -> Vec<&str> {
+        problems
+            .iter()
+            .map(|problem| problem.key.as_str())
+            .collect()
+    }
+
+    #[test]
+    fn secrets_that_every_user_can_read_are_named() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let path = Some(file.path().to_path_buf());
+        let mut config = Config::default();
+        config.listeners[0].key.clone_from(&path);
+        config.listeners[0].password_file.clone_from(&path);
+        config.auth.password_file.clone_from(&path);
+        config.server.http_token_file.clone_from(&path);
+        config.mesh.secret_file.clone_from(&path);
+        config.mesh.password_file.clone_from(&path);
+        config.mesh.key_file.clone_from(&path);
+        config.mesh.bridges.clone_from(&path);
+        config.admission.srt_key = path;
+        assert_eq!(keys(&secrets(&config)), [""; 0]);
+        fs::set_permissions(file.path(), fs::Permissions::from_mode(0o604)).unwrap();
+        let expected = [
+            "listener.0.key",
+            "listener.0.password_file",
+            "auth.password_file",
+            "server.http_token_file",
+            "mesh.secret_file",
+            "mesh.password_file",
+            "mesh.key_file",
+            "mesh.bridges",
+            "admission.srt_key",
+        ];
+        assert_eq!(keys(&secrets(&config)), expected);
+    }
+
+    #[test]
+    fn neighbours_to_which_passwords_would_go_in_clear_are_named() {
+        let mut config = Config::default();
+        config.mesh.enabled = true;
+        let neighbours = [
+            "a:1883",
+            "tls://a:8883",
+            "127.0.0.1:1",
+            "localhost:1",
+            "[::1]:1",
+            "10.0.0.1:1",
+        ];
+        config.mesh.neighbours = neighbours.map(|text| text.parse().unwrap()).into();
+        assert!(clear_passwords(&config).is_empty());
+        let mut named = |password: bool, clear| {
+            let file = Some("p".into());
+            let mesh = &mut config.mesh;
+            (mesh.secret_file, mesh.password_file) = match password {
+                true => (None, file),
+                false => (file, None),
+            };
+            mesh.clear_password = clear;
+            let named = clear_passwords(&config);
+            let values: Vec<_> = named.iter().filter_map(|it| it.value.as_deref()).collect();
+            assert_eq!(values, ["\"a:1883\"", "\"10.0.0.1:1\""]);
+            named.iter().all(|it| it.what.contains("not connected"))
+        };
+        for password in [false, true] {
+            assert!(named(password, false));
+            assert!(!named(password, true));
+        }
     }
 }

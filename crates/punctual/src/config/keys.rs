@@ -4,7 +4,7 @@
 //! `punctual config default`, `docs/configuration.md` and the messages about
 //! wrong values are made from it.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use punctual_net::marking::{Dscp, MOST_PRIORITY};
 
 use super::address::{ListenAddress, Transport};
 use super::durability::DurableRule;
+use super::http::HttpAddress;
 use super::neighbour::Neighbour;
 use super::rule::Rule;
 use super::schema::section;
@@ -71,6 +72,16 @@ words! {
         Prefix = "prefix",
         /// Any; a session of another user ends.
         Any = "any",
+    }
+}
+
+words! {
+    /// Who may use the HTTP interface.
+    HttpAuth {
+        /// Who shows that he has the role that it takes.
+        Required = "required",
+        /// Everybody who reaches it.
+        Off = "off",
     }
 }
 
@@ -369,11 +380,26 @@ section! {
         /// wait for them, retained messages (section store). It is made if there is
         /// none, and belongs to one broker. Without it nothing outlives the process.
         data: Option<PathBuf> = None, example "\"/var/lib/punctual\"", since "0.1", Restart;
-        /// Address of the HTTP interface (/healthz, /readyz, /metrics, /api/v1).
-        /// It asks for no password: keep it on an address that only
-        /// administrators reach.
-        http: Switch<SocketAddr> = Switch::On(SocketAddr::from((Ipv4Addr::LOCALHOST, 8080))),
+        /// Address of the HTTP interface (/healthz, /readyz, /metrics, /api/v1), or a
+        /// Unix socket, where root and the user that runs the broker may do everything.
+        http: Switch<HttpAddress> = Switch::On(HttpAddress::Tcp(SocketAddr::new(
+            IpAddr::V4(Ipv4Addr::LOCALHOST), 8080))), since "0.1", Restart;
+        /// "required": what shows clients, topics or payloads takes the role `read`,
+        /// what ends clients or flows `operate`, what changes the broker `administer`.
+        /// "off": everybody who reaches the interface may do everything; only on a
+        /// loopback address or a Unix socket.
+        http_auth: HttpAuth = HttpAuth::Required, since "0.1", Restart;
+        /// File with tokens of the HTTP interface, one `role token` a line. It is made
+        /// with random tokens if there is none. Without the key: `http-tokens` in the
+        /// directory `data`; without that `punctual/http-tokens` in the directory for
+        /// files of running programs ($RUNTIME_DIRECTORY, $XDG_RUNTIME_DIR, for root
+        /// /run).
+        http_token_file: Option<PathBuf> = None, example "\"/etc/punctual/http-tokens\"",
             since "0.1", Restart;
+        /// Whether health (/healthz, /readyz), /metrics without flows, and the
+        /// description of the interface are there without credentials. "auto": where
+        /// the interface is on a loopback address or a Unix socket.
+        http_open: Auto<bool> = Auto::Auto, since "0.1", Restart;
         /// Names, without port, under which the HTTP interface may be asked
         /// besides IP addresses and localhost. Others are refused, so that web
         /// pages cannot reach it through a name of their own (DNS rebinding).
@@ -869,14 +895,19 @@ section! {
         /// File with a secret in its first line, of 16 to 1024 bytes: brokers that know
         /// it may connect here, and this broker presents it to neighbours if mesh.user
         /// is not set. Only this user should be able to read the file. The secret is
-        /// sent as it is: use tls:// to neighbours on networks that are not trusted.
+        /// sent as it is, so to other machines by TLS only (see `clear_password`).
         secret_file: Option<PathBuf> = None, example "\"/etc/punctual/mesh.secret\"",
             since "0.5", Restart;
         /// User name that it connects with.
         user: Option<String> = None, example "\"broker\"", since "0.4", Restart;
-        /// File with the password in its first line.
+        /// File with the password in its first line. It is sent to neighbours of this
+        /// section, of `neighbours_file`, and those that an administrator adds.
         password_file: Option<PathBuf> = None, example "\"/etc/punctual/mesh.password\"",
             since "0.4", Restart;
+        /// Whether the secret or the password may be sent without TLS to a host that is
+        /// not this machine, where everybody on the way reads it. Otherwise such
+        /// neighbours are not connected.
+        clear_password: bool = false, since "0.4", Restart;
         /// Certificates of the authorities that signed those of neighbours which are
         /// connected by TLS (PEM).
         ca_file: Option<PathBuf> = None, example "\"/etc/punctual/mesh-ca.pem\"",

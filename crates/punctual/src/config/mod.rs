@@ -11,6 +11,7 @@ mod check;
 mod document;
 mod durability;
 mod environment;
+mod http;
 mod import;
 mod include;
 mod keys;
@@ -32,13 +33,14 @@ pub(crate) use self::address::{ListenAddress, Transport};
 pub(crate) use self::arguments::{Arguments, readable};
 pub(crate) use self::check::check_files;
 use self::document::{Content, Node, Table};
+pub(crate) use self::http::HttpAddress;
 pub(crate) use self::import::{
     Line as MosquittoLine, import, is_known as is_mosquitto_option, read as mosquitto_lines,
     unknown as unknown_mosquitto_option,
 };
 pub(crate) use self::keys::{
-    Admission, Anonymous, Auth, Brokers, Egress, Limits, Listener, Log, LogFormat, LogLevel,
-    Marking, Mesh, MeshStrategy, Mqtt, Queue, Realtime, Server, Store, Tcp,
+    Admission, Anonymous, Auth, Brokers, Egress, HttpAuth, Limits, Listener, Log, LogFormat,
+    LogLevel, Marking, Mesh, MeshStrategy, Mqtt, Queue, Realtime, Server, Store, Tcp,
 };
 pub(crate) use self::neighbour::Neighbour;
 pub(crate) use self::problem::{Problem, Problems};

@@ -8,10 +8,10 @@ use punctual_southbound::ovsdb::Endpoint;
 use super::Config;
 use super::address::Transport;
 use super::document::Origin;
-use super::keys::{Anonymous, Auth, Brokers, EgressPolicy, Listener};
+use super::keys::{Anonymous, Auth, Brokers, EgressPolicy, HttpAuth, Listener};
 use super::problem::Problem;
 use super::schema::Reader;
-use super::value::{Limit, Ranged, Setting};
+use super::value::{Limit, Ranged, Setting, Switch};
 
 /// Reports combinations of values, each allowed by itself, that cannot work.
 pub(super) fn validate(config: &Config, reader: &mut Reader) {
@@ -51,6 +51,7 @@ pub(super) fn validate(config: &Config, reader: &mut Reader) {
         }
     }
     mesh(config, reader);
+    http(config, reader);
     whole_seconds(config, reader);
     admission(config, reader);
     let egress = &config.egress;
@@ -82,6 +83,22 @@ pub(super) fn validate(config: &Config, reader: &mut Reader) {
                 config.limits.max_packet_size
             ),
             "raise this limit, or lower limits.max_packet_size or queue.urgent_reserve",
+        );
+    }
+}
+
+/// Without authentication everybody who reaches the interface is an administrator.
+fn http(config: &Config, reader: &mut Reader) {
+    let Switch::On(address) = &config.server.http else {
+        return;
+    };
+    if config.server.http_auth == HttpAuth::Off && !address.is_local() {
+        report(
+            reader,
+            "server.http_auth",
+            config.server.http_auth.show(),
+            &format!("{address} can be reached from other machines (server.http)"),
+            "remove this key, or have the interface on 127.0.0.1 or a Unix socket",
         );
     }
 }

@@ -6,7 +6,6 @@
 //! what has no bound is `"unlimited"`, what is switched off is `"off"`.
 
 use std::fmt;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -266,23 +265,6 @@ impl<T: Listed> Setting for Vec<T> {
     fn show(&self) -> Option<String> {
         let texts: Vec<String> = self.iter().map(T::to_string).collect();
         Some(quote_all(&texts))
-    }
-}
-
-impl Setting for SocketAddr {
-    fn expects() -> String {
-        "an address and a port such as \"127.0.0.1:8080\" or \"[::1]:8080\"".into()
-    }
-
-    fn read(scalar: &Scalar) -> Result<Self, Unreadable> {
-        scalar
-            .text()
-            .and_then(|text| text.parse().ok())
-            .ok_or(Unreadable::Kind)
-    }
-
-    fn show(&self) -> Option<String> {
-        Some(quote(&self.to_string()))
     }
 }
 

@@ -1,47 +1,51 @@
 //! The controller's part of the interface: health, metrics, what there is, the
 //! plan, and what a bound is made of.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
-use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
-use axum::Router;
 use punctual_southbound::service::Observer;
 use serde::Serialize;
 use serde_json::json;
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use super::error::ApiError;
-use super::guard::{Hosts, guard};
+use super::gate::{Access, Gate};
+use super::guard::Hosts;
 use super::json::Json;
 use super::metrics::{Exposition, Kind};
-use super::server::{Bounds, serve};
+use super::routes::{Route, assemble};
+use super::server::{Bound, Bounds, serve};
+use crate::config::HttpAddress;
+
+/// What there is, and what it takes. What is known of flows and hosts takes `read`.
+#[rustfmt::skip]
+fn routes() -> Vec<Route<Observer>> {
+    vec![
+        Route::get("/healthz", Access::Open, || async { Json(json!({"status": "ok"})) }),
+        Route::get("/readyz", Access::Open, ready),
+        Route::get("/metrics", Access::Open, metrics),
+        Route::get("/api/v1/openapi.json", Access::Open, describe),
+        Route::get("/api/v1/controller", Access::READ, status),
+        Route::get("/api/v1/controller/plan", Access::READ, plan),
+        Route::get("/api/v1/controller/explain", Access::READ, explain),
+    ]
+}
 
 /// Opens the address and answers until told to stop.
 pub(crate) async fn open(
-    address: SocketAddr,
+    address: &HttpAddress,
+    gate: &Arc<Gate>,
     observer: Observer,
     stop: watch::Receiver<bool>,
 ) -> std::io::Result<tokio::task::JoinHandle<()>> {
-    let listener = TcpListener::bind(address).await?;
-    tracing::info!("listening on http://{}", listener.local_addr()?);
-    let hosts = Arc::new(Hosts::new(&[]));
-    let router = Router::new()
-        .route("/healthz", get(|| async { Json(json!({"status": "ok"})) }))
-        .route("/readyz", get(ready))
-        .route("/metrics", get(metrics))
-        .route("/api/v1/openapi.json", get(describe))
-        .route("/api/v1/controller", get(status))
-        .route("/api/v1/controller/plan", get(plan))
-        .route("/api/v1/controller/explain", get(explain))
-        .layer(from_fn_with_state(hosts, guard))
-        .with_state(observer);
+    let (bound, address) = Bound::open(address)?;
+    let listener = bound.listen()?;
+    tracing::info!("listening on {}", address.url());
+    let router = assemble(routes(), gate, Arc::new(Hosts::new(&[]))).with_state(observer);
     Ok(tokio::spawn(serve(
         listener,
         router,
@@ -243,4 +247,20 @@ async fn metrics(State(observer): State<Observer>) -> String {
         out.sample(&[("link", &link.name)], link.promised);
     }
     out.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_description_says_what_each_path_takes() {
+        let document: serde_json::Value = serde_json::from_str(DOCUMENT).unwrap();
+        let paths = document["paths"].as_object().unwrap();
+        assert_eq!(paths.len(), routes().len());
+        for route in routes() {
+            let described = &paths[route.path][&route.method.to_string().to_lowercase()];
+            assert_eq!(described["x-access"], route.access.name(), "{}", route.path);
+        }
+    }
 }

@@ -1,11 +1,11 @@
 //! What every request has to pass, and every answer carries.
 //!
-//! Nothing here asks who someone is. Against web pages that a browser on an
-//! administrator's machine may have open: no CORS header is ever sent, so they
-//! cannot read answers nor send DELETE, and a name under which the interface is
-//! not known is refused, so that they cannot pretend to be its own pages either
-//! (DNS rebinding). What a POST has to say is JSON and called so, which a page of
-//! another site cannot send without being allowed to (CORS preflight).
+//! Who someone is, is asked by the [gate](super::gate). This is against web pages that a browser on
+//! an administrator's machine may have open, which sends credentials of its own accord: no CORS
+//! header is ever sent, so they cannot read answers nor send DELETE, and a name under which the
+//! interface is not known is refused, so that they cannot pretend to be its own pages either (DNS
+//! rebinding). What a POST has to say is JSON and called so, which a page of another site cannot send
+//! without being allowed to (CORS preflight).
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;

@@ -2,9 +2,8 @@
 //!
 //! It has a thread of its own with everything on it, and touches a shard only
 //! by posting short questions that the shard's thread answers between two
-//! messages ([`shards`]). It asks for no password: who may reach its address may
-//! use it, and [`guard`] keeps web pages of other sites out. Every bound (time,
-//! connections, sizes of answers) is a named constant.
+//! messages ([`shards`]). [`gate`] asks who somebody is and what that allows, and [`guard`] keeps web
+//! pages of other sites out. Every bound (time, connections, sizes of answers) is a named constant.
 
 mod alarms;
 mod clients;
@@ -12,6 +11,7 @@ mod config;
 pub(crate) mod controller;
 mod error;
 mod flows;
+pub(crate) mod gate;
 mod guard;
 mod health;
 mod json;
@@ -22,6 +22,7 @@ mod page;
 mod process;
 mod query;
 mod retained;
+mod role;
 mod routes;
 mod server;
 mod shards;
@@ -30,7 +31,6 @@ mod store;
 mod subscriptions;
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
@@ -42,13 +42,14 @@ use punctual_net::{Clock, Counters, Server};
 use tokio::sync::watch;
 
 use self::config::Values;
+use self::gate::Gate;
 use self::guard::Hosts;
-use self::server::Bounds;
+use self::server::{Bound, Bounds};
 use self::shards::Shards;
 use crate::admission::Office;
 use crate::bridge::Standings;
 use crate::cli::Failure;
-use crate::config::{Config, Switch};
+use crate::config::{Config, HttpAddress, Switch};
 use crate::mesh::Asker;
 use crate::store::Keeper;
 
@@ -72,6 +73,7 @@ struct App {
     counted: RwLock<Vec<Stats>>,
     config: RwLock<Values>,
     hosts: Arc<Hosts>,
+    gate: Arc<Gate>,
     stopping: AtomicBool,
 }
 
@@ -101,8 +103,8 @@ impl App {
 
 /// The opened address, before the broker runs.
 pub(crate) struct Opened {
-    listener: TcpListener,
-    address: SocketAddr,
+    bound: Bound,
+    address: HttpAddress,
     bounds: Bounds,
 }
 
@@ -117,23 +119,18 @@ impl Opened {
     /// Opens the address, so that a wrong one shows before anything is served. `None`, with a
     /// warning, if it is the one of the default configuration and something else has it: nobody
     /// asked for it.
-    pub(crate) fn open(address: SocketAddr) -> Result<Option<Self>, Failure> {
-        let open = || {
-            let listener = TcpListener::bind(address)?;
-            listener.set_nonblocking(true)?;
-            let address = listener.local_addr()?;
-            Ok(Self {
-                listener,
-                address,
-                bounds: Bounds::default(),
-            })
-        };
-        open().map(Some).or_else(|error: io::Error| {
+    pub(crate) fn open(address: &HttpAddress) -> Result<Option<Self>, Failure> {
+        let opened = Bound::open(address).map(|(bound, address)| Self {
+            bound,
+            address,
+            bounds: Bounds::default(),
+        });
+        opened.map(Some).or_else(|error: io::Error| {
             let why = format!(
                 "server.http = \"{address}\": cannot listen there: {error}; choose another \
                  address or write \"off\" (--http ADDRESS|off)"
             );
-            let is_default = Config::default().server.http == Switch::On(address);
+            let is_default = Config::default().server.http == Switch::On(address.clone());
             if is_default && error.kind() == io::ErrorKind::AddrInUse {
                 tracing::warn!("there is no HTTP interface: {why}");
                 return Ok(None);
@@ -150,6 +147,7 @@ impl Opened {
         listeners: Vec<String>,
         config: &Config,
         parts: Parts,
+        gate: Arc<Gate>,
     ) -> Result<Http, Failure> {
         let shards = Shards::new(server.handle());
         let app = Arc::new(App {
@@ -166,27 +164,35 @@ impl Opened {
             hosts: Arc::new(Hosts::new(
                 config.server.http_names.as_deref().unwrap_or_default(),
             )),
+            gate,
             stopping: AtomicBool::new(false),
         });
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .enable_time()
+            // Where passwords are checked, one at a time.
+            .max_blocking_threads(1)
             .build()?;
         let listener = {
             let _inside = runtime.enter();
-            tokio::net::TcpListener::from_std(self.listener)?
+            self.bound.listen()?
         };
         let (stop, stopped) = watch::channel(false);
         let router = routes::router(&app);
         let thread = thread::Builder::new().name("http".into()).spawn(move || {
             runtime.block_on(server::serve(listener, router, self.bounds, stopped));
         })?;
-        tracing::info!("listening on http://{}", self.address);
+        tracing::info!("listening on {}", self.address.url());
         Ok(Http { app, stop, thread })
     }
 }
 
 impl Http {
+    /// Reads again who may ask.
+    pub(crate) fn reload(&self, config: &Config) -> Result<(), Failure> {
+        self.app.gate.reload(&config.auth)
+    }
+
     /// Shows the values of a configuration that was reloaded.
     pub(crate) fn reloaded(&self, started: &Config, config: &Config) {
         *self

@@ -2,7 +2,7 @@
 //! time of the shutdown, small bounds.
 
 use std::io::{Read as _, Write as _};
-use std::net::{Shutdown, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -11,7 +11,11 @@ use punctual_net::{
     AcceptPolicy, Anonymous, Identity, ListenerOptions, ListenerPolicy, ServerOptions,
 };
 
+use punctual_auth::{HttpRole, TokenFile};
+
+use super::gate::{Access, GateOptions};
 use super::*;
+use crate::config::{Auto, HttpAuth};
 
 /// A broker without clients.
 fn server() -> Server {
@@ -52,28 +56,48 @@ fn server() -> Server {
     .unwrap()
 }
 
+/// Nobody is asked for credentials.
 fn start(server: &Server, bounds: Bounds) -> (Http, SocketAddr) {
-    let opened = Opened::open("127.0.0.1:0".parse().unwrap()).unwrap();
-    let mut opened = opened.unwrap();
+    let gate = Gate::new(GateOptions {
+        address: &any_port(),
+        auth: HttpAuth::Off,
+        open: Auto::Auto,
+        token_file: None,
+        is_named: false,
+        users: None,
+    });
+    start_behind(server, bounds, gate.unwrap())
+}
+
+fn any_port() -> HttpAddress {
+    "127.0.0.1:0".parse().unwrap()
+}
+
+fn start_behind(server: &Server, bounds: Bounds, gate: Arc<Gate>) -> (Http, SocketAddr) {
+    let mut opened = Opened::open(&any_port()).unwrap().unwrap();
     opened.bounds = bounds;
-    let address = opened.address;
+    let HttpAddress::Tcp(address) = opened.address else {
+        panic!("it is at {}", opened.address);
+    };
     let urls = vec![format!("tcp://{}", server.addresses()[0])];
-    (
-        opened
-            .start(server, urls, &Config::default(), Parts::default())
-            .unwrap(),
-        address,
-    )
+    let parts = Parts::default();
+    let started = opened.start(server, urls, &Config::default(), parts, gate);
+    (started.unwrap(), address)
 }
 
 fn get(address: SocketAddr, path: &str) -> String {
+    ask(address, "GET", path, "")
+}
+
+/// Asks with more lines in the head.
+fn ask(address: SocketAddr, method: &str, path: &str, more: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream
         .set_read_timeout(Some(Duration::from_secs(60)))
         .unwrap();
     write!(
         stream,
-        "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\n{more}Connection: close\r\n\r\n"
     )
     .unwrap();
     let mut answer = String::new();
@@ -215,44 +239,193 @@ fn slow_and_long_heads_end_the_connection() {
     server.shut_down();
 }
 
+/// Who waits for its next request makes room for a new connection.
 #[test]
-fn connections_beyond_the_bound_wait_for_room() {
+fn connections_beyond_the_bound_take_the_place_of_idle_ones() {
     let server = server();
     let bounds = Bounds {
-        connections: 1,
+        connections: 2,
+        per_source: 2,
         head: Duration::from_secs(600),
         ..Bounds::default()
     };
     let (http, address) = start(&server, bounds);
     let request = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n";
-    let mut first = TcpStream::connect(address).unwrap();
-    first.write_all(request).unwrap();
-    let mut some = [0; 12];
-    first.read_exact(&mut some).unwrap();
-    assert_eq!(&some, b"HTTP/1.1 200");
-    // The first one stays open, so this one is not accepted.
-    let mut second = TcpStream::connect(address).unwrap();
-    second.write_all(request).unwrap();
-    second
-        .set_read_timeout(Some(Duration::from_millis(100)))
-        .unwrap();
-    assert!(second.read(&mut some).is_err());
-    drop(first);
-    second
-        .set_read_timeout(Some(Duration::from_secs(60)))
-        .unwrap();
-    second.read_exact(&mut some).unwrap();
-    assert_eq!(&some, b"HTTP/1.1 200");
-    second.shutdown(Shutdown::Both).unwrap();
+    let mut held = Vec::new();
+    for _ in 0..5 {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .unwrap();
+        stream.write_all(request).unwrap();
+        let mut some = [0; 12];
+        stream.read_exact(&mut some).unwrap();
+        assert_eq!(&some, b"HTTP/1.1 200");
+        held.push(stream);
+    }
+    // Those before the last two are closed.
+    for stream in &held[..3] {
+        read_to_the_end(stream);
+    }
     http.stop();
     server.shut_down();
+}
+
+/// What a slow reader or a head that never ends holds, is there for others after a while.
+#[test]
+fn a_health_check_is_answered_while_others_hold_all_places() {
+    let server = server();
+    let bounds = Bounds {
+        connections: 4,
+        per_source: 4,
+        slow: Duration::from_millis(50),
+        head: Duration::from_secs(600),
+        ..Bounds::default()
+    };
+    let (http, address) = start(&server, bounds);
+    let held = [(); 8].map(|()| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream
+            .write_all(b"GET /readyz HTTP/1.1\r\nHost: lo")
+            .unwrap();
+        stream
+    });
+    assert!(get(address, "/healthz").starts_with("HTTP/1.1 200 "));
+    drop(held);
+    http.stop();
+    server.shut_down();
+}
+
+/// A gate with a token for each role.
+fn gate(directory: &std::path::Path, open: Auto<bool>) -> (Arc<Gate>, TokenFile) {
+    let path = directory.join("tokens");
+    let gate = Gate::new(GateOptions {
+        address: &any_port(),
+        auth: HttpAuth::Required,
+        open,
+        token_file: Some(path.clone()),
+        is_named: true,
+        users: None,
+    });
+    let text = std::fs::read_to_string(path).unwrap();
+    (gate.unwrap(), TokenFile::parse(&text).unwrap())
+}
+
+fn bearer(token: &str) -> String {
+    format!("Authorization: Bearer {token}\r\n")
+}
+
+/// A path that leads to the route.
+fn concrete(path: &str) -> String {
+    path.replace("{*topic}", "x/y")
+        .replace("{*id}", "x")
+        .replace("{id}", "x")
+        .replace("{address}", "127.0.0.1:1")
+        .replace("{broker}", "x")
+}
+
+#[test]
+fn every_route_that_is_not_open_asks_for_a_role_and_for_one_that_is_great_enough() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = server();
+    let (gate, tokens) = gate(directory.path(), Auto::Auto);
+    let (http, address) = start_behind(&server, Bounds::default(), gate);
+    for route in routes::routes() {
+        let (method, path) = (route.method.as_str(), concrete(route.path));
+        let status = |credentials: &str| {
+            let answer = ask(address, method, &path, credentials);
+            answer.split(' ').nth(1).unwrap().parse::<u16>().unwrap()
+        };
+        let refused = |status: u16| status == 401 || status == 403;
+        let Access::Role(needed) = route.access else {
+            assert!(!refused(status("")), "{method} {path}");
+            continue;
+        };
+        assert_eq!(status(""), 401, "{method} {path}");
+        for role in HttpRole::ALL {
+            let status = status(&bearer(tokens.token_for(role).unwrap()));
+            match role >= needed {
+                true => assert!(!refused(status), "{method} {path} as {role}: {status}"),
+                false => assert_eq!(status, 403, "{method} {path} as {role}"),
+            }
+        }
+    }
+    http.stop();
+    server.shut_down();
+}
+
+#[test]
+fn open_routes_take_a_role_where_they_are_not_to_be_open() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = server();
+    let (gate, tokens) = gate(directory.path(), Auto::Fixed(false));
+    let (http, address) = start_behind(&server, Bounds::default(), gate);
+    let read = bearer(tokens.token_for(HttpRole::Read).unwrap());
+    for path in ["/healthz", "/metrics"] {
+        assert!(get(address, path).starts_with("HTTP/1.1 401 "), "{path}");
+        assert!(
+            ask(address, "GET", path, &read).starts_with("HTTP/1.1 200 "),
+            "{path}"
+        );
+    }
+    http.stop();
+    server.shut_down();
+}
+
+#[test]
+fn many_failures_lead_to_a_pause_that_a_right_token_does_not_see() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = server();
+    let (gate, tokens) = gate(directory.path(), Auto::Auto);
+    let (http, address) = start_behind(&server, Bounds::default(), gate);
+    let wrong = bearer("guess");
+    let role = "/api/v1/role";
+    let first = ask(address, "GET", role, &wrong);
+    assert!(first.starts_with("HTTP/1.1 401 "), "{first}");
+    let answers = (1..20).map(|_| ask(address, "GET", role, &wrong));
+    let paused = answers
+        .filter(|answer| answer.starts_with("HTTP/1.1 429 "))
+        .count();
+    assert_eq!(paused, 15);
+    let answer = ask(address, "GET", role, &wrong).to_lowercase();
+    assert!(answer.contains("\r\nretry-after: "), "{answer}");
+    let right = bearer(tokens.token_for(HttpRole::Operate).unwrap());
+    let answer = ask(address, "GET", role, &right);
+    assert!(answer.ends_with("{\"role\":\"operate\"}"), "{answer}");
+    for bad in ["Bearer", "Digest x", "Basic !", "Basic eA==", "\u{e9}"] {
+        let answer = ask(address, "GET", role, &format!("Authorization: {bad}\r\n"));
+        assert!(answer.starts_with("HTTP/1.1 401 "), "{bad}: {answer}");
+    }
+    let twice = format!("{right}{right}");
+    assert!(ask(address, "GET", role, &twice).starts_with("HTTP/1.1 401 "));
+    http.stop();
+    server.shut_down();
+}
+
+#[test]
+fn without_authentication_it_is_for_this_machine_alone() {
+    for (address, is_allowed) in [
+        ("127.0.0.1:0", true),
+        ("unix:/x", true),
+        ("0.0.0.0:0", false),
+    ] {
+        let gate = Gate::new(GateOptions {
+            address: &address.parse().unwrap(),
+            auth: HttpAuth::Off,
+            open: Auto::Auto,
+            token_file: None,
+            is_named: false,
+            users: None,
+        });
+        assert_eq!(gate.is_ok(), is_allowed, "{address}");
+    }
 }
 
 #[test]
 fn an_address_in_use_is_named_with_the_key_and_the_remedy() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
-    let error = Opened::open(address).err().unwrap().to_string();
+    let error = Opened::open(&address.into()).err().unwrap().to_string();
     for part in ["server.http", &address.to_string(), "--http", "off"] {
         assert!(error.contains(part), "{error}");
     }

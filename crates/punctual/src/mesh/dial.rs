@@ -4,7 +4,7 @@
 //! the first shard, and the thread waits until it is told that the link is gone.
 
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
@@ -29,6 +29,9 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from
 /// Of one that speaks MQTT and says nothing of a mesh.
 const NO_BROKER_OF_A_MESH: &str = "it is no broker of a mesh, or mesh.enabled is not set there; for a broker \
                                    of another kind there are bridges (mesh.bridges)";
+/// Of one on another machine that is connected without TLS.
+const CLEAR_PASSWORD: &str = "everybody on the way would read the secret or password of this broker: put tls:// \
+                              in front of the address, or set mesh.clear_password = true where the network is trusted";
 /// In front of the reason that the other broker gives.
 const REFUSED: &str = "it refused: ";
 /// Bytes of the largest packet before the link is one.
@@ -40,10 +43,22 @@ pub(super) struct Introduction {
     pub(super) open: Open,
     pub(super) user: Option<String>,
     pub(super) password: Option<Vec<u8>>,
+    /// Whether the password, which may be the secret of the mesh, may be sent in clear to another machine.
+    pub(super) clear_password: bool,
     /// What this broker accepts on every connection.
     pub(super) limits: LinkLimits,
     /// For neighbours that are to be connected by TLS.
     pub(super) tls: Option<TlsConnector>,
+}
+
+impl Introduction {
+    /// Whether others would read the password on its way to a neighbour at that address, and nobody
+    /// has allowed it.
+    fn exposes_password(&self, neighbour: &Neighbour, address: IpAddr) -> bool {
+        let is_elsewhere = !address.to_canonical().is_loopback();
+        let is_plain = self.password.is_some() && !neighbour.is_tls();
+        is_plain && is_elsewhere && !self.clear_password
+    }
 }
 
 /// A connection to a neighbour that has said who it is.
@@ -178,6 +193,10 @@ fn open(neighbour: &Neighbour, introduction: &Introduction) -> Result<Outgoing, 
         }
     }
     let stream = stream?;
+    let address = stream.peer_addr().map_err(text)?.ip();
+    if introduction.exposes_password(neighbour, address) {
+        return Err(CLEAR_PASSWORD.into());
+    }
     stream.set_nodelay(true).map_err(text)?;
     stream.set_read_timeout(Some(PATIENCE)).map_err(text)?;
     match introduction.tls.as_ref().filter(|_| neighbour.is_tls()) {
@@ -307,4 +326,46 @@ fn put_connect(introduction: &Introduction, out: &mut Vec<u8>) -> Option<()> {
         password: introduction.password.as_deref(),
     };
     Packet::Connect(connect).encode(Version::V5, out).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use punctual_broker::Nanos;
+    use punctual_mesh::{Node, Settings};
+
+    use super::*;
+
+    #[test]
+    fn a_password_leaves_the_machine_in_clear_only_if_that_is_allowed() {
+        let id = BrokerId::new("a").unwrap();
+        let node = Node::new(Settings::new(id, 1, 1), Nanos(0));
+        let mut introduction = Introduction {
+            open: node.open(true),
+            user: Some("a".into()),
+            password: Some(b"secret".to_vec()),
+            clear_password: false,
+            limits: LinkLimits {
+                receive_maximum: 1,
+                max_packet: 1,
+                topic_aliases: 0,
+            },
+            tls: None,
+        };
+        let plain: Neighbour = "b:1883".parse().unwrap();
+        let tls: Neighbour = "tls://b:8883".parse().unwrap();
+        let elsewhere = "10.0.0.1".parse().unwrap();
+        for near in ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"] {
+            assert!(
+                !introduction.exposes_password(&plain, near.parse().unwrap()),
+                "{near}"
+            );
+        }
+        assert!(introduction.exposes_password(&plain, elsewhere));
+        assert!(!introduction.exposes_password(&tls, elsewhere));
+        introduction.clear_password = true;
+        assert!(!introduction.exposes_password(&plain, elsewhere));
+        introduction.clear_password = false;
+        introduction.password = None;
+        assert!(!introduction.exposes_password(&plain, elsewhere));
+    }
 }

@@ -220,6 +220,7 @@ impl Opening {
                 open,
                 user,
                 password,
+                clear_password: keys.clear_password,
                 limits: LinkLimits {
                     receive_maximum: broker.receive_maximum,
                     max_packet: broker.max_packet_size,
@@ -742,7 +743,8 @@ impl Keeper {
             }
             return Ok(());
         }
-        if self.introduction.password.is_some() && neighbour.is_exposed() {
+        let is_sent = self.introduction.password.is_some() && self.introduction.clear_password;
+        if is_sent && neighbour.is_exposed() {
             tracing::warn!(
                 "mesh: {} is connected without TLS: whoever is on the way there reads this broker's password \
                  and all messages; write tls://{} where the network is not trusted",

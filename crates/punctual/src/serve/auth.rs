@@ -25,7 +25,8 @@ pub(crate) fn rights(path: &Path) -> Result<Arc<dyn AccessControl>, Failure> {
     Ok(Arc::new(Rights(acl)))
 }
 
-fn parse<T>(
+/// Reads a file in which every line has to be right.
+pub(crate) fn parse<T>(
     path: &Path,
     parse: impl FnOnce(&str) -> Result<T, Vec<FileError>>,
 ) -> Result<T, Failure> {

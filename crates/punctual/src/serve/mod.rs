@@ -31,6 +31,7 @@ use crate::admission;
 use crate::bridge;
 use crate::cli::Failure;
 use crate::config::{Anonymous, Arguments, Auto, Brokers, Config, Limit, Listener, Switch, nanos};
+use crate::http::gate::Gate;
 use crate::http::{Http, Opened, Parts};
 use crate::logging::Logging;
 use crate::mesh;
@@ -79,7 +80,7 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
     let (listeners, urls) = listeners(&config)?;
     let mut loaded = listeners::load(&config)?;
     let shards = config.shards();
-    let http = match config.server.http {
+    let http = match &config.server.http {
         Switch::On(address) => Opened::open(address)?,
         Switch::Off => None,
     };
@@ -90,6 +91,7 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
     let precedence = config.server.realtime.then_some(Precedence::Ordinary);
     let office = admission::Opening::open(&config, schemes, precedence)?;
     let (keeper, store) = Keeper::open(&config, shards)?.unzip();
+    let gate = Gate::open(&config)?;
     let mesh = mesh::Opening::open(&config)?;
     let bridges = bridge::Opening::open(config.mesh.bridges.as_deref())?;
     let mut server = Server::start(ServerOptions {
@@ -143,14 +145,15 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
         tracing::info!("listening on {url}");
     }
     let http = http
-        .map(|http| {
+        .zip(gate)
+        .map(|(http, gate)| {
             let parts = Parts {
                 office: office.as_ref().map(|(office, _)| office.clone()),
                 keeper: keeper.clone(),
                 mesh: mesh.as_ref().map(mesh::Mesh::asker),
                 bridges: bridges.as_ref().map(bridge::Bridges::standings),
             };
-            http.start(&server, urls, &config, parts)
+            http.start(&server, urls, &config, parts, gate)
         })
         .transpose()?;
     for listener in &config.listeners {
@@ -240,6 +243,9 @@ fn reload(
     let mut in_effect = started.reloaded(&config);
     in_effect.listeners = started.opened(&config);
     let mut new = listeners::load(&in_effect)?;
+    if let Some(http) = http {
+        http.reload(&in_effect)?;
+    }
     if addresses(&config) == addresses(started) {
         let policies = listeners.into_iter().map(|l| l.policy).collect();
         server.set_policies(policies, accept_policy(&config));

@@ -101,11 +101,17 @@ impl Mortal {
         self.process.as_ref().unwrap().id()
     }
 
-    /// Asks its HTTP interface; status and body.
+    /// Asks its HTTP interface as an administrator; status and body.
     pub(crate) fn get(&self, path: &str) -> (u16, String) {
+        let tokens = std::fs::read_to_string(self.data.join("http-tokens")).unwrap();
+        let token = tokens
+            .lines()
+            .find_map(|line| line.strip_prefix("administer "));
+        let token = token.unwrap();
         let mut stream = TcpStream::connect(("127.0.0.1", self.http)).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        write!(stream, "GET {path} HTTP/1.0\r\n\r\n").unwrap();
+        let credentials = format!("Authorization: Bearer {token}");
+        write!(stream, "GET {path} HTTP/1.0\r\n{credentials}\r\n\r\n").unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();

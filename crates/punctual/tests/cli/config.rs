@@ -1,6 +1,7 @@
 //! `punctual config`.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use punctual_testbed::Run;
@@ -8,11 +9,13 @@ use tempfile::{TempDir, tempdir};
 
 use crate::{command, run};
 
-/// A directory with files of these names and contents.
+/// A directory with files of these names and contents, which their owner alone can read.
 fn files(files: &[(&str, &str)]) -> TempDir {
     let directory = tempdir().unwrap();
     for (name, text) in files {
-        fs::write(directory.path().join(name), text).unwrap();
+        let file = directory.path().join(name);
+        fs::write(&file, text).unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
     }
     directory
 }

@@ -2,9 +2,11 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use punctual_auth::{HttpRole, TokenFile};
 use serde_json::Value;
 
 #[path = "../support/log.rs"]
@@ -19,6 +21,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// A running broker; it ends when this is dropped.
 pub(crate) struct Broker {
     process: Child,
+    /// Where its tokens are.
+    tokens: tempfile::TempDir,
     pub(crate) log: Log,
     pub(crate) http: SocketAddr,
     pub(crate) tcp: SocketAddr,
@@ -44,6 +48,7 @@ impl Broker {
 
     /// With $SYS topics that often.
     pub(crate) fn with_sys(arguments: &[&str], interval: &str) -> Self {
+        let tokens = tempfile::tempdir().unwrap();
         let mut process = Command::new(env!("CARGO_BIN_EXE_punctual"))
             .args([
                 "serve",
@@ -55,6 +60,10 @@ impl Broker {
             .args(["--shards", "2"])
             .args(arguments)
             .env("PUNCTUAL__SERVER__SYS_INTERVAL", interval)
+            .env(
+                "PUNCTUAL__SERVER__HTTP_TOKEN_FILE",
+                tokens.path().join("tokens"),
+            )
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -63,6 +72,7 @@ impl Broker {
         let log = Log::of(process.stderr.take().unwrap());
         let mut broker = Self {
             process,
+            tokens,
             log,
             http: ([127, 0, 0, 1], 0).into(),
             tcp: ([127, 0, 0, 1], 0).into(),
@@ -122,8 +132,28 @@ impl Broker {
         ))
     }
 
-    /// Sends anything, and reads until the broker closes.
+    /// The file with its tokens.
+    pub(crate) fn token_file(&self) -> PathBuf {
+        self.tokens.path().join("tokens")
+    }
+
+    /// A header that shows the role.
+    pub(crate) fn credentials(&self, role: HttpRole) -> String {
+        let text = std::fs::read_to_string(self.token_file()).unwrap();
+        let tokens = TokenFile::parse(&text).unwrap();
+        let token = tokens.token_for(role).unwrap();
+        format!("Authorization: Bearer {token}\r\n")
+    }
+
+    /// Sends anything as an administrator, and reads until the broker closes.
     pub(crate) fn send(&self, request: &str) -> Answer {
+        let (line, rest) = request.split_once("\r\n").unwrap();
+        let credentials = self.credentials(HttpRole::Administer);
+        self.send_as_it_is(&format!("{line}\r\n{credentials}{rest}"))
+    }
+
+    /// Sends anything, and reads until the broker closes.
+    pub(crate) fn send_as_it_is(&self, request: &str) -> Answer {
         let mut stream = TcpStream::connect(self.http).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.write_all(request.as_bytes()).unwrap();

@@ -5,6 +5,7 @@
 
 mod admission;
 mod api;
+mod auth;
 mod broker;
 mod management;
 mod metrics;

@@ -58,7 +58,7 @@ impl Mesh {
         for (n, member) in members.iter_mut().enumerate() {
             let gamma = 1_000_000 / (n + 1);
             let keys = format!(
-                "[mesh]\nenabled = true\nid = \"{}\"\ngamma = {gamma}\nsecret_file = {:?}\n\
+                "[mesh]\nenabled = true\nid = \"{}\"\ngamma = {gamma}\nsecret_file = {:?}\nclear_password = true\n\
                  neighbours = [{}]\n{keys}\n",
                 member.name,
                 secret::FILE,
@@ -363,6 +363,31 @@ fn neighbours_come_by_tls_and_are_known_by_their_certificates() {
         why.contains("not allowed to connect as a neighbour broker"),
         "{why}"
     );
+}
+
+/// What lets a broker into the mesh goes to no other machine without TLS.
+#[test]
+fn the_secret_is_not_sent_in_clear() {
+    if Namespace::is_missing() {
+        return;
+    }
+    let [one, other] = ["a", "b"].map(|name| Namespace::new(name).unwrap());
+    one.cable("eth0", &other, "eth0").unwrap();
+    for (host, number) in [(&one, 1), (&other, 2)] {
+        let address = Ipv4Addr::new(10, 80, 0, number);
+        host.address("eth0", address.into(), 24).unwrap();
+    }
+    let mesh = |id: &str, neighbours: &str| {
+        format!(
+            "[mesh]\nenabled = true\nid = \"{id}\"\nsecret_file = {:?}\nneighbours = [{neighbours}]\n",
+            secret::FILE
+        )
+    };
+    let _b = Broker::start(&other, &mesh("b", ""));
+    let there = format!("10.80.0.2:{PORT}");
+    let a = Broker::start(&one, &mesh("a", &format!("{there:?}")));
+    let why = a.logged(&format!("mesh: {there} is not connected: "));
+    assert!(why.contains("mesh.clear_password"), "{why}");
 }
 
 /// An authority, a server's certificate, and those of two clients.

@@ -1,0 +1,502 @@
+//! Who asks, and what that allows.
+//!
+//! Three ways lead to a role: a token of the token file, a user of the password file whom the ACL
+//! file gives an `http` line, and at a Unix socket the user identifier that the system states. A
+//! route says what it takes ([`Access`]); the table of routes is the only place where that is
+//! written.
+//!
+//! Tokens have 128 bits or more and are compared in constant time, so guessing them is hopeless and
+//! a right one always counts. Passwords are guessable and cost a tenth of a second each: one is
+//! checked at a time, on a thread of its own, few wait, and a source that failed several times has to
+//! pause ([`Failures`]).
+
+mod failures;
+mod files;
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use axum::extract::{Request, State};
+use axum::http::header::{AUTHORIZATION, HeaderMap, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::request::Parts;
+use axum::http::{Method, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use punctual_auth::{Acl, HttpRole, PasswordFile, Remembered, TokenFile};
+use tokio::sync::Semaphore;
+
+use self::failures::Failures;
+pub(crate) use self::files::token_path;
+use super::error::ApiError;
+use crate::cli::Failure;
+use crate::config::{Auth, Auto, Config, HttpAddress, HttpAuth, Switch};
+use crate::logging::Budget;
+
+/// Password checks that wait for the one that is made.
+const WAITING: usize = 16;
+/// Refusals that are logged in a minute.
+const LOGGED: u32 = 10;
+
+/// Who is at the other end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Peer {
+    /// A host.
+    Host(IpAddr),
+    /// A process of this machine, with that user identifier.
+    Process(u32),
+}
+
+/// Peers that are treated as one where something is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Source {
+    /// A host; of an IPv6 address the network, as a host can have all of its addresses.
+    Host(IpAddr),
+    /// A user of this machine.
+    User(u32),
+}
+
+impl Peer {
+    pub(super) fn source(self) -> Source {
+        match self {
+            Self::Process(user) => Source::User(user),
+            Self::Host(address) => Source::Host(match address.to_canonical() {
+                IpAddr::V6(address) => {
+                    let network = u128::from(address) & !u128::from(u64::MAX);
+                    Ipv6Addr::from(network).into()
+                }
+                address => address,
+            }),
+        }
+    }
+
+    /// Whether it is on this machine.
+    fn is_local(self) -> bool {
+        match self {
+            Self::Process(_) => true,
+            Self::Host(address) => address.to_canonical().is_loopback(),
+        }
+    }
+}
+
+/// What a route takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    /// Nothing, unless `server.http_open` says otherwise.
+    Open,
+    /// A role.
+    Role(HttpRole),
+}
+
+impl Access {
+    pub(super) const READ: Self = Self::Role(HttpRole::Read);
+    pub(super) const OPERATE: Self = Self::Role(HttpRole::Operate);
+    pub(super) const ADMINISTER: Self = Self::Role(HttpRole::Administer);
+
+    #[cfg(test)]
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Role(role) => role.name(),
+        }
+    }
+}
+
+/// Role of who asks, as an extension of the request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Caller(pub(super) Option<HttpRole>);
+
+/// Users who have a role.
+struct Users {
+    passwords: PasswordFile,
+    acl: Acl,
+}
+
+/// What changes with every request.
+struct Book {
+    failures: Failures,
+    verified: Remembered,
+    log: Budget,
+}
+
+/// Decides who may do what.
+pub(crate) struct Gate {
+    /// Whether a role is asked for at all.
+    is_closed: bool,
+    /// Whether open routes are there for everybody.
+    is_open: bool,
+    /// Who may do everything at a Unix socket, beside root.
+    own_user: u32,
+    token_file: Option<PathBuf>,
+    tokens: RwLock<Arc<TokenFile>>,
+    users: RwLock<Option<Arc<Users>>>,
+    check: Semaphore,
+    waiting: Semaphore,
+    /// What ages are counted from.
+    started: Instant,
+    book: Mutex<Book>,
+}
+
+/// What a [`Gate`] is made of.
+pub(crate) struct GateOptions<'a> {
+    pub(crate) address: &'a HttpAddress,
+    pub(crate) auth: HttpAuth,
+    pub(crate) open: Auto<bool>,
+    /// Where the tokens are or will be; `None` if there is no place for them.
+    pub(crate) token_file: Option<PathBuf>,
+    /// Whether somebody has named that file, and it is an error if it cannot be used.
+    pub(crate) is_named: bool,
+    /// Files with users.
+    pub(crate) users: Option<&'a Auth>,
+}
+
+/// What a request shows of itself.
+enum Credentials {
+    None,
+    Token(String),
+    Password { user: String, password: String },
+}
+
+impl Gate {
+    /// The gate of a broker's interface; `None` if it has none.
+    pub(crate) fn open(config: &Config) -> Result<Option<Arc<Self>>, Failure> {
+        let Switch::On(address) = &config.server.http else {
+            return Ok(None);
+        };
+        let server = &config.server;
+        let named = server.http_token_file.clone();
+        let gate = Self::new(GateOptions {
+            address,
+            auth: server.http_auth,
+            open: server.http_open,
+            is_named: named.is_some(),
+            token_file: named.or_else(|| token_path(server.data.as_deref(), "http-tokens")),
+            users: Some(&config.auth),
+        })?;
+        Ok(Some(gate))
+    }
+
+    /// Reads the files, and makes the one of the tokens if there is none.
+    pub(crate) fn new(options: GateOptions<'_>) -> Result<Arc<Self>, Failure> {
+        let address = options.address;
+        let is_closed = options.auth == HttpAuth::Required;
+        if !is_closed && !address.is_local() {
+            return Err(format!(
+                "{address} can be reached from other machines and asks for no credentials; have it on \
+                 127.0.0.1 or a Unix socket, or with authentication"
+            )
+            .into());
+        }
+        let mut token_file = options.token_file.filter(|_| is_closed);
+        let mut tokens = TokenFile::default();
+        if !is_closed {
+            tracing::warn!(
+                "{}: every user of this machine may do everything there (server.http_auth)",
+                address.url()
+            );
+        } else if let Some(path) = &token_file {
+            match files::open(path) {
+                Ok(found) => tokens = found,
+                Err(why) if options.is_named => return Err(why.into()),
+                Err(why) => {
+                    tracing::warn!("{why}; name a file that can be made in server.http_token_file");
+                    token_file = None;
+                }
+            }
+        } else {
+            tracing::warn!(
+                "there is no place for the tokens of {}; name a file in server.http_token_file",
+                address.url()
+            );
+        }
+        let users = match options.users.filter(|_| is_closed) {
+            Some(auth) => Users::load(auth)?,
+            None => None,
+        };
+        Ok(Arc::new(Self {
+            is_closed,
+            is_open: match options.open {
+                Auto::Fixed(open) => open,
+                Auto::Auto => address.is_local(),
+            },
+            own_user: files::own_user(),
+            token_file,
+            tokens: RwLock::new(Arc::new(tokens)),
+            users: RwLock::new(users),
+            check: Semaphore::new(1),
+            waiting: Semaphore::new(1 + WAITING),
+            started: Instant::now(),
+            book: Mutex::new(Book {
+                failures: Failures::default(),
+                verified: none_remembered()?,
+                log: Budget::new(LOGGED),
+            }),
+        }))
+    }
+
+    /// Reads users and tokens again. What is shown from now on is measured by them.
+    pub(crate) fn reload(&self, auth: &Auth) -> Result<(), Failure> {
+        if !self.is_closed {
+            return Ok(());
+        }
+        let users = Users::load(auth)?;
+        let remembered = none_remembered()?;
+        if let Some(path) = &self.token_file {
+            *self.tokens.write().unwrap_or_else(PoisonError::into_inner) =
+                Arc::new(files::open(path)?);
+        }
+        *self.users.write().unwrap_or_else(PoisonError::into_inner) = users;
+        self.book().verified = remembered;
+        Ok(())
+    }
+
+    fn book(&self) -> std::sync::MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The role of who asks; `None` if nothing is shown.
+    async fn identify(
+        &self,
+        headers: &HeaderMap,
+        peer: Peer,
+    ) -> Result<Option<HttpRole>, Box<Response>> {
+        if !self.is_closed {
+            return Ok(Some(HttpRole::Administer));
+        }
+        let shown = Credentials::of(headers).map_err(|error| Box::new(error.into_response()))?;
+        match shown {
+            Credentials::None => Ok(match peer {
+                Peer::Process(user) if user == 0 || user == self.own_user => {
+                    Some(HttpRole::Administer)
+                }
+                _ => None,
+            }),
+            Credentials::Token(token) => {
+                let tokens = self.tokens.read().unwrap_or_else(PoisonError::into_inner);
+                match tokens.role_of(&token) {
+                    Some(role) => Ok(Some(role)),
+                    None => Err(self.failed(peer, "the token is not one of the token file")),
+                }
+            }
+            Credentials::Password { user, password } => self.log_in(peer, user, password).await,
+        }
+    }
+
+    /// Checks a password where the data path is not held up, one at a time.
+    async fn log_in(
+        &self,
+        peer: Peer,
+        user: String,
+        password: String,
+    ) -> Result<Option<HttpRole>, Box<Response>> {
+        let wrong = "user name or password is wrong, or the user has no http line in the ACL file";
+        let users = self.users.read();
+        let Some(users) = users.unwrap_or_else(PoisonError::into_inner).clone() else {
+            return Err(self.failed(peer, wrong));
+        };
+        let now = Instant::now();
+        let (is_known, pause) = {
+            let book = self.book();
+            let since = now.saturating_duration_since(self.started);
+            let is_known = book.verified.knows(&user, password.as_bytes(), since);
+            (is_known, book.failures.pause(peer.source(), now))
+        };
+        if is_known {
+            return Ok(users.acl.http_role(&user));
+        }
+        if let Some(pause) = pause {
+            return Err(later(pause));
+        }
+        let Ok(_place) = self.waiting.try_acquire() else {
+            return Err(later(Duration::from_secs(1)));
+        };
+        // The gate is never closed.
+        let _turn = self.check.acquire().await;
+        let checked = tokio::task::spawn_blocking(move || {
+            let is_right = users
+                .passwords
+                .verify(&user, password.as_bytes())
+                .is_accepted();
+            let role = users.acl.http_role(&user).filter(|_| is_right);
+            (role, user, password)
+        });
+        let Ok((Some(role), user, password)) = checked.await else {
+            return Err(self.failed(peer, wrong));
+        };
+        let mut book = self.book();
+        book.failures.forget(peer.source());
+        let since = self.started.elapsed();
+        book.verified.remember(&user, password.as_bytes(), since);
+        Ok(Some(role))
+    }
+
+    /// Counts a failure, and says so in the log if it has not been said too often.
+    fn failed(&self, peer: Peer, why: &'static str) -> Box<Response> {
+        let now = Instant::now();
+        let mut book = self.book();
+        let pause = book.failures.add(peer.source(), now);
+        if let Some(left_out) = book.log.take(now) {
+            tracing::warn!(?peer, left_out, "HTTP request refused: {why}");
+        }
+        drop(book);
+        match pause {
+            Some(pause) => later(pause),
+            None => self.challenge(peer, why),
+        }
+    }
+
+    /// Asks for credentials.
+    fn challenge(&self, peer: Peer, why: &'static str) -> Box<Response> {
+        let mut remedy = "send Authorization: Bearer with a token of the token file".to_owned();
+        let mut bearer = "Bearer realm=\"punctual\"".to_owned();
+        // Where the file is helps only somebody who may read it, and is nobody's business elsewhere.
+        if let Some(path) = self.token_file.as_ref().filter(|_| peer.is_local()) {
+            remedy += &format!(", {}", path.display());
+            let path = path.display().to_string();
+            bearer += &format!(
+                ", token_file=\"{}\"",
+                path.replace('\\', "\\\\").replace('"', "\\\"")
+            );
+        }
+        let has_users = self
+            .users
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_some();
+        if has_users {
+            remedy += ", or name and password of a user with an http line in the ACL file";
+        }
+        let error = ApiError::new(StatusCode::UNAUTHORIZED, why, remedy);
+        let mut response = error.into_response();
+        let headers = response.headers_mut();
+        // A path that cannot stand in a header is not told.
+        let bearer = HeaderValue::from_str(&bearer)
+            .unwrap_or(HeaderValue::from_static("Bearer realm=\"punctual\""));
+        headers.append(WWW_AUTHENTICATE, bearer);
+        if has_users {
+            let basic = HeaderValue::from_static("Basic realm=\"punctual\", charset=\"UTF-8\"");
+            headers.append(WWW_AUTHENTICATE, basic);
+        }
+        Box::new(response)
+    }
+
+    /// Whether the request may go on, and as whom.
+    async fn admit(&self, request: &Parts, access: Access) -> Result<Caller, Box<Response>> {
+        let peer = request.extensions.get::<Peer>().copied();
+        // Who cannot be told from others is nobody of this machine.
+        let peer = peer.unwrap_or(Peer::Host(Ipv6Addr::UNSPECIFIED.into()));
+        let role = self.identify(&request.headers, peer).await?;
+        let needed = match access {
+            Access::Open if self.is_open => return Ok(Caller(role)),
+            Access::Open => HttpRole::Read,
+            Access::Role(needed) => needed,
+        };
+        match role {
+            Some(role) if role >= needed => Ok(Caller(Some(role))),
+            Some(role) => Err(Box::new(
+                ApiError::new(
+                    StatusCode::FORBIDDEN,
+                    format!("this takes the role {needed}, and the credentials have {role}"),
+                    format!("ask with a token or user of the role {needed}"),
+                )
+                .into_response(),
+            )),
+            None => Err(self.challenge(peer, "this takes a role, and no credentials were sent")),
+        }
+    }
+}
+
+/// What a layer before a route knows.
+#[derive(Clone)]
+pub(super) struct Door {
+    pub(super) gate: Arc<Gate>,
+    pub(super) access: Access,
+}
+
+/// Lets a request pass to its route, or answers it.
+pub(super) async fn pass(State(door): State<Door>, request: Request, next: Next) -> Response {
+    let (mut head, body) = request.into_parts();
+    match door.gate.admit(&head, door.access).await {
+        Ok(caller) => {
+            if head.method != Method::GET && head.method != Method::HEAD {
+                tracing::debug!(role = ?caller.0, "HTTP {} {}", head.method, head.uri);
+            }
+            head.extensions.insert(caller);
+            next.run(Request::from_parts(head, body)).await
+        }
+        Err(refusal) => *refusal,
+    }
+}
+
+fn later(pause: Duration) -> Box<Response> {
+    let seconds = pause.as_secs() + 1;
+    let error = ApiError::new(
+        StatusCode::TOO_MANY_REQUESTS,
+        "credentials were wrong too often, or too many are checked now",
+        format!("try again after {seconds} s"),
+    );
+    let mut response = error.into_response();
+    let headers = response.headers_mut();
+    headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+    Box::new(response)
+}
+
+impl Credentials {
+    fn of(headers: &HeaderMap) -> Result<Self, ApiError> {
+        let mut all = headers.get_all(AUTHORIZATION).iter();
+        let wrong = || {
+            ApiError::new(
+                StatusCode::UNAUTHORIZED,
+                "the Authorization header cannot be read",
+                "send one, Bearer and a token or Basic and user:password in Base64",
+            )
+        };
+        let Some(header) = all.next() else {
+            return Ok(Self::None);
+        };
+        if all.next().is_some() {
+            return Err(wrong());
+        }
+        let text = header.to_str().map_err(|_| wrong())?;
+        let (scheme, rest) = text.split_once(' ').ok_or_else(wrong)?;
+        let rest = rest.trim();
+        if scheme.eq_ignore_ascii_case("Bearer") {
+            return Ok(Self::Token(rest.to_owned()));
+        }
+        if !scheme.eq_ignore_ascii_case("Basic") {
+            return Err(wrong());
+        }
+        let pair = BASE64_STANDARD.decode(rest).ok();
+        let pair = pair.and_then(|bytes| String::from_utf8(bytes).ok());
+        let pair = pair.ok_or_else(wrong)?;
+        let (user, password) = pair.split_once(':').ok_or_else(wrong)?;
+        Ok(Self::Password {
+            user: user.to_owned(),
+            password: password.to_owned(),
+        })
+    }
+}
+
+impl Users {
+    /// Nobody has a role without both files.
+    fn load(auth: &Auth) -> Result<Option<Arc<Self>>, Failure> {
+        let (Some(passwords), Some(acl)) = (&auth.password_file, &auth.acl_file) else {
+            return Ok(None);
+        };
+        Ok(Some(Arc::new(Self {
+            passwords: crate::serve::auth::parse(passwords, PasswordFile::parse)?,
+            acl: crate::serve::auth::parse(acl, Acl::parse)?,
+        })))
+    }
+}
+
+/// No password yet, under a key of its own.
+fn none_remembered() -> Result<Remembered, Failure> {
+    let mut key = [0; 32];
+    getrandom::fill(&mut key)
+        .map_err(|error| format!("the system has no random numbers: {error}"))?;
+    Ok(Remembered::new(key))
+}
