@@ -53,14 +53,8 @@ pub(crate) struct SessionHandle {
     pub(crate) reserved: AtomicU32,
     /// Their bytes.
     pub(crate) reserved_bytes: AtomicUsize,
-    /// Of those, messages that are kept back; see [`crate::brake`].
-    pub(crate) braked: AtomicU32,
-    /// Their bytes.
-    pub(crate) braked_bytes: AtomicUsize,
-    /// Whether any are to be,
-    brakes: AtomicBool,
-    /// and which.
-    brake: RwLock<Option<Box<Brake>>>,
+    /// What is kept back; neighbours have it, so that other sessions pay one word.
+    pub(crate) braking: Option<Box<Braking>>,
     /// Whether publishers on other shards are to hold back.
     pub(crate) congested: AtomicBool,
     /// Whether the store has it.
@@ -69,6 +63,38 @@ pub(crate) struct SessionHandle {
     restricted: AtomicBool,
     /// and which.
     permissions: RwLock<Option<Arc<dyn Permissions>>>,
+}
+
+/// What other shards know of what is kept back for a neighbour; see [`crate::brake`].
+#[derive(Debug, Default)]
+pub(crate) struct Braking {
+    /// Messages in the queue that are kept back.
+    messages: AtomicU32,
+    /// Their bytes.
+    bytes: AtomicUsize,
+    /// Whether any are to be,
+    is_on: AtomicBool,
+    /// and which.
+    brake: RwLock<Brake>,
+}
+
+impl Braking {
+    /// How many messages are kept back, and their bytes, as the owning shard last said.
+    pub(crate) fn load(&self) -> (usize, usize) {
+        let messages = self.messages.load(Ordering::Acquire) as usize;
+        (messages, self.bytes.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn share(&self, messages: usize, bytes: usize) {
+        self.messages.store(messages as u32, Ordering::Release);
+        self.bytes.store(bytes, Ordering::Release);
+    }
+
+    #[cold]
+    fn has_brake_on(&self, topic: &[u8], retain: bool) -> bool {
+        let topic = std::str::from_utf8(topic);
+        retain || topic.is_ok_and(|topic| read(&self.brake).has(topic))
+    }
 }
 
 impl SessionHandle {
@@ -132,20 +158,16 @@ impl SessionHandle {
     /// Whether a message with QoS 1 or 2 for that neighbour is to be kept back.
     #[inline]
     pub(crate) fn is_braked(&self, topic: &[u8], retain: bool) -> bool {
-        self.link && self.brakes.load(Ordering::Acquire) && self.has_brake_on(topic, retain)
-    }
-
-    #[cold]
-    fn has_brake_on(&self, topic: &[u8], retain: bool) -> bool {
-        let topic = std::str::from_utf8(topic);
-        let brake = read(&self.brake);
-        let has = |topic| brake.as_ref().is_some_and(|brake| brake.has(topic));
-        retain || topic.is_ok_and(has)
+        self.braking.as_ref().is_some_and(|braking| {
+            braking.is_on.load(Ordering::Acquire) && braking.has_brake_on(topic, retain)
+        })
     }
 
     pub(crate) fn set_brake(&self, brake: Brake) {
-        self.brakes.store(!brake.is_empty(), Ordering::Release);
-        *write(&self.brake) = (!brake.is_empty()).then(|| Box::new(brake));
+        if let Some(braking) = &self.braking {
+            braking.is_on.store(!brake.is_empty(), Ordering::Release);
+            *write(&braking.brake) = brake;
+        }
     }
 
     /// What that neighbour understands.
@@ -631,12 +653,13 @@ impl Directory {
         slot: u32,
         number: u64,
     ) -> Arc<SessionHandle> {
+        let link = client_id.starts_with(LINK_PREFIX);
         Arc::new(SessionHandle {
             shard,
             slot,
             number,
             client_id: client_id.clone(),
-            link: client_id.starts_with(LINK_PREFIX),
+            link,
             away: AtomicBool::new(false),
             understands: AtomicU8::new(Understands::Rights as u8),
             carries: AtomicBool::new(false),
@@ -645,10 +668,7 @@ impl Directory {
             queued_bytes: AtomicUsize::new(0),
             reserved: AtomicU32::new(0),
             reserved_bytes: AtomicUsize::new(0),
-            braked: AtomicU32::new(0),
-            braked_bytes: AtomicUsize::new(0),
-            brakes: AtomicBool::new(false),
-            brake: RwLock::default(),
+            braking: link.then(Box::default),
             congested: AtomicBool::new(false),
             durable: AtomicBool::new(false),
             restricted: AtomicBool::new(false),

@@ -266,10 +266,7 @@ impl Filled {
         Self {
             messages: handle.queued.load(Ordering::Acquire) as usize + reserved,
             bytes: handle.queued_bytes.load(Ordering::Acquire) + reserved_bytes,
-            braked: (
-                handle.braked.load(Ordering::Acquire) as usize,
-                handle.braked_bytes.load(Ordering::Acquire),
-            ),
+            braked: handle.braking.as_ref().map_or((0, 0), |it| it.load()),
         }
     }
 

@@ -1346,8 +1346,6 @@ pub(crate) struct Session {
     pub(crate) expiry: u32,
     /// When its client connected last, for a mesh.
     pub(crate) arrived: u64,
-    /// What the store knows of that; 0 for nothing.
-    pub(crate) arrival_stored: u64,
     pub(crate) window: Window,
     pub(crate) queue: Queue,
     pub(crate) subscriptions: Subscriptions,
@@ -1405,6 +1403,8 @@ pub(crate) struct Session {
 /// Where a session was before, as far as that matters. Without a mesh no session has one.
 #[derive(Debug)]
 pub(crate) struct Past {
+    /// What the store knows of when its client connected last; 0 for nothing.
+    pub(crate) arrival_stored: u64,
     /// The last errand that sees to it that it goes where its client is; 0 for none.
     pub(crate) orphaned: u64,
     /// When it was made for a client that had wanted an old one, or was here after a restart; `MAX`
@@ -1418,6 +1418,7 @@ pub(crate) struct Past {
 impl Default for Past {
     fn default() -> Self {
         Self {
+            arrival_stored: 0,
             orphaned: 0,
             missed: Nanos::MAX,
             began: None,
@@ -1432,6 +1433,17 @@ impl Session {
             user: self.username.clone(),
             client_id: self.handle.client_id.clone(),
             listener: self.listener,
+        }
+    }
+
+    /// See [`Past::arrival_stored`].
+    pub(crate) fn arrival_stored(&self) -> u64 {
+        self.past.as_ref().map_or(0, |past| past.arrival_stored)
+    }
+
+    pub(crate) fn set_arrival_stored(&mut self, at: u64) {
+        if self.arrival_stored() != at {
+            self.past().arrival_stored = at;
         }
     }
 
@@ -1467,7 +1479,6 @@ impl Session {
             epoch: 0,
             expiry: 0,
             arrived: 0,
-            arrival_stored: 0,
             window: Window::default(),
             queue: Queue::default(),
             subscriptions: Subscriptions::default(),
@@ -1602,10 +1613,9 @@ impl Session {
         self.handle
             .queued_bytes
             .store(self.queue.bytes(), Ordering::Release);
-        if self.link.is_some() {
-            let (braked, bytes) = self.queue.braked();
-            self.handle.braked.store(braked as u32, Ordering::Release);
-            self.handle.braked_bytes.store(bytes, Ordering::Release);
+        if let Some(braking) = &self.handle.braking {
+            let (messages, bytes) = self.queue.braked();
+            braking.share(messages, bytes);
         }
     }
 }

@@ -248,3 +248,26 @@ impl Conn {
         self.extra.as_ref().is_some_and(|e| e.authenticating_again)
     }
 }
+
+#[cfg(all(test, target_pointer_width = "64"))]
+mod tests {
+    use super::*;
+    use crate::directory::SessionHandle;
+    use crate::session::Session;
+
+    /// The counters of an [`Arc`], or what is left where an allocator rounds up.
+    const OVERHEAD: usize = 16;
+
+    /// A broker has one of each for every client, however little it says: what few clients have
+    /// belongs into a box of its own.
+    #[test]
+    fn an_idle_connection_takes_little() {
+        let sizes = [
+            size_of::<Option<Session>>(),
+            size_of::<Option<Conn>>(),
+            OVERHEAD + size_of::<SessionHandle>(),
+            size_of::<Origin>(),
+        ];
+        assert!(sizes.iter().sum::<usize>() <= 704, "{sizes:?}");
+    }
+}

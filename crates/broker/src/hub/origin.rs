@@ -10,9 +10,8 @@ use crate::Credential;
 #[derive(Debug)]
 pub(crate) struct Origin {
     ends: Ends,
-    pub(crate) identity: Option<Arc<str>>,
-    /// A certificate.
-    pub(crate) credential: Option<Arc<Credential>>,
+    /// Most connections have none: this takes a word.
+    certified: Option<Box<Certified>>,
     /// A password.
     password: Option<Arc<Credential>>,
     pub(crate) nonce: [u8; 16],
@@ -20,6 +19,26 @@ pub(crate) struct Origin {
     pub(crate) allow_anonymous: bool,
     pub(crate) admits: Admits,
     pub(crate) refuse: Option<bool>,
+}
+
+/// What the layers below MQTT have found out about a client.
+#[derive(Debug, Default)]
+struct Certified {
+    identity: Option<Arc<str>>,
+    /// A certificate.
+    credential: Option<Arc<Credential>>,
+}
+
+impl Certified {
+    fn new(identity: Option<Arc<str>>, credential: Option<Arc<Credential>>) -> Option<Box<Self>> {
+        let is_any = identity.is_some() || credential.is_some();
+        is_any.then(|| {
+            Box::new(Self {
+                identity,
+                credential,
+            })
+        })
+    }
 }
 
 /// The addresses of the peer and of this machine.
@@ -58,6 +77,23 @@ impl Origin {
         self.ends = Ends::new(peer, self.local());
     }
 
+    /// The user name that is proven below MQTT.
+    pub(crate) fn identity(&self) -> Option<&Arc<str>> {
+        self.certified.as_ref()?.identity.as_ref()
+    }
+
+    /// The client has proven that user name below MQTT.
+    pub(crate) fn identify(&mut self, identity: Arc<str>) {
+        self.certified.get_or_insert_default().identity = Some(identity);
+    }
+
+    /// The client has proven who it is by that certificate.
+    pub(crate) fn credit(&mut self, credential: Option<Arc<Credential>>) {
+        let certified = self.certified.take().map(|certified| *certified);
+        let Certified { identity, .. } = certified.unwrap_or_default();
+        self.certified = Certified::new(identity, credential);
+    }
+
     /// The client has proven who it is by that, too.
     pub(crate) fn prove(&mut self, password: Arc<Credential>) {
         self.password = Some(password);
@@ -65,7 +101,8 @@ impl Origin {
 
     /// Whether something by which the client has proven who it is does so no more.
     pub(crate) fn is_revoked(&self) -> bool {
-        let mut all = self.credential.iter().chain(&self.password);
+        let certificate = self.certified.iter().flat_map(|it| &it.credential);
+        let mut all = certificate.chain(&self.password);
         all.any(|credential| credential.is_revoked())
     }
 
@@ -79,8 +116,7 @@ impl From<ConnMeta> for Origin {
     fn from(meta: ConnMeta) -> Self {
         Self {
             ends: Ends::new(meta.peer, meta.local),
-            identity: meta.identity,
-            credential: meta.credential,
+            certified: Certified::new(meta.identity, meta.credential),
             password: None,
             nonce: meta.nonce,
             listener: meta.listener,
@@ -93,14 +129,20 @@ impl From<ConnMeta> for Origin {
 
 impl From<Origin> for ConnMeta {
     fn from(origin: Origin) -> Self {
+        let [peer, local] = origin.ends.get();
+        let certified = origin.certified.map(|certified| *certified);
+        let Certified {
+            identity,
+            credential,
+        } = certified.unwrap_or_default();
         Self {
-            peer: origin.peer(),
-            local: origin.local(),
+            peer,
+            local,
             listener: origin.listener,
             allow_anonymous: origin.allow_anonymous,
             admits: origin.admits,
-            identity: origin.identity,
-            credential: origin.credential,
+            identity,
+            credential,
             nonce: origin.nonce,
             refuse: origin.refuse,
         }

@@ -259,7 +259,8 @@ impl Journal {
         if let Some(log) = session.had.as_mut().and_then(|had| had.log.take()) {
             log.end(self, number);
         }
-        let arrived = std::mem::take(&mut session.arrival_stored) != 0;
+        let arrived = session.arrival_stored() != 0;
+        session.set_arrival_stored(0);
         for (word, stored) in [
             (LEFT, session.handed),
             (ELSEWHERE, session.orphan_stored),
@@ -276,10 +277,10 @@ impl Journal {
 
     /// Emits when the client of a session connected last, if it has connected since that was stored.
     pub(super) fn arrival(&mut self, session: &mut Session) {
-        if session.arrived == session.arrival_stored {
+        if session.arrived == session.arrival_stored() {
             return;
         }
-        session.arrival_stored = session.arrived;
+        session.set_arrival_stored(session.arrived);
         let mut value = session.arrived.to_le_bytes().to_vec();
         if session.missed() == Nanos::MAX {
             value.push(UNASKED);

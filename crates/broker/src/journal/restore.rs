@@ -389,7 +389,8 @@ impl Hub {
             // Whether its client has heard of it is not stored.
             session.unheard = in_mesh && !session.handle.link && session.is_blank();
             session.detached = detached;
-            (session.arrived, session.arrival_stored) = (arrived, arrived);
+            session.arrived = arrived;
+            session.set_arrival_stored(arrived);
             session.began_stored = began.is_some();
             let began = began
                 .and_then(|(stored, origin, given)| self.directory.began(stored, origin, given));

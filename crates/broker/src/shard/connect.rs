@@ -356,7 +356,7 @@ impl Shard {
             return Err(Refusal::new(ReasonCode::NotAuthorized, REVOKED));
         }
         let assigned = connect.client_id.is_empty();
-        let username = conn.meta.identity.clone().or(username);
+        let username = conn.meta.identity().cloned().or(username);
         let client_id: Arc<str> = if assigned {
             let nonce = conn.meta.nonce;
             config.client_ids.assign(username.as_deref(), nonce)
@@ -713,7 +713,7 @@ fn authentication(
             .unwrap_or_default();
         return Ok(Some(request(conn, Some((method.into(), data.into())))));
     }
-    if conn.meta.identity.is_some() {
+    if conn.meta.identity().is_some() {
         return Ok(None);
     }
     if config.checks_passwords(conn.meta.listener)

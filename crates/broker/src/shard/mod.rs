@@ -392,7 +392,9 @@ impl Shard {
         peer: Option<std::net::SocketAddr>,
     ) {
         if let Some(conn) = self.hub.conn(id) {
-            conn.meta.identity = identity.or(conn.meta.identity.take());
+            if let Some(identity) = identity {
+                conn.meta.identify(identity);
+            }
             if peer.is_some() {
                 conn.meta.set_peer(peer);
             }
@@ -410,7 +412,7 @@ impl Shard {
     /// The peer of a connection has authenticated with that certificate.
     pub fn credit(&mut self, id: ConnId, credential: Option<Arc<Credential>>) {
         if let Some(conn) = self.hub.conn(id) {
-            conn.meta.credential = credential;
+            conn.meta.credit(credential);
         }
     }
 

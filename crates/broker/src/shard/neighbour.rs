@@ -44,7 +44,7 @@ pub(super) fn admit(
     let peer = links::peer_of(connect.client_id).unwrap_or_default();
     let has_secret = presents_secret(connect);
     let meta = hub.conns.get(id.slot).map(|conn| &conn.meta);
-    let identity = meta.and_then(|meta| meta.identity.as_ref());
+    let identity = meta.and_then(|meta| meta.identity());
     let listener = meta.map(|meta| meta.listener);
     let is_permitted = (identity.is_some() || is_proven && !has_secret)
         && hub
