@@ -36,6 +36,8 @@ pub use anonymous::Anonymous;
 pub use mailbox::{Identity, StoreNews};
 pub use outgoing::{Outgoing, TlsConnector};
 pub use overrun::{Overruns, Piece};
+#[cfg(any(test, fuzzing))]
+pub use quic::rehearsal;
 pub use quic::{QuicCounters, QuicOptions};
 pub use server::{
     AdmissionDesk, Authenticator, Counters, Handle, ListenerOptions, Recover, Server,

@@ -17,6 +17,8 @@ mod mail;
 mod options;
 mod output;
 mod proof;
+#[cfg(any(test, fuzzing))]
+pub mod rehearsal;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -245,7 +247,7 @@ impl Quic {
 
     /// Whether nothing more has to be said, or brought to other shards.
     pub(crate) fn is_idle(&self) -> bool {
-        let quiet = |listener: &Listener| listener.endpoint.open_connections() == 0;
+        let quiet = |listener: &Listener| listener.open_connections() == 0;
         self.links.is_empty() && self.listeners.iter().all(quiet)
     }
 }

@@ -2,8 +2,11 @@
 //!
 //! Without a Retry anybody may have written the address of an Initial packet there. Such an
 //! address is sent three times what has come from it at most (RFC 9000 section 8.1). quinn-proto
-//! keeps to that up to a last datagram, which may go beyond; here not even that does.
+//! keeps to that up to a last datagram, which may go beyond; here not even that does. And it counts
+//! what comes for a connection from anywhere; here it does not get what comes from elsewhere, which
+//! nobody may do before the handshake is confirmed (section 9).
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -20,14 +23,17 @@ const FACTOR: u64 = 3;
 /// has chosen, which was sent there alone.
 #[derive(Debug)]
 pub(super) struct Proof {
+    /// Where the first datagram came from, as it says.
+    from: SocketAddr,
     /// The connection ID that the client chose for the server.
     first: ConnectionId,
     proven: Arc<AtomicBool>,
 }
 
 impl Proof {
-    pub(super) fn new(first: ConnectionId) -> Self {
+    pub(super) fn new(from: SocketAddr, first: ConnectionId) -> Self {
         Self {
+            from,
             first,
             proven: Arc::default(),
         }
@@ -36,6 +42,11 @@ impl Proof {
     /// Set once the address is proven.
     pub(super) fn flag(&self) -> Arc<AtomicBool> {
         self.proven.clone()
+    }
+
+    /// Whether what comes from there may be the client's.
+    pub(super) fn is_from(&self, remote: SocketAddr) -> bool {
+        self.from == remote
     }
 
     /// Looks at a datagram of the connection; true if it proves the address.

@@ -19,8 +19,14 @@ use rustls::crypto::ring;
 use super::link::Link;
 use super::proof::Proof;
 use super::settings::{self, AHEAD, ALPN};
-use super::{QuicCounters, QuicOptions};
-use crate::tls::{ClientCertificates, MinimumTls, TlsAcceptor, TlsServerOptions};
+use super::{QuicCounters, QuicOptions, rehearsal};
+use crate::tls::{self, ClientCertificates, MinimumTls, TlsAcceptor, TlsServerOptions};
+
+#[path = "../../../../fuzz/src/quic.rs"]
+#[allow(unreachable_pub, reason = "there it is part of a program")]
+mod checks;
+#[path = "../../../../fuzz/seeds.rs"]
+mod seeds;
 
 /// One way through the network.
 const DELAY: Duration = Duration::from_millis(5);
@@ -76,7 +82,7 @@ impl Pair {
             key,
             clients: ClientCertificates::Ignored,
             minimum: MinimumTls::V1_3,
-            max_record: crate::tls::MAX_RECORD,
+            max_record: tls::MAX_RECORD,
         })
         .unwrap();
         let config = settings::server(&tls, &QuicOptions::default()).unwrap();
@@ -198,7 +204,8 @@ impl Pair {
                 link.connection.handle_event(event);
             }
             Some(DatagramEvent::NewConnection(incoming)) => {
-                let proof = Proof::new(*incoming.orig_dst_cid());
+                let from = incoming.remote_address();
+                let proof = Proof::new(from, *incoming.orig_dst_cid());
                 let accepted = self.server.accept(incoming, self.now, &mut answer, None);
                 let (handle, connection) = accepted.map_err(|e| e.cause).unwrap();
                 let mut link = Link::new(0, connection, None, None);
@@ -359,5 +366,57 @@ fn an_address_that_proves_nothing_is_sent_three_times_what_it_sent_at_most() {
             "{sent} for {}",
             first.len()
         );
+    }
+}
+
+/// Otherwise who sends from one address could have another, which sends nothing, flooded by the
+/// server.
+#[test]
+fn what_comes_from_elsewhere_lets_nothing_be_sent_to_an_address_that_proves_nothing() {
+    let seeds = seeds::seeds("quic");
+    let (_, hello) = seeds.iter().find(|(name, _)| name == "hello").unwrap();
+    // From the next address to the same connection, and no time passes.
+    let mut elsewhere = hello.clone();
+    elsewhere[0] = 0x07;
+    let alone = checks::answered(hello, false);
+    let input = [&hello[..], &elsewhere.repeat(10)].concat();
+    assert_eq!(checks::answered(&input, false), alone);
+}
+
+/// The check of the fuzz target `quic` on a stable toolchain: over its seeds, and over changes of
+/// single bytes, cuts and joints of them.
+#[test]
+fn seeds_and_what_is_close_to_them() {
+    let seeds = seeds::seeds("quic");
+    let mut random = random(1);
+    let mut below = |n: usize| (random() % n as u64) as usize;
+    for (_, seed) in &seeds {
+        checks::quic(seed);
+        for _ in 0..40 {
+            let mut changed = seed.clone();
+            let at = below(seed.len());
+            changed[at] = [0, 1, 0x7F, 0x80, 0xFF, seed[at] ^ 1][below(6)];
+            checks::quic(&changed);
+            checks::quic(&seed[..at]);
+        }
+        for (_, other) in &seeds {
+            checks::quic(&[&seed[..], &other[..]].concat());
+        }
+    }
+}
+
+/// Otherwise the fuzzer would begin with nothing but noise.
+#[test]
+fn a_seed_gets_as_far_as_a_handshake_and_a_retry() {
+    let seeds = seeds::seeds("quic");
+    let (_, hello) = seeds.iter().find(|(name, _)| name == "hello").unwrap();
+    assert!(checks::answered(hello, false) > 1200);
+    assert!((1..200).contains(&checks::answered(hello, true)));
+}
+
+proptest! {
+    #[test]
+    fn any_datagrams(data in proptest::collection::vec(any::<u8>(), 0..400)) {
+        checks::quic(&data);
     }
 }

@@ -4,18 +4,16 @@
 use std::cmp::Reverse;
 use std::sync::atomic::Ordering;
 
-use bytes::BytesMut;
 use punctual_broker::lock::read;
 use punctual_broker::{Class, ConnId, ConnMeta, Flow, Nanos, Rank, Scope};
 use quinn_proto::{ConnectionEvent, DatagramEvent, EndpointEvent, Incoming, VarInt};
 
 use super::class_number;
-use super::endpoint::UNPROVEN;
-use super::link::{Link, Read, Unproven, rest_of};
+use super::endpoint::{Decision, Room};
+use super::link::{Link, Read, rest_of};
 use super::mail::{Key, QuicMail};
 use super::options::count;
 use super::output::QUEUE;
-use super::proof::Proof;
 use crate::layer::ClientAddress;
 use crate::mailbox::Mail;
 use crate::overrun::Piece;
@@ -90,18 +88,9 @@ impl Worker {
                 for (path, datagram) in received.datagrams() {
                     n += 1;
                     let mut answer = output.buffer();
-                    let data = BytesMut::from(datagram);
-                    let event = listener.endpoint.handle(
-                        instant,
-                        path.remote,
-                        path.local,
-                        None,
-                        data,
-                        &mut answer,
-                    );
+                    let event = listener.handle(instant, path, datagram, &mut answer);
                     match event {
                         Some(DatagramEvent::ConnectionEvent(handle, event)) => {
-                            listener.look_at(handle, datagram);
                             let key = Key {
                                 listener: at,
                                 handle,
@@ -163,57 +152,49 @@ impl Worker {
         let policy = self.shared.policy(listener.index);
         let answers = class_number(Class::Normal);
         let mut answer = output.buffer();
-        let proven = incoming.remote_address_validated();
-        let under_way = listener.unproven.load(Ordering::Relaxed);
-        if !proven && (listener.options.retry || under_way >= UNPROVEN) && incoming.may_retry() {
-            if let Ok(transmit) = listener.endpoint.retry(incoming, &mut answer) {
-                output.answer(answers, transmit, answer);
-                count(&counters.retries, 1);
-            }
-            return;
-        }
         let drift = self.counters.drift.load(Ordering::Relaxed);
-        if quic.stopping
-            || drift > accept.max_drift.0
-            || listener.bucket.wait(accept.rate, now).is_some()
-        {
-            // It will ask again, in a second or so.
-            listener.endpoint.ignore(incoming);
-            count(&counters.ignored, 1);
-            return;
-        }
-        listener.bucket.take();
         let mut nonce = [0; 16];
         let here = self.counters.per_listener[index].load(Ordering::Relaxed);
-        if here >= policy.max_connections
-            || self.counters.open.load(Ordering::Relaxed) >= accept.max_connections
-            || getrandom::fill(&mut nonce).is_err()
-        {
-            let transmit = listener.endpoint.refuse(incoming, &mut answer);
-            output.answer(answers, transmit, answer);
-            count(&counters.refused, 1);
-            self.counters
-                .connections_refused
-                .fetch_add(1, Ordering::Relaxed);
-            return;
-        }
+        let room = Room {
+            busy: quic.stopping || drift > accept.max_drift.0,
+            rate: accept.rate,
+            is_full: || {
+                here >= policy.max_connections
+                    || self.counters.open.load(Ordering::Relaxed) >= accept.max_connections
+                    || getrandom::fill(&mut nonce).is_err()
+            },
+        };
         let peer = incoming.remote_address();
         let local = output.sockets().destination(incoming.local_ip());
-        let settings = listener.settings(&policy);
-        let proof = (!proven).then(|| Proof::new(*incoming.orig_dst_cid()));
-        let instant = self.clock.instant(now);
-        let accepted = listener
-            .endpoint
-            .accept(incoming, instant, &mut answer, Some(settings));
-        let (handle, connection) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
+        let times = (now, self.clock.instant(now));
+        let decision = listener.decide(incoming, &policy, room, times, &mut answer);
+        let (handle, link) = match decision {
+            Decision::Retried(transmit) => {
+                output.answer(answers, transmit, answer);
+                count(&counters.retries, 1);
+                return;
+            }
+            Decision::Ignored => {
+                output.recycle(answer);
+                count(&counters.ignored, 1);
+                return;
+            }
+            Decision::Refused(transmit) => {
+                output.answer(answers, transmit, answer);
+                count(&counters.refused, 1);
+                self.counters
+                    .connections_refused
+                    .fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+            Decision::Failed(response) => {
                 count(&counters.handshakes_failed, 1);
-                if let Some(transmit) = error.response {
+                if let Some(transmit) = response {
                     output.answer(answers, transmit, answer);
                 }
                 return;
             }
+            Decision::Accepted(handle, link) => (handle, link),
         };
         output.recycle(answer);
         let shards = self.mailboxes.len() as u16;
@@ -227,12 +208,6 @@ impl Worker {
             listener: at,
             handle,
         };
-        let unproven = (!proven).then(|| Unproven::new(&listener.unproven));
-        let mut link = Link::new(listener.index, connection, Some(policy.clone()), unproven);
-        if let Some(proof) = &proof {
-            link.limit(proof.flag());
-        }
-        listener.expect(handle, proof);
         let meta = ConnMeta {
             peer: Some(peer),
             local,
@@ -245,7 +220,7 @@ impl Worker {
             admits: policy.admits,
         };
         self.counters.opened(listener.index);
-        self.quic_settle(state, key, shard, Box::new(meta), Box::new(link), now);
+        self.quic_settle(state, key, shard, Box::new(meta), link, now);
     }
 
     /// Gives a connection to a shard.
@@ -338,7 +313,7 @@ impl Worker {
         let Some(listener) = self.quic.listeners.get_mut(key.listener) else {
             return;
         };
-        let Some(answer) = listener.endpoint.handle_event(key.handle, event) else {
+        let Some(answer) = listener.handle_event(key.handle, event) else {
             return;
         };
         let owner = listener.owners.get(key.handle.0).copied().unwrap_or(0);
