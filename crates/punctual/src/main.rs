@@ -19,6 +19,9 @@ mod names;
 mod panics;
 mod proxy;
 mod realtime;
+#[cfg(test)]
+#[path = "../../../fuzz/seeds.rs"]
+mod seeds;
 mod serve;
 mod store;
 

@@ -19,6 +19,8 @@ mod neighbour;
 mod place;
 mod problem;
 mod reference;
+#[cfg(test)]
+mod replay;
 mod rule;
 mod schema;
 pub(crate) mod secrecy;

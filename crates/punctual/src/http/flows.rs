@@ -6,7 +6,6 @@
 //! flows is asked of them in small pieces. A request that changes something has a JSON body, which
 //! a web page of another site cannot send (see [`super::guard`]).
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::body::Bytes;
@@ -14,13 +13,13 @@ use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use punctual_analysis::link_loads;
 use punctual_broker::{FlowSight, Nanos};
-use punctual_codec::topic;
 use punctual_manager::{Client, Decision, ExplanationView, FlowView, Manager, Publication, Quota};
 use punctual_model::network::Network;
 use punctual_model::{Condition, Requirements, Status};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::App;
+use super::body::Wanted;
 use super::error::ApiError;
 use super::json::Json;
 use super::query::{Name, Query};
@@ -102,19 +101,6 @@ pub(super) struct Page {
     flows: Vec<Flow>,
     /// What `after` is for the next page.
     next: Option<String>,
-}
-
-/// A flow that is asked for.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Wanted {
-    client: String,
-    topic: String,
-    requirements: String,
-    #[serde(default)]
-    payload_bytes: u32,
-    user: Option<String>,
-    address: Option<IpAddr>,
 }
 
 /// What becomes of it.
@@ -324,52 +310,6 @@ pub(super) async fn network(
 }
 
 impl Wanted {
-    fn read(body: &[u8]) -> Result<Self, ApiError> {
-        let wanted: Self = serde_json::from_slice(body).map_err(|error| {
-            ApiError::new(
-                StatusCode::BAD_REQUEST,
-                format!("the body is not what is expected: {error}"),
-                "send a JSON object with client, topic and requirements, such as \
-                 {\"client\":\"press\",\"topic\":\"axis/1\",\
-                 \"requirements\":\"deadline=5ms, period=10ms, size=64\"}",
-            )
-        })?;
-        if topic::validate_name(wanted.topic.as_bytes()).is_err() {
-            return Err(ApiError::value(
-                "topic",
-                &wanted.topic,
-                "this is not a topic name",
-                "write the topic that is published on, without wildcards",
-            ));
-        }
-        if wanted.client.is_empty() {
-            return Err(ApiError::value(
-                "client",
-                "",
-                "the client has no identifier",
-                "write the identifier that it connects with",
-            ));
-        }
-        Ok(wanted)
-    }
-
-    fn requirements(&self) -> Result<Requirements, ApiError> {
-        let text = &self.requirements;
-        let wrong = |error: String| {
-            let remedy = "write them as in a configuration: deadline=5ms, period=10ms, size=64";
-            ApiError::value("requirements", text, error, remedy)
-        };
-        let requirements: Requirements = text
-            .parse()
-            .map_err(|error: punctual_model::RequirementError| wrong(error.to_string()))?;
-        if !requirements.is_real_time() {
-            return Err(wrong(
-                "neither a deadline nor an rt-priority is stated".into(),
-            ));
-        }
-        Ok(requirements)
-    }
-
     fn client(&self) -> Client {
         Client {
             id: self.client.as_str().into(),

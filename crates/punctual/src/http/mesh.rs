@@ -9,12 +9,12 @@ use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use punctual_codec::topic;
 use punctual_mesh::{BrokerId, MAX_NAME, NotForgotten};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use super::App;
 use super::error::ApiError;
 use super::json::Json;
 use super::query::{Name, Query};
+use super::{App, body};
 use crate::bridge::{Standing, Standings};
 use crate::mesh::{Asker, NotAdded, NotRemoved};
 
@@ -175,18 +175,8 @@ pub(super) async fn status(
     }))
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Wanted {
-    /// As in mesh.neighbours.
-    neighbour: String,
-}
-
 /// What to do about a file of neighbours that cannot be written.
 const WRITABLE: &str = "let the broker write that file, and ask again";
-
-/// Bytes of a body that cannot be read which an error repeats.
-const SHOWN: usize = 200;
 
 /// `POST /api/v1/mesh/neighbours`
 pub(super) async fn add(
@@ -196,23 +186,13 @@ pub(super) async fn add(
 ) -> Result<StatusCode, ApiError> {
     Query::new(&uri).finish()?;
     let asker = asker(&app)?;
-    let remedy = "send {\"neighbour\": \"host:port\"}";
-    let wanted: Wanted = serde_json::from_slice(&body).map_err(|error| {
-        let sent = String::from_utf8_lossy(&body[..body.len().min(SHOWN)]);
-        ApiError::value("body", &sent, error.to_string(), remedy)
-    })?;
-    let neighbour = wanted
-        .neighbour
-        .parse()
-        .map_err(|error: String| ApiError::value("neighbour", &wanted.neighbour, error, remedy))?;
+    let neighbour = body::neighbour(&body)?;
+    let address = neighbour.address.clone();
     match asker.add(neighbour).await.ok_or_else(ended)? {
         Ok(()) => Ok(StatusCode::NO_CONTENT),
         Err(NotAdded::NoAuthority) => Err(ApiError::new(
             StatusCode::CONFLICT,
-            format!(
-                "{} is to be connected by TLS, and no authority is named",
-                wanted.neighbour
-            ),
+            format!("{address} is to be connected by TLS, and no authority is named"),
             "set mesh.ca_file and start the broker again",
         )),
         Err(NotAdded::NotKept(why)) => Err(ApiError::unavailable(

@@ -6,6 +6,7 @@
 //! pages of other sites out. Every bound (time, connections, sizes of answers) is a named constant.
 
 mod alarms;
+mod body;
 mod clients;
 mod config;
 pub(crate) mod controller;
@@ -21,6 +22,8 @@ mod openapi;
 mod page;
 mod process;
 mod query;
+#[cfg(test)]
+mod replay;
 mod retained;
 mod role;
 mod routes;
