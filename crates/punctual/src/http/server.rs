@@ -143,13 +143,17 @@ impl Bound {
 
 /// Binds the path, also where a process that is gone has left its socket.
 fn bind_unix(path: &std::path::Path) -> std::io::Result<std::os::unix::net::UnixListener> {
+    use std::os::unix::fs::FileTypeExt as _;
     use std::os::unix::net::{UnixListener, UnixStream};
     let first = UnixListener::bind(path);
     match first {
         Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
-            let refused = UnixStream::connect(path)
-                .is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused);
-            if !refused {
+            // Files that are no sockets refuse as well, and are somebody's.
+            let is_socket = std::fs::symlink_metadata(path)?.file_type().is_socket();
+            let is_left = is_socket
+                && UnixStream::connect(path)
+                    .is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused);
+            if !is_left {
                 return Err(error);
             }
             std::fs::remove_file(path)?;
@@ -301,5 +305,27 @@ impl Served {
         };
         connection.as_mut().graceful_shutdown();
         let _ = timeout(grace, connection).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_socket_that_was_left_makes_room() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("socket");
+        drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+        let first = bind_unix(&socket).unwrap();
+        assert!(bind_unix(&socket).is_err(), "somebody listens");
+        drop(first);
+        let file = directory.path().join("file");
+        std::fs::write(&file, "mine").unwrap();
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink(&socket, &link).unwrap();
+        assert!(bind_unix(&file).is_err() && bind_unix(&link).is_err());
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
+        assert!(link.is_symlink());
     }
 }
