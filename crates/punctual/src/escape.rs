@@ -33,6 +33,25 @@ pub(crate) fn visible_text(text: &str) -> Cow<'_, str> {
     escaped(text, |c| !matches!(c, '\n' | '\t') && is_unsafe(c))
 }
 
+/// JSON with its line breaks, where what acts on a log or a terminal is escaped as in strings of
+/// JSON, which is the only place where it can be: what it says is the same.
+pub(crate) fn visible_json(text: &str) -> Cow<'_, str> {
+    let is_unsafe = |c| c != '\n' && is_unsafe(c);
+    if !text.contains(is_unsafe) {
+        return text.into();
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if is_unsafe(c) {
+            // All of them are in the first plane.
+            out.push_str(&format!("\\u{:04x}", u32::from(c)));
+        } else {
+            out.push(c);
+        }
+    }
+    out.into()
+}
+
 fn escaped(text: &str, is_unsafe: impl Fn(char) -> bool) -> Cow<'_, str> {
     if !text.contains(&is_unsafe) {
         return text.into();

@@ -26,7 +26,7 @@ use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
 use tracing_subscriber::{Layer as _, Registry, reload};
 
 use crate::config::{Log, LogFormat, LogLevel};
-use crate::escape::Visible;
+use crate::escape::{Visible, visible_json};
 
 /// Lines of one kind in a minute, where the log is bounded.
 const LINES: u32 = 60;
@@ -185,7 +185,15 @@ where
                 writeln!(writer, "{{\"left_out\":{left_out}}}")?;
             }
         }
-        self.format.format_event(context, writer, event)
+        match self.kind {
+            LogFormat::Text => self.format.format_event(context, writer, event),
+            LogFormat::Json => {
+                let mut line = String::new();
+                self.format
+                    .format_event(context, Writer::new(&mut line), event)?;
+                writer.write_str(&visible_json(&line))
+            }
+        }
     }
 }
 
@@ -306,6 +314,32 @@ mod tests {
         assert_eq!(
             text,
             format!(" WARN said {escaped} client={escaped} user={debugged} peer={debugged} n=3\n")
+        );
+    }
+
+    #[test]
+    fn json_commands_no_terminal() {
+        let kept = Kept::default();
+        let format = tracing_subscriber::fmt::format().json().without_time();
+        let layer = tracing_subscriber::fmt::layer()
+            .with_writer(kept.clone())
+            .json()
+            .event_format(Paced::new(format, None, LogFormat::Json));
+        let subscriber = tracing_subscriber::registry().with(layer);
+        let hostile = "x\n\u{1b}[2J\u{9b}1m\u{202e}\u{feff}ü";
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::warn!(client = %hostile, user = hostile, "said {hostile}");
+        });
+        let line = String::from_utf8(kept.0.lock().unwrap().clone()).unwrap();
+        let (json, end) = line.split_at(line.len() - 1);
+        assert_eq!(end, "\n");
+        assert!(!json.contains(crate::escape::is_unsafe), "{json:?}");
+        let value: serde_json::Value = serde_json::from_str(json).unwrap();
+        let fields = &value["fields"];
+        assert_eq!(fields["message"], format!("said {hostile}"));
+        assert_eq!(
+            (&fields["client"], &fields["user"]),
+            (&hostile.into(), &hostile.into())
         );
     }
 

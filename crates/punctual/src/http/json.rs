@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::Serializer;
 use serde_json::ser::Formatter;
 
-use crate::escape::is_unsafe;
+use crate::escape::visible_json;
 
 /// A body of JSON.
 #[derive(Debug)]
@@ -43,18 +43,7 @@ impl Formatter for Visible {
         writer: &mut W,
         fragment: &str,
     ) -> io::Result<()> {
-        let mut rest = fragment;
-        while let Some(at) = rest.find(is_unsafe) {
-            let (safe, from) = rest.split_at(at);
-            writer.write_all(safe.as_bytes())?;
-            let mut chars = from.chars();
-            // All of them are in the first plane.
-            if let Some(c) = chars.next() {
-                write!(writer, "\\u{:04x}", u32::from(c))?;
-            }
-            rest = chars.as_str();
-        }
-        writer.write_all(rest.as_bytes())
+        writer.write_all(visible_json(fragment).as_bytes())
     }
 }
 
@@ -67,7 +56,7 @@ mod tests {
         let hostile = "a\n\u{1b}[2J\u{9b}1m\u{7f}\u{202e}\u{feff}\"\\ ü 日";
         let written = text(&serde_json::json!({ hostile: [hostile] })).unwrap();
         let written = String::from_utf8(written).unwrap();
-        assert!(!written.contains(is_unsafe), "{written:?}");
+        assert!(!written.contains(crate::escape::is_unsafe), "{written:?}");
         assert!(written.contains("ü 日"));
         let read: serde_json::Value = serde_json::from_str(&written).unwrap();
         assert_eq!(read[hostile][0], hostile);
