@@ -123,14 +123,14 @@ impl Importer {
                 Err(reason) => self.note(&line, reason),
             },
             Some(Meaning::Listener(key, convert)) => {
-                self.listeners.restricted(&line);
+                self.listeners.restricted(&line, self.per_listener);
                 match convert(&line.value) {
                     Ok(value) => self.listeners.set(key, value, line.origin),
                     Err(reason) => self.note(&line, reason),
                 }
             }
             Some(Meaning::None(reason)) => {
-                self.listeners.restricted(&line);
+                self.listeners.restricted(&line, self.per_listener);
                 self.note(&line, reason.into());
             }
             Some(Meaning::Secret(reason)) => {
@@ -258,7 +258,7 @@ impl Importer {
         let (mut nodes, notes) = std::mem::take(&mut self.listeners).finish(path, passwords);
         self.notes.extend(notes);
         if nodes.is_empty() {
-            nodes.push(self.local_listener(&origin));
+            nodes.push(self.closed_listener(&origin));
         }
         // What is not right by itself or beside the rest is left out: a listener as a whole, since
         // its other values may say who is kept out.
@@ -299,7 +299,7 @@ impl Importer {
                 break (config, reader);
             }
             if nodes.is_empty() {
-                nodes.push(self.local_listener(&origin));
+                nodes.push(self.closed_listener(&origin));
             }
         };
         Imported {
@@ -319,23 +319,27 @@ impl Importer {
         key_is_gone || self.table.remove(section).is_some()
     }
 
-    /// The listener where none is left: on this machine alone.
-    fn local_listener(&mut self, origin: &Origin) -> Node {
+    /// The listener where none is left, since a configuration needs one: nobody can connect to it.
+    fn closed_listener(&mut self, origin: &Origin) -> Node {
         self.notes.push(Note {
             origin: origin.clone(),
             line: "listeners".into(),
-            reason: "none is left, so one for this machine alone is opened; write a [[listener]]"
+            reason: "none is left, so there is one on this machine to which nobody can connect; \
+                     write a [[listener]]"
                 .into(),
-            lost: false,
+            lost: true,
         });
-        let address = Node {
+        let node = |content| Node {
             origin: origin.clone(),
-            content: Content::Scalar(Scalar::Text("tcp://localhost:1883".into())),
+            content,
         };
-        Node {
-            origin: origin.clone(),
-            content: Content::Table(Table::from([("address".to_owned(), address)])),
-        }
+        let keys = [
+            ("address", Scalar::Text("tcp://localhost:1883".into())),
+            ("allow_anonymous", Scalar::Boolean(false)),
+            ("password_file", Scalar::Text("/dev/null".into())),
+        ];
+        let keys = keys.map(|(key, value)| (key.to_owned(), node(Content::Scalar(value))));
+        node(Content::Table(Table::from(keys)))
     }
 
     fn set(&mut self, section: &str, key: &str, value: Scalar, origin: Origin) {

@@ -9,8 +9,10 @@ const OTHERS_READ: u32 = 0o004;
 
 /// What is to be said of a file with a secret that every user of this machine may read.
 pub(crate) fn exposure(path: &Path) -> Option<String> {
-    let mode = fs::metadata(path).ok()?.permissions().mode();
-    (mode & OTHERS_READ != 0).then(|| {
+    let metadata = fs::metadata(path).ok()?;
+    let mode = metadata.permissions().mode();
+    // Devices such as /dev/null keep no secret.
+    (metadata.is_file() && mode & OTHERS_READ != 0).then(|| {
         format!(
             "every user of this machine may read it (mode {:04o}); write `chmod 600 {}`",
             mode & 0o7777,
@@ -30,6 +32,8 @@ mod tests {
             fs::set_permissions(file.path(), fs::Permissions::from_mode(mode)).unwrap();
             assert_eq!(exposure(file.path()).is_some(), exposed, "{mode:o}");
         }
-        assert_eq!(exposure(Path::new("/there/is/none")), None);
+        for no_secret in ["/there/is/none", "/dev/null", "/"] {
+            assert_eq!(exposure(Path::new(no_secret)), None, "{no_secret}");
+        }
     }
 }

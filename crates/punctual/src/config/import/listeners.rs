@@ -9,6 +9,7 @@ use std::path::Path;
 use super::super::document::{Content, Node, Origin, Table};
 use super::super::value::Scalar;
 use super::lines::Line;
+use super::options::Reach;
 use super::{Note, note, options};
 
 /// The listeners so far.
@@ -18,6 +19,9 @@ pub(super) struct Listeners {
     default: Draft,
     /// Those that `listener` began.
     begun: Vec<Draft>,
+    /// An option that keeps clients out everywhere in a way that there is none of here, and what that
+    /// is.
+    all_restricted_by: Option<(Line, String)>,
     /// The `allow_anonymous` of all listeners.
     pub(super) allow_anonymous: Option<(bool, Origin)>,
 }
@@ -54,16 +58,23 @@ impl Listeners {
         self.current(&origin).set(key, value, origin);
     }
 
-    /// Notes what a line says about whom its listener is to keep out, whatever becomes of it.
-    pub(super) fn restricted(&mut self, line: &Line) {
+    /// Notes what a line says about whom its listener, or all, are to keep out, whatever becomes of
+    /// it. `per_listener`: the `per_listener_settings` so far.
+    pub(super) fn restricted(&mut self, line: &Line, per_listener: bool) {
         if ["certfile", "keyfile"].contains(&line.option.as_str()) {
             self.current(&line.origin).encrypted_by = Some(line.clone());
         }
         let restriction = options::RESTRICTIONS.iter();
-        let mut restriction = restriction.filter(|(option, _)| *option == line.option);
-        if let Some((_, what)) = restriction.next() {
+        let mut restriction = restriction.filter(|(option, ..)| *option == line.option);
+        if let Some((_, reach, what)) = restriction.next() {
             let restricted = Some((line.clone(), (*what).to_owned()));
-            self.current(&line.origin).restricted_by = restricted;
+            match reach {
+                Reach::Setting if !per_listener => self.all_restricted_by = restricted,
+                Reach::Listener | Reach::Setting => {
+                    self.current(&line.origin).restricted_by = restricted;
+                }
+                Reach::All => self.all_restricted_by = restricted,
+            }
         }
     }
 
@@ -156,6 +167,9 @@ impl Listeners {
         let nodes = drafts
             .into_iter()
             .filter_map(|mut draft| {
+                if draft.restricted_by.is_none() {
+                    draft.restricted_by.clone_from(&self.all_restricted_by);
+                }
                 if let Some(note) = draft.cannot_be() {
                     notes.push(note);
                     return None;

@@ -98,12 +98,38 @@ const PROTECTION: &[&str] = &[
     "websockets_origin",
 ];
 
+/// For which listeners an option counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// The one that it stands below.
+    Listener,
+    /// The same with `per_listener_settings`, otherwise all.
+    Setting,
+    All,
+}
+
 /// Options without which a listener would be open to more than it is, and which cannot be taken
 /// over: the listener is left out.
-pub(super) const RESTRICTIONS: &[(&str, &str)] = &[
-    ("bind_interface", "an interface of its own"),
-    ("psk_hint", "TLS with pre-shared keys"),
+pub(super) const RESTRICTIONS: &[(&str, Reach, &str)] = &[
+    ("auth_plugin", Reach::Setting, PLUGIN_RIGHTS),
+    ("bind_interface", Reach::Listener, "an interface of its own"),
+    (
+        "clientid_prefixes",
+        Reach::Setting,
+        "client identifiers of its own",
+    ),
+    ("global_plugin", Reach::All, PLUGIN_RIGHTS),
+    (
+        "mount_point",
+        Reach::Listener,
+        "a part of the topics for its clients",
+    ),
+    ("plugin", Reach::Setting, PLUGIN_RIGHTS),
+    ("plugin_use", Reach::Listener, PLUGIN_RIGHTS),
+    ("psk_hint", Reach::Listener, "TLS with pre-shared keys"),
 ];
+
+const PLUGIN_RIGHTS: &str = "a plugin that may say who is let in, and to which topics";
 
 /// All names, to find the one that was meant.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {

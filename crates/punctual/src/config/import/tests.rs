@@ -349,6 +349,37 @@ fn what_keeps_clients_out_is_not_lost_unnoticed() {
     }
 }
 
+/// Who is kept out by what there is none of here stays out: the listener is left out, and where none
+/// is left nobody is let in.
+#[test]
+fn no_listener_is_open_to_more_than_it_was() {
+    for (option, reaches_all) in [
+        ("plugin p.so", true),
+        ("auth_plugin p.so", true),
+        ("global_plugin p.so", true),
+        ("clientid_prefixes a", true),
+        ("mount_point a/", false),
+        ("bind_interface eth0", false),
+    ] {
+        for per_listener in [false, true] {
+            let text = format!(
+                "per_listener_settings {per_listener}\nlistener 1 127.0.0.1\nallow_anonymous true\n\
+                 listener 2 127.0.0.1\nallow_anonymous true\n{option}\n"
+            );
+            let (config, notes) = loaded(&text);
+            let all = reaches_all && (!per_listener || option.starts_with("global"));
+            let left = match all {
+                true => "tcp://localhost:1883",
+                false => "tcp://127.0.0.1:1",
+            };
+            assert_eq!(addresses(&config), [left], "{text}{notes:#?}");
+            let listener = &config.listeners[0];
+            assert_eq!(listener.password_file.is_some(), all, "{text}");
+            assert!(loses_protection(&text), "{text}{notes:#?}");
+        }
+    }
+}
+
 /// Values that do not go together are left out, so that the result can be used.
 #[test]
 fn the_output_is_a_configuration_that_can_be_used() {
