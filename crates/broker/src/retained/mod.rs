@@ -6,6 +6,7 @@
 //! wherever they were published, and a topic that has none any more remembers since
 //! which version, for a while.
 
+mod pages;
 mod shared;
 #[cfg(test)]
 mod tests;

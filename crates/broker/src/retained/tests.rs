@@ -133,6 +133,66 @@ fn work_depends_on_what_may_match() {
     assert!(units("ret/#") <= 1 + 100 + 100 * 100);
 }
 
+/// Where a filter names the level below `+`, branches are looked at many at a time. What is found is
+/// the same whichever of them lead to that level, and wherever a search stops.
+#[test]
+fn a_level_below_a_wildcard_is_looked_for_ahead() {
+    let mut store = Retained::default();
+    // Few and many branches of a node, pieces that all topics of a node share, levels that are longer
+    // than a piece or just as long, and topics that end where others go on.
+    let below = [
+        vec!["x", "x/y", "x/y/z"],
+        vec!["y"],
+        vec!["x/y", "y/x"],
+        vec![],
+        vec!["long-enough-for-two/x", "long-enough-for-two/x/y"],
+        vec!["fifteen-letters/y", "fifteen-letters"],
+        (0..20).map(|_| "many").collect(),
+    ];
+    let mut names = BTreeSet::new();
+    for n in 0..150 {
+        let above = match n % 4 {
+            0 => format!("r/{n}"),
+            1 => format!("r/{n}-a-level-of-more-than-a-piece"),
+            2 => format!("r/{n:015}"),
+            _ => format!("$r/{n}"),
+        };
+        names.insert(above.clone());
+        let below = &below[n % below.len()];
+        for (at, rest) in below.iter().enumerate() {
+            match *rest {
+                "many" => names.insert(format!("{above}/{at}/x")),
+                rest => names.insert(format!("{above}/{rest}")),
+            };
+        }
+    }
+    for name in &names {
+        store.set(message(name, b"x"), 1);
+    }
+    for filter in [
+        "r/+/x",
+        "r/+/x/#",
+        "r/+/x/y",
+        "r/+/y",
+        "+/+/x",
+        "r/+/+/x",
+        "r/+/x/+",
+        "r/+/7/x",
+        "r/+/none",
+        "r/+/long-enough-for-two/x",
+        "r/+/fifteen-letters",
+        "r/+/fifteen-letters/#",
+        "$r/+/x",
+        "r/+/long-enough-for-two/+",
+    ] {
+        let matching = names.iter().filter(|name| topic::matches(filter, name));
+        let matching: Vec<String> = matching.cloned().collect();
+        for (limit, units) in [(1, 1000), (7, 1), (usize::MAX, 5), (usize::MAX, u64::MAX)] {
+            assert_eq!(all(&store, filter, limit, units), matching, "{filter}");
+        }
+    }
+}
+
 /// A piece is no longer than its budget and the depth of the tree, and what leads to where it goes
 /// on is all that is looked at again.
 #[test]

@@ -8,25 +8,22 @@
 //!
 //! Memory is proportional to the number of topics, however long they are and however many levels
 //! they have: a branch with one topic is that topic, and pieces that all topics of a node share are
-//! kept in one piece of memory before its branches. Nothing is moved as a whole when the tree grows.
+//! kept in one piece of memory before its branches, which are in [`Pages`]. Nothing is moved as a whole
+//! when the tree grows.
 //!
 //! The tree knows topics by number; whoever has it says what they are called.
 
-use std::collections::{BTreeMap, btree_map};
-use std::slice;
+use std::cmp::Ordering;
 
 use smallvec::SmallVec;
 
+use super::pages::{Pages, Range};
 use crate::Budget;
 use crate::slab::Slab;
 
 /// Bytes of a piece at most.
 const PIECE: usize = 15;
-/// Branches of a node in one piece of memory at most,
-const FEW: usize = 16;
-/// and how many there are when they return to it.
-const FEW_AGAIN: usize = 8;
-/// Topics that are shown at once to who looks for some.
+/// Branches that are looked at together, and topics that are shown at once to who looks for some.
 pub(super) const TOGETHER: usize = 32;
 /// Bytes that are compared for one unit of work.
 const UNIT: usize = 64;
@@ -34,8 +31,33 @@ const UNIT: usize = 64;
 const ROOT: u32 = 0;
 
 /// A piece: its bytes, zeros, and its length; so ordered as its bytes are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Key(u64, u64);
+
+impl Ord for Key {
+    /// As one number: without a branch.
+    #[inline]
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.number().cmp(&other.number())
+    }
+}
+
+impl PartialOrd for Key {
+    #[inline]
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+
+    #[inline]
+    fn lt(&self, other: &Self) -> bool {
+        self.number() < other.number()
+    }
+
+    #[inline]
+    fn le(&self, other: &Self) -> bool {
+        self.number() <= other.number()
+    }
+}
 
 impl Key {
     fn new(piece: &[u8]) -> Self {
@@ -54,9 +76,13 @@ impl Key {
         (Self::new(&rest[..len]), len)
     }
 
+    #[inline]
+    fn number(self) -> u128 {
+        u128::from(self.0) << 64 | u128::from(self.1)
+    }
+
     fn bytes(self) -> ([u8; PIECE + 1], usize) {
-        let bytes = (u128::from(self.0) << 64 | u128::from(self.1)).to_be_bytes();
-        (bytes, self.len())
+        (self.number().to_be_bytes(), self.len())
     }
 
     fn len(self) -> usize {
@@ -65,8 +91,13 @@ impl Key {
 
     /// Topics go on behind it.
     fn goes_on(self) -> bool {
+        self.len() == PIECE || self.ends_level()
+    }
+
+    /// What goes on behind it is another level.
+    fn ends_level(self) -> bool {
         let (bytes, len) = self.bytes();
-        len == PIECE || (len > 0 && bytes[len - 1] == b'/')
+        len > 0 && bytes[len - 1] == b'/'
     }
 
     fn begins_with(self, byte: u8) -> bool {
@@ -110,89 +141,8 @@ struct Node {
     branches: Branches,
 }
 
-#[derive(Debug)]
-enum Branches {
-    /// In order.
-    Few(Vec<(Key, Branch)>),
-    Many(BTreeMap<Key, Branch>),
-}
-
-impl Branches {
-    fn pair(one: (Key, Branch), two: (Key, Branch)) -> Self {
-        let mut both = vec![one, two];
-        both.sort_unstable_by_key(|(key, _)| *key);
-        Self::Few(both)
-    }
-
-    fn get(&self, key: Key) -> Option<Branch> {
-        match self {
-            Self::Few(few) => {
-                let at = few.binary_search_by_key(&key, |(key, _)| *key).ok()?;
-                Some(few[at].1)
-            }
-            Self::Many(many) => many.get(&key).copied(),
-        }
-    }
-
-    /// Adds a branch, or replaces it.
-    fn set(&mut self, key: Key, branch: Branch) {
-        match self {
-            Self::Few(few) => match few.binary_search_by_key(&key, |(key, _)| *key) {
-                Ok(at) => few[at].1 = branch,
-                Err(at) if few.len() < FEW => few.insert(at, (key, branch)),
-                Err(_) => {
-                    let mut many: BTreeMap<_, _> = few.drain(..).collect();
-                    many.insert(key, branch);
-                    *self = Self::Many(many);
-                }
-            },
-            Self::Many(many) => {
-                many.insert(key, branch);
-            }
-        }
-    }
-
-    fn remove(&mut self, key: Key) {
-        match self {
-            Self::Few(few) => few.retain(|(other, _)| *other != key),
-            Self::Many(many) => {
-                many.remove(&key);
-                if many.len() <= FEW_AGAIN {
-                    let few = many.iter().map(|(key, branch)| (*key, *branch));
-                    *self = Self::Few(few.collect());
-                }
-            }
-        }
-    }
-
-    /// The branch, if there is one only.
-    fn sole(&self) -> Option<(Key, Branch)> {
-        match self {
-            Self::Few(few) => match few[..] {
-                [sole] => Some(sole),
-                _ => None,
-            },
-            Self::Many(_) => None,
-        }
-    }
-
-    fn from(&self, key: Key) -> Ways<'_> {
-        match self {
-            Self::Few(few) => {
-                let at = few.partition_point(|(other, _)| *other < key);
-                Ways::Few(few[at..].iter())
-            }
-            Self::Many(many) => Ways::Many(many.range(key..)),
-        }
-    }
-
-    fn all(&self) -> Ways<'_> {
-        match self {
-            Self::Few(few) => Ways::Few(few.iter()),
-            Self::Many(many) => Ways::Many(many.range(..)),
-        }
-    }
-}
+/// The branches of a node, in order.
+type Branches = Pages<Key, Branch>;
 
 /// Where a topic would be that is not there.
 #[derive(Debug, Clone, Copy)]
@@ -213,7 +163,7 @@ impl Default for Tree {
         let mut nodes = Slab::default();
         let root = nodes.insert(Node {
             before: Box::default(),
-            branches: Branches::Few(Vec::new()),
+            branches: Branches::default(),
         });
         debug_assert_eq!(root, ROOT);
         Self { nodes }
@@ -271,7 +221,7 @@ impl Tree {
             let (old, len) = Key::first(&node.before[common..]);
             let upper = Node {
                 before: node.before[..common].into(),
-                branches: Branches::Few(Vec::with_capacity(2)),
+                branches: Branches::default(),
             };
             let mut lower = std::mem::replace(node, upper);
             lower.before = lower.before[common + len..].into();
@@ -355,7 +305,7 @@ impl Tree {
         let after = |topic| Some([name(topic), b"\0"].concat().into());
         while let Some(frame) = frames.last_mut() {
             path.truncate(frame.path);
-            let Some((key, branch)) = frame.ways.next() else {
+            let Some(Way { key, branch, below }) = self.next(frame, budget) else {
                 frames.pop();
                 continue;
             };
@@ -392,7 +342,12 @@ impl Tree {
                 }
                 None => {
                     path.extend_from_slice(bytes);
-                    frames.extend(self.enter(branch.0, at, &levels, rest, &mut path, budget));
+                    let below = below.filter(|_| rest.is_empty());
+                    let entered = match below.map(|below| frame.named(&below)) {
+                        Some(ways) => ways.map(|ways| Frame::new(ways, at, rest, path.len())),
+                        None => self.enter(branch.0, at, &levels, rest, &mut path, budget),
+                    };
+                    frames.extend(entered);
                 }
             }
         }
@@ -420,47 +375,95 @@ impl Tree {
         let at = at.pass(levels, before)?;
         let first = Key::first(from).0;
         path.extend_from_slice(before);
-        let ways = match *levels.get(at.level)? {
-            b"+" | b"#" if from.is_empty() => branches.all(),
-            b"+" | b"#" => branches.from(first),
-            level => {
-                let mut named = SmallVec::new();
-                let mut add = |key: Key| {
-                    if from.is_empty() || key >= first {
-                        named.extend(branches.get(key).map(|branch| (key, branch)));
-                    }
-                };
-                match level.get(at.within..)? {
-                    long if long.len() >= PIECE => add(Key::new(&long[..PIECE])),
-                    // The level above `#` matches too.
-                    rest => {
-                        let below = &levels[at.level + 1..];
-                        let mut piece = [b'/'; PIECE];
-                        piece[..rest.len()].copy_from_slice(rest);
-                        // In the order of topics: the second begins with the first.
-                        if let [] | [b"#"] = below {
-                            add(Key::new(rest));
-                        }
-                        if !below.is_empty() {
-                            add(Key::new(&piece[..=rest.len()]));
-                        }
-                    }
-                }
-                Ways::Named(named.into_iter())
+        let here = Some(first).filter(|_| !from.is_empty());
+        let ways = match levels.get(at.level..)? {
+            [b"+" | b"#", ..] => Ways::All(branches.range(here)),
+            named => {
+                named.first()?.get(at.within..)?;
+                let pieces = pieces(named, at.within).into_iter();
+                let pieces = pieces.filter(|key| from.is_empty() || *key >= first);
+                let named = pieces.filter_map(|key| Some((key, branches.get(key)?)));
+                Ways::Named(named.collect::<SmallVec<_>>().into_iter())
             }
         };
-        Some(Frame {
-            ways,
-            at,
-            from,
-            path: path.len(),
-        })
+        let mut frame = Frame::new(ways, at, from, path.len());
+        if let [b"+", below @ ..] = &levels[at.level..] {
+            frame.named = pieces(below, 0);
+        }
+        Some(frame)
+    }
+
+    /// The next branch of a node, at most as many of which are looked at together as the budget has
+    /// units.
+    ///
+    /// Nodes are far from each other in memory. Where the filter names the level below `+`, little is
+    /// done with each, and most of the time would go into waiting for one after the other. So that a
+    /// processor asks for many before it has the first, nothing is done with one before the same was
+    /// done with all.
+    fn next<'t>(&'t self, frame: &mut Frame<'t, '_>, budget: &Budget) -> Option<Way> {
+        if frame.named.is_empty() {
+            let (key, branch) = frame.ways.next()?;
+            let below = None;
+            return Some(Way { key, branch, below });
+        }
+        if frame.ahead.is_empty() {
+            let most = budget.left().clamp(1, TOGETHER as u64) as usize;
+            let ways = frame.ways.by_ref().take(most);
+            let nodes = ways.map(|(key, branch)| {
+                let node = match branch.topic() {
+                    None if key.ends_level() => self.nodes.get(branch.0),
+                    _ => None,
+                };
+                let node = node.filter(|node| node.before.is_empty());
+                (key, branch, node)
+            });
+            let nodes: SmallVec<[_; TOGETHER]> = nodes.collect();
+            let named = &frame.named;
+            let ways = nodes.iter().rev().map(|(key, branch, node)| Way {
+                key: *key,
+                branch: *branch,
+                below: node.map(|node| {
+                    let mut below = [None; 2];
+                    for (below, key) in below.iter_mut().zip(named) {
+                        *below = node.branches.get(*key);
+                    }
+                    below
+                }),
+            });
+            frame.ahead.extend(ways);
+        }
+        frame.ahead.pop()
     }
 
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.nodes.len()
     }
+}
+
+/// The first pieces, in order, that topics may have which match these levels of a filter, the first of
+/// which begins so many bytes above; none if it is a wildcard.
+fn pieces(levels: &[&[u8]], within: usize) -> SmallVec<[Key; 2]> {
+    let mut pieces = SmallVec::new();
+    let (level, below) = match levels {
+        [] | [b"+" | b"#", ..] => return pieces,
+        [level, below @ ..] => (level, below),
+    };
+    let rest = level.get(within..).unwrap_or_default();
+    if rest.len() >= PIECE {
+        pieces.push(Key::new(&rest[..PIECE]));
+        return pieces;
+    }
+    // The level above `#` matches too. In the order of topics: the second begins with the first.
+    if let [] | [b"#"] = below {
+        pieces.push(Key::new(rest));
+    }
+    if !below.is_empty() {
+        let mut piece = [b'/'; PIECE];
+        piece[..rest.len()].copy_from_slice(rest);
+        pieces.push(Key::new(&piece[..=rest.len()]));
+    }
+    pieces
 }
 
 /// The levels of a filter.
@@ -511,22 +514,57 @@ struct Frame<'t, 'f> {
     from: &'f [u8],
     /// Bytes of its path.
     path: usize,
+    /// Where the filter has `+` here and names the level below: the pieces that it may have there.
+    named: SmallVec<[Key; 2]>,
+    /// Branches that were looked at and not yet followed, the next one last.
+    ahead: Vec<Way>,
+}
+
+impl<'t, 'f> Frame<'t, 'f> {
+    fn new(ways: Ways<'t>, at: At, from: &'f [u8], path: usize) -> Self {
+        let (named, ahead) = (SmallVec::new(), Vec::new());
+        Self {
+            ways,
+            at,
+            from,
+            path,
+            named,
+            ahead,
+        }
+    }
+
+    /// What was found below a branch of this node; `None` if that is nothing.
+    fn named(&self, below: &[Option<Branch>; 2]) -> Option<Ways<'t>> {
+        let found = self.named.iter().zip(below);
+        let found = found.filter_map(|(key, branch)| Some((*key, (*branch)?)));
+        let found: SmallVec<_> = found.collect();
+        (!found.is_empty()).then(|| Ways::Named(found.into_iter()))
+    }
+}
+
+/// A branch that is looked at.
+#[derive(Debug)]
+struct Way {
+    key: Key,
+    branch: Branch,
+    /// Branches of the node behind it for the pieces that the filter names there; `None` if that was
+    /// not looked at.
+    below: Option<[Option<Branch>; 2]>,
 }
 
 /// Branches that are still to be looked at, in order.
 enum Ways<'a> {
-    Few(slice::Iter<'a, (Key, Branch)>),
-    Many(btree_map::Range<'a, Key, Branch>),
+    All(Range<'a, Key, Branch>),
     Named(smallvec::IntoIter<[(Key, Branch); 2]>),
 }
 
 impl Iterator for Ways<'_> {
     type Item = (Key, Branch);
 
+    #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         match self {
-            Self::Few(few) => few.next().copied(),
-            Self::Many(many) => many.next().map(|(key, branch)| (*key, *branch)),
+            Self::All(all) => all.next(),
             Self::Named(named) => named.next(),
         }
     }
