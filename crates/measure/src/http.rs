@@ -5,10 +5,11 @@
 //! HTTP/1.0, so that the answer is never chunked and ends with the connection. Who is refused with
 //! 401 on the loopback is told where the tokens are; they are read from there if nobody else can
 //! have put them there: the file belongs to the user whose program listens, and is that user's
-//! alone. So a program that has taken the port of another user's broker gets no token of it.
+//! alone. So a program that has taken the port of another user's broker gets no token of it. What
+//! decides is the file that was opened, not what its path leads to at another time.
 
 use std::fmt;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
@@ -144,7 +145,10 @@ impl Api {
         };
         let given = match (&self.token_file, self.token.get()) {
             (_, Some(token)) if role == HttpRole::Read => Some(token.clone()),
-            (Some(file), _) => Some(token_of(file, role).map_err(self.failed(path))?),
+            (Some(file), _) => {
+                let token = TokenSource::open(file).and_then(|source| source.token(role));
+                Some(token.map_err(self.failed(path))?)
+            }
             (None, _) => None,
         };
         let exchange = |token: Option<&str>| {
@@ -160,8 +164,7 @@ impl Api {
         let Some(file) = answer.token_file.as_ref().filter(|_| given.is_none()) else {
             return Ok(answer);
         };
-        let token = self.trust(file).and_then(|()| token_of(file, role));
-        let token = token.map_err(self.failed(path))?;
+        let token = self.told_token(file, role).map_err(self.failed(path))?;
         let answer = exchange(Some(&token))?;
         if role == HttpRole::Read {
             let _ = self.token.set(token);
@@ -221,18 +224,20 @@ impl Api {
         })
     }
 
-    /// Whether tokens of that file may be shown to who listens there.
-    fn trust(&self, file: &Path) -> io::Result<()> {
+    /// The token of a file that the interface names, if it may be shown to who listens there.
+    fn told_token(&self, file: &Path, role: HttpRole) -> io::Result<String> {
         let HttpPlace::Tcp(address) = &self.place else {
             return Err(io::Error::other(
                 "the user that asks has no role at this Unix socket",
             ));
         };
-        let listener = listening_user(*address);
-        let metadata = fs::metadata(file).map_err(|error| unreadable(file, &error))?;
-        let own = listener == Some(metadata.uid()) && metadata.mode() & 0o077 == 0;
-        if address.ip().is_loopback() && own && metadata.is_file() {
-            return Ok(());
+        let source = TokenSource::open(file)?;
+        let is_own = match listening_user(*address) {
+            Some(user) => source.is_private_to(user)?,
+            None => false,
+        };
+        if address.ip().is_loopback() && is_own {
+            return source.token(role);
         }
         Err(io::Error::other(format!(
             "it takes a role, and {} is not of the user who listens there, or not readable by that \
@@ -275,30 +280,47 @@ fn told_file(head: &str) -> Option<PathBuf> {
     }
 }
 
-/// The token in a file that suffices for a role.
-fn token_of(file: &Path, role: HttpRole) -> io::Result<String> {
-    let read = || {
-        let mut text = String::new();
+/// An opened file of tokens. Whoever can change its path has no influence on it any more.
+struct TokenSource<'a> {
+    file: File,
+    path: &'a Path,
+}
+
+impl<'a> TokenSource<'a> {
+    fn open(path: &'a Path) -> io::Result<Self> {
         // Not the terminal, and not something that never comes.
         let opened = OpenOptions::new()
             .read(true)
             .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
-            .open(file)?;
-        opened.take(LARGEST_FILE).read_to_string(&mut text)?;
-        Ok(text)
-    };
-    let text = read().map_err(|error: io::Error| unreadable(file, &error))?;
-    let tokens = TokenFile::parse(&text).map_err(|errors| {
-        let first = errors.first().map(ToString::to_string).unwrap_or_default();
-        io::Error::other(format!("{}: {first}", file.display()))
-    })?;
-    let token = tokens.token_for(role).map(str::to_owned);
-    token.ok_or_else(|| {
-        io::Error::other(format!(
-            "{} has no token of the role {role} or a greater one",
-            file.display()
-        ))
-    })
+            .open(path);
+        let file = opened.map_err(|error| unreadable(path, &error))?;
+        Ok(Self { file, path })
+    }
+
+    /// Whether it is a file of that user, and nobody else may read or write it.
+    fn is_private_to(&self, user: u32) -> io::Result<bool> {
+        let metadata = self.file.metadata();
+        let metadata = metadata.map_err(|error| unreadable(self.path, &error))?;
+        Ok(metadata.is_file() && metadata.uid() == user && metadata.mode() & 0o077 == 0)
+    }
+
+    /// The token that suffices for a role.
+    fn token(self, role: HttpRole) -> io::Result<String> {
+        let mut text = String::new();
+        let read = self.file.take(LARGEST_FILE).read_to_string(&mut text);
+        read.map_err(|error| unreadable(self.path, &error))?;
+        let path = self.path.display();
+        let tokens = TokenFile::parse(&text).map_err(|errors| {
+            let first = errors.first().map(ToString::to_string).unwrap_or_default();
+            io::Error::other(format!("{path}: {first}"))
+        })?;
+        let token = tokens.token_for(role).map(str::to_owned);
+        token.ok_or_else(|| {
+            io::Error::other(format!(
+                "{path} has no token of the role {role} or a greater one"
+            ))
+        })
+    }
 }
 
 fn unreadable(file: &Path, error: &io::Error) -> io::Error {
@@ -458,6 +480,32 @@ mod tests {
         for (host, state) in [("0100007F", "01"), ("0200007F", "0A"), ("x", "0A")] {
             assert_eq!(listener(&line(host, state), at), None, "{host} {state}");
         }
+    }
+
+    /// Before, the metadata were those of one file and the token that of another.
+    #[test]
+    fn the_file_that_was_opened_decides_whatever_its_path_leads_to_later() {
+        let (file, _) = challenged(0o600);
+        let own = fs::metadata(file.path()).unwrap().uid();
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("tokens");
+        let lead_to = |target: &Path| {
+            let link = directory.path().join("link");
+            std::os::unix::fs::symlink(target, &link).unwrap();
+            fs::rename(&link, &path).unwrap();
+        };
+        let (exposed, _) = challenged(0o644);
+        lead_to(file.path());
+        let good = TokenSource::open(&path).unwrap();
+        lead_to(exposed.path());
+        let bad = TokenSource::open(&path).unwrap();
+        lead_to(Path::new("/dev/null"));
+        assert!(good.is_private_to(own).unwrap());
+        assert!(!good.is_private_to(own + 1).unwrap());
+        assert!(!bad.is_private_to(own).unwrap());
+        assert_eq!(good.token(HttpRole::Read).unwrap(), "r".repeat(30));
+        let device = TokenSource::open(&path).unwrap();
+        assert!(!device.is_private_to(0).unwrap());
     }
 
     #[test]
