@@ -5,13 +5,14 @@
 //! route says what it takes ([`Access`]); the table of routes is the only place where that is
 //! written.
 //!
-//! Tokens have 128 bits or more and are compared in constant time, so guessing them is hopeless and
-//! a right one always counts. Passwords are guessable and cost a tenth of a second each: one is
-//! checked at a time, on a thread of its own, few wait, and a source that failed several times has to
-//! pause ([`Failures`]).
+//! Tokens have 128 bits or more and are compared in constant time, so guessing them is hopeless: wrong
+//! ones are not counted, and a right one always counts. Passwords are guessable and cost a tenth of a
+//! second each: one is checked at a time, on a thread of its own, few wait, and who failed several
+//! times has to pause ([`logins`], [`Failures`]).
 
 mod failures;
 mod files;
+mod logins;
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
@@ -26,11 +27,12 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use punctual_auth::{Acl, HttpRole, PasswordFile, Remembered, TokenFile};
+use punctual_auth::{HttpRole, TokenFile};
 use tokio::sync::Semaphore;
 
-use self::failures::Failures;
+use self::failures::{Failures, Suspect};
 pub(crate) use self::files::token_path;
+use self::logins::Users;
 use super::error::ApiError;
 use crate::cli::Failure;
 use crate::config::{Auth, Auto, Config, HttpAddress, HttpAuth, Switch};
@@ -55,6 +57,8 @@ pub(super) enum Peer {
 pub(super) enum Source {
     /// A host; of an IPv6 address the network, as a host can have all of its addresses.
     Host(IpAddr),
+    /// This machine: each of its programs can have every address of the loopback.
+    Loopback,
     /// A user of this machine.
     User(u32),
 }
@@ -63,13 +67,14 @@ impl Peer {
     pub(super) fn source(self) -> Source {
         match self {
             Self::Process(user) => Source::User(user),
-            Self::Host(address) => Source::Host(match address.to_canonical() {
+            Self::Host(address) => match address.to_canonical() {
+                address if address.is_loopback() => Source::Loopback,
                 IpAddr::V6(address) => {
                     let network = u128::from(address) & !u128::from(u64::MAX);
-                    Ipv6Addr::from(network).into()
+                    Source::Host(Ipv6Addr::from(network).into())
                 }
-                address => address,
-            }),
+                address => Source::Host(address),
+            },
         }
     }
 
@@ -109,16 +114,9 @@ impl Access {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Caller(pub(super) Option<HttpRole>);
 
-/// Users who have a role.
-struct Users {
-    passwords: PasswordFile,
-    acl: Acl,
-}
-
 /// What changes with every request.
 struct Book {
     failures: Failures,
-    verified: Remembered,
     log: Budget,
 }
 
@@ -133,10 +131,10 @@ pub(crate) struct Gate {
     token_file: Option<PathBuf>,
     tokens: RwLock<Arc<TokenFile>>,
     users: RwLock<Option<Arc<Users>>>,
-    check: Semaphore,
-    waiting: Semaphore,
-    /// What ages are counted from.
-    started: Instant,
+    /// Whose password is checked.
+    check: Arc<Semaphore>,
+    /// Whose password is or will be checked.
+    waiting: Arc<Semaphore>,
     book: Mutex<Book>,
 }
 
@@ -226,12 +224,10 @@ impl Gate {
             token_file,
             tokens: RwLock::new(Arc::new(tokens)),
             users: RwLock::new(users),
-            check: Semaphore::new(1),
-            waiting: Semaphore::new(1 + WAITING),
-            started: Instant::now(),
+            check: Arc::new(Semaphore::new(1)),
+            waiting: Arc::new(Semaphore::new(1 + WAITING)),
             book: Mutex::new(Book {
                 failures: Failures::default(),
-                verified: none_remembered()?,
                 log: Budget::new(LOGGED),
             }),
         }))
@@ -243,13 +239,11 @@ impl Gate {
             return Ok(());
         }
         let users = Users::load(auth)?;
-        let remembered = none_remembered()?;
         if let Some(path) = &self.token_file {
             *self.tokens.write().unwrap_or_else(PoisonError::into_inner) =
                 Arc::new(files::open(path)?);
         }
         *self.users.write().unwrap_or_else(PoisonError::into_inner) = users;
-        self.book().verified = remembered;
         Ok(())
     }
 
@@ -259,14 +253,21 @@ impl Gate {
 
     /// The role of who asks; `None` if nothing is shown.
     async fn identify(
-        &self,
+        self: &Arc<Self>,
         headers: &HeaderMap,
         peer: Peer,
     ) -> Result<Option<HttpRole>, Box<Response>> {
         if !self.is_closed {
             return Ok(Some(HttpRole::Administer));
         }
-        let shown = Credentials::of(headers).map_err(|error| Box::new(error.into_response()))?;
+        let Some(shown) = Credentials::of(headers) else {
+            return Err(self.failed(
+                peer,
+                Suspect::new(peer, None),
+                "there are several Authorization headers, or the one is neither Bearer and a token \
+                 nor Basic and user:password in Base64",
+            ));
+        };
         match shown {
             Credentials::None => Ok(match peer {
                 Peer::Process(user) if user == 0 || user == self.own_user => {
@@ -278,74 +279,29 @@ impl Gate {
                 let tokens = self.tokens.read().unwrap_or_else(PoisonError::into_inner);
                 match tokens.role_of(&token) {
                     Some(role) => Ok(Some(role)),
-                    None => Err(self.failed(peer, "the token is not one of the token file")),
+                    None => Err(self.refuse(peer, "the token is not one of the token file")),
                 }
             }
-            Credentials::Password { user, password } => self.log_in(peer, user, password).await,
+            Credentials::Password { user, password } => {
+                self.log_in(peer, user, password).await.map(Some)
+            }
         }
     }
 
-    /// Checks a password where the data path is not held up, one at a time.
-    async fn log_in(
-        &self,
-        peer: Peer,
-        user: String,
-        password: String,
-    ) -> Result<Option<HttpRole>, Box<Response>> {
-        let wrong = "user name or password is wrong, or the user has no http line in the ACL file";
-        let users = self.users.read();
-        let Some(users) = users.unwrap_or_else(PoisonError::into_inner).clone() else {
-            return Err(self.failed(peer, wrong));
-        };
-        let now = Instant::now();
-        let (is_known, pause) = {
-            let book = self.book();
-            let since = now.saturating_duration_since(self.started);
-            let is_known = book.verified.knows(&user, password.as_bytes(), since);
-            (is_known, book.failures.pause(peer.source(), now))
-        };
-        if is_known {
-            return Ok(users.acl.http_role(&user));
-        }
-        if let Some(pause) = pause {
-            return Err(later(pause));
-        }
-        let Ok(_place) = self.waiting.try_acquire() else {
-            return Err(later(Duration::from_secs(1)));
-        };
-        // The gate is never closed.
-        let _turn = self.check.acquire().await;
-        let checked = tokio::task::spawn_blocking(move || {
-            let is_right = users
-                .passwords
-                .verify(&user, password.as_bytes())
-                .is_accepted();
-            let role = users.acl.http_role(&user).filter(|_| is_right);
-            (role, user, password)
-        });
-        let Ok((Some(role), user, password)) = checked.await else {
-            return Err(self.failed(peer, wrong));
-        };
-        let mut book = self.book();
-        book.failures.forget(peer.source());
-        let since = self.started.elapsed();
-        book.verified.remember(&user, password.as_bytes(), since);
-        Ok(Some(role))
+    /// Counts a failure, and refuses.
+    fn failed(&self, peer: Peer, suspect: Suspect, why: &'static str) -> Box<Response> {
+        let pause = self.book().failures.add(suspect, Instant::now());
+        let refusal = self.refuse(peer, why);
+        pause.map_or(refusal, later)
     }
 
-    /// Counts a failure, and says so in the log if it has not been said too often.
-    fn failed(&self, peer: Peer, why: &'static str) -> Box<Response> {
-        let now = Instant::now();
-        let mut book = self.book();
-        let pause = book.failures.add(peer.source(), now);
-        if let Some(left_out) = book.log.take(now) {
+    /// Refuses credentials, and says so in the log if it has not been said too often.
+    fn refuse(&self, peer: Peer, why: &'static str) -> Box<Response> {
+        let left_out = self.book().log.take(Instant::now());
+        if let Some(left_out) = left_out {
             tracing::warn!(?peer, left_out, "HTTP request refused: {why}");
         }
-        drop(book);
-        match pause {
-            Some(pause) => later(pause),
-            None => self.challenge(peer, why),
-        }
+        self.challenge(peer, why)
     }
 
     /// Asks for credentials.
@@ -361,11 +317,7 @@ impl Gate {
                 path.replace('\\', "\\\\").replace('"', "\\\"")
             );
         }
-        let has_users = self
-            .users
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .is_some();
+        let has_users = self.users().is_some();
         if has_users {
             remedy += ", or name and password of a user with an http line in the ACL file";
         }
@@ -384,7 +336,11 @@ impl Gate {
     }
 
     /// Whether the request may go on, and as whom.
-    async fn admit(&self, request: &Parts, access: Access) -> Result<Caller, Box<Response>> {
+    async fn admit(
+        self: &Arc<Self>,
+        request: &Parts,
+        access: Access,
+    ) -> Result<Caller, Box<Response>> {
         let peer = request.extensions.get::<Peer>().copied();
         // Who cannot be told from others is nobody of this machine.
         let peer = peer.unwrap_or(Peer::Host(Ipv6Addr::UNSPECIFIED.into()));
@@ -445,58 +401,28 @@ fn later(pause: Duration) -> Box<Response> {
 }
 
 impl Credentials {
-    fn of(headers: &HeaderMap) -> Result<Self, ApiError> {
+    /// What the headers show; `None` if that cannot be told.
+    fn of(headers: &HeaderMap) -> Option<Self> {
         let mut all = headers.get_all(AUTHORIZATION).iter();
-        let wrong = || {
-            ApiError::new(
-                StatusCode::UNAUTHORIZED,
-                "the Authorization header cannot be read",
-                "send one, Bearer and a token or Basic and user:password in Base64",
-            )
-        };
         let Some(header) = all.next() else {
-            return Ok(Self::None);
+            return Some(Self::None);
         };
         if all.next().is_some() {
-            return Err(wrong());
+            return None;
         }
-        let text = header.to_str().map_err(|_| wrong())?;
-        let (scheme, rest) = text.split_once(' ').ok_or_else(wrong)?;
+        let (scheme, rest) = header.to_str().ok()?.split_once(' ')?;
         let rest = rest.trim();
         if scheme.eq_ignore_ascii_case("Bearer") {
-            return Ok(Self::Token(rest.to_owned()));
+            return Some(Self::Token(rest.to_owned()));
         }
         if !scheme.eq_ignore_ascii_case("Basic") {
-            return Err(wrong());
+            return None;
         }
-        let pair = BASE64_STANDARD.decode(rest).ok();
-        let pair = pair.and_then(|bytes| String::from_utf8(bytes).ok());
-        let pair = pair.ok_or_else(wrong)?;
-        let (user, password) = pair.split_once(':').ok_or_else(wrong)?;
-        Ok(Self::Password {
+        let pair = String::from_utf8(BASE64_STANDARD.decode(rest).ok()?).ok()?;
+        let (user, password) = pair.split_once(':')?;
+        Some(Self::Password {
             user: user.to_owned(),
             password: password.to_owned(),
         })
     }
-}
-
-impl Users {
-    /// Nobody has a role without both files.
-    fn load(auth: &Auth) -> Result<Option<Arc<Self>>, Failure> {
-        let (Some(passwords), Some(acl)) = (&auth.password_file, &auth.acl_file) else {
-            return Ok(None);
-        };
-        Ok(Some(Arc::new(Self {
-            passwords: crate::serve::auth::parse(passwords, PasswordFile::parse)?,
-            acl: crate::serve::auth::parse(acl, Acl::parse)?,
-        })))
-    }
-}
-
-/// No password yet, under a key of its own.
-fn none_remembered() -> Result<Remembered, Failure> {
-    let mut key = [0; 32];
-    getrandom::fill(&mut key)
-        .map_err(|error| format!("the system has no random numbers: {error}"))?;
-    Ok(Remembered::new(key))
 }

@@ -40,7 +40,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use punctual_broker::{Directory, Stats};
-use punctual_net::realtime::RealtimeStatus;
+use punctual_net::realtime::{self, RealtimeStatus};
 use punctual_net::{Clock, Counters, Server};
 use tokio::sync::watch;
 
@@ -173,8 +173,14 @@ impl Opened {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .enable_time()
-            // Where passwords are checked, one at a time.
+            // Where passwords are checked, one at a time, and after all other work.
             .max_blocking_threads(1)
+            .thread_name("http-auth")
+            .on_thread_start(|| {
+                if let Err(error) = realtime::set_nice() {
+                    tracing::warn!(%error, "passwords are checked with the priority of all else");
+                }
+            })
             .build()?;
         let listener = {
             let _inside = runtime.enter();

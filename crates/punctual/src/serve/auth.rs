@@ -65,6 +65,21 @@ impl Users {
             start: Instant::now(),
         })
     }
+
+    /// Whether the password of that user was verified a short time ago.
+    pub(crate) fn knows(&self, user: &str, password: &[u8]) -> bool {
+        lock(&self.remembered).knows(user, password, self.start.elapsed())
+    }
+
+    /// Whether the password is right. This takes long on purpose, and what is right is known for a
+    /// while, by these users alone: others that take over have not seen it.
+    pub(crate) fn verify_and_remember(&self, user: &str, password: &[u8]) -> bool {
+        let is_right = self.file.verify(user, password) == Verdict::Accepted;
+        if is_right {
+            lock(&self.remembered).remember(user, password, self.start.elapsed());
+        }
+        is_right
+    }
 }
 
 /// The users of a listener, who may be those of others, too, and by which of their passwords clients
@@ -134,21 +149,15 @@ fn said(request: &AuthRequest) -> (&str, &[u8]) {
 impl Authenticator for Passwords {
     fn recognise(&self, request: &AuthRequest) -> Option<AuthAnswer> {
         let (user, password) = said(request);
-        let remembered = lock(&self.users.remembered);
-        let is_known = remembered.knows(user, password, self.users.start.elapsed());
-        drop(remembered);
+        let is_known = self.users.knows(user, password);
         is_known.then(|| self.accept(user))
     }
 
     fn authenticate(&self, request: &AuthRequest) -> AuthAnswer {
         let (user, password) = said(request);
-        match self.users.file.verify(user, password) {
-            Verdict::Accepted => {
-                let now = self.users.start.elapsed();
-                lock(&self.users.remembered).remember(user, password, now);
-                self.accept(user)
-            }
-            Verdict::WrongPassword | Verdict::UnknownUser => AuthAnswer::Deny {
+        match self.users.verify_and_remember(user, password) {
+            true => self.accept(user),
+            false => AuthAnswer::Deny {
                 reason: ReasonCode::BadUserNameOrPassword,
             },
         }

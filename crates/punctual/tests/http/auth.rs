@@ -147,6 +147,7 @@ fn users_of_the_password_file_have_the_role_of_their_http_line() {
         assert_eq!(role("reader", "reader-pw"), ok("read"));
         assert_eq!(role("boss", "boss-pw"), ok("administer"));
     }
+    assert_eq!(broker.nice_of_thread("http-auth"), Some(10));
     for (user, password) in [
         ("device", "device-pw"),
         ("reader", "boss-pw"),

@@ -106,6 +106,19 @@ impl Broker {
             .collect()
     }
 
+    /// The nice value of a thread with that name.
+    pub(crate) fn nice_of_thread(&self, name: &str) -> Option<i32> {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.process.id())).unwrap();
+        threads.flatten().find_map(|thread| {
+            let stat = std::fs::read_to_string(thread.path().join("stat")).ok()?;
+            let (before, after) = stat.rsplit_once(')')?;
+            let is_it = before.split_once('(')?.1 == name;
+            // Field 19 of proc_pid_stat(5); those after the name begin with the third.
+            let nice = after.split_ascii_whitespace().nth(16)?;
+            is_it.then(|| nice.parse().ok()).flatten()
+        })
+    }
+
     pub(crate) fn signal(&self, signal: libc::c_int) {
         let id = self.process.id() as libc::pid_t;
         // SAFETY: the process is a child that was not waited for.

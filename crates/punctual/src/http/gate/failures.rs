@@ -1,9 +1,9 @@
-//! Sources that showed wrong credentials: each pauses longer with every further failure.
+//! Who showed wrong credentials: each pauses longer with every further failure.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use super::Source;
+use super::{Peer, Source};
 
 /// Failures without a pause.
 const FREE: u32 = 5;
@@ -12,11 +12,32 @@ const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(60);
 /// Time without failures after which all is forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(600);
-/// Sources that are remembered; past it the one that failed longest ago is forgotten.
-const SOURCES: usize = 1024;
+/// Suspects that are remembered; past it the one that failed longest ago is forgotten.
+const SUSPECTS: usize = 1024;
+
+/// Whose failures are counted together: those of a source. Everybody of this machine has its loopback
+/// as source, so there they are counted for each user, lest one program with an old password locks all
+/// out; those for names without a role are counted as one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Suspect {
+    source: Source,
+    user: Option<Box<str>>,
+}
+
+impl Suspect {
+    /// `user` is the name that was given, if it is one that has a role.
+    pub(super) fn new(peer: Peer, user: Option<&str>) -> Self {
+        let source = peer.source();
+        let user = user.filter(|_| source == Source::Loopback);
+        Self {
+            source,
+            user: user.map(Into::into),
+        }
+    }
+}
 
 #[derive(Debug, Default)]
-pub(super) struct Failures(HashMap<Source, Entry>);
+pub(super) struct Failures(HashMap<Suspect, Entry>);
 
 #[derive(Debug)]
 struct Entry {
@@ -33,21 +54,21 @@ impl Entry {
 }
 
 impl Failures {
-    /// How long the source has to wait still, if it does.
-    pub(super) fn pause(&self, source: Source, now: Instant) -> Option<Duration> {
-        let until = self.0.get(&source)?.until()?;
+    /// How long the suspect has to wait still, if it does.
+    pub(super) fn pause(&self, suspect: &Suspect, now: Instant) -> Option<Duration> {
+        let until = self.0.get(suspect)?.until()?;
         until.checked_duration_since(now).filter(|it| !it.is_zero())
     }
 
     /// Counts a failure; the pause that follows.
-    pub(super) fn add(&mut self, source: Source, now: Instant) -> Option<Duration> {
-        if !self.0.contains_key(&source) && self.0.len() >= SOURCES {
+    pub(super) fn add(&mut self, suspect: Suspect, now: Instant) -> Option<Duration> {
+        if !self.0.contains_key(&suspect) && self.0.len() >= SUSPECTS {
             let oldest = self.0.iter().min_by_key(|(_, entry)| entry.last);
-            if let Some(oldest) = oldest.map(|(source, _)| *source) {
+            if let Some(oldest) = oldest.map(|(suspect, _)| suspect.clone()) {
                 self.0.remove(&oldest);
             }
         }
-        let entry = self.0.entry(source).or_insert(Entry {
+        let entry = self.0.entry(suspect.clone()).or_insert(Entry {
             count: 0,
             last: now,
         });
@@ -56,12 +77,18 @@ impl Failures {
         }
         entry.count = entry.count.saturating_add(1);
         entry.last = now;
-        self.pause(source, now)
+        self.pause(&suspect, now)
     }
 
     /// It has shown the right ones.
-    pub(super) fn forget(&mut self, source: Source) {
-        self.0.remove(&source);
+    pub(super) fn forget(&mut self, suspect: &Suspect) {
+        self.0.remove(suspect);
+    }
+
+    /// Failures that are counted.
+    #[cfg(test)]
+    pub(super) fn count(&self, suspect: &Suspect) -> u32 {
+        self.0.get(suspect).map_or(0, |entry| entry.count)
     }
 }
 
@@ -69,25 +96,29 @@ impl Failures {
 mod tests {
     use super::*;
 
+    fn suspect(user: u32) -> Suspect {
+        Suspect::new(Peer::Process(user), None)
+    }
+
     #[test]
     fn pauses_double_up_to_a_bound_and_are_forgotten() {
         let mut failures = Failures::default();
-        let (one, other) = (Source::User(1), Source::User(2));
+        let (one, other) = (suspect(1), suspect(2));
         let mut now = Instant::now();
         for _ in 0..FREE {
-            assert_eq!(failures.add(one, now), None);
+            assert_eq!(failures.add(one.clone(), now), None);
         }
         let mut expected = FIRST;
         for _ in 0..40 {
-            assert_eq!(failures.add(one, now), Some(expected));
-            assert_eq!(failures.pause(other, now), None);
+            assert_eq!(failures.add(one.clone(), now), Some(expected));
+            assert_eq!(failures.pause(&other, now), None);
             now += expected;
-            assert_eq!(failures.pause(one, now), None);
+            assert_eq!(failures.pause(&one, now), None);
             expected = (expected * 2).min(LONGEST);
         }
         now += FORGOTTEN + FIRST;
-        assert_eq!(failures.add(one, now), None);
-        failures.forget(one);
+        assert_eq!(failures.add(one.clone(), now), None);
+        failures.forget(&one);
         assert_eq!(failures.0.len(), 0);
     }
 
@@ -95,14 +126,11 @@ mod tests {
     fn only_so_many_sources_are_remembered() {
         let mut failures = Failures::default();
         let start = Instant::now();
-        for user in 0..SOURCES as u32 + 10 {
-            failures.add(
-                Source::User(user),
-                start + Duration::from_millis(user.into()),
-            );
+        for user in 0..SUSPECTS as u32 + 10 {
+            failures.add(suspect(user), start + Duration::from_millis(user.into()));
         }
-        assert_eq!(failures.0.len(), SOURCES);
-        assert!(!failures.0.contains_key(&Source::User(9)));
-        assert!(failures.0.contains_key(&Source::User(10)));
+        assert_eq!(failures.0.len(), SUSPECTS);
+        assert!(!failures.0.contains_key(&suspect(9)));
+        assert!(failures.0.contains_key(&suspect(10)));
     }
 }
