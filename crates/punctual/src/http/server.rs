@@ -1,9 +1,9 @@
 //! Connections: accepted while there is room, each with bounds on its headers
 //! and its age, and ended in good order.
 //!
-//! A connection that waits for its next request makes room for a new one: a health check is answered
-//! however many others hold connections open. No source has more than half of the places, so that
-//! the rest is there for others ([`places`]).
+//! A connection that waits for a request, its first or its next one, makes room for a new one: a health
+//! check is answered however many others hold connections open. No source has more than half of the
+//! places, so that the rest is there for others ([`places`]).
 
 mod places;
 
@@ -42,11 +42,12 @@ pub(super) struct Bounds {
     pub(super) connections: usize,
     /// Of these, how many one source may have.
     pub(super) per_source: usize,
-    /// Connections that wait for a place; further ones wait in the kernel's backlog.
+    /// Connections that wait for a place, half of them of one source; further ones wait in the kernel's
+    /// backlog.
     pub(super) waiting: usize,
     /// How long one waits for a place, at most.
     pub(super) patience: Duration,
-    /// Age of a connection without an answer, and of a request, from which it makes room for others.
+    /// Age of a connection without a request, and of a request, from which it makes room for others.
     pub(super) slow: Duration,
     /// Answers after which a connection is closed while more than half of the places are taken.
     pub(super) answers: u32,

@@ -296,6 +296,35 @@ fn a_health_check_is_answered_while_others_hold_all_places() {
     server.shut_down();
 }
 
+/// Many more than have places or may wait for one.
+#[test]
+fn health_checks_are_answered_while_any_number_of_heads_does_not_end() {
+    let server = server();
+    let bounds = Bounds {
+        connections: 8,
+        per_source: 4,
+        waiting: 4,
+        slow: Duration::from_secs(1),
+        patience: Duration::from_secs(600),
+        head: Duration::from_secs(600),
+        ..Bounds::default()
+    };
+    let (http, address) = start(&server, bounds);
+    let held = [(); 40].map(|()| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        // It may be closed already.
+        let _ = stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: lo");
+        stream
+    });
+    for _ in 0..5 {
+        let answer = get(address, "/healthz");
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    }
+    drop(held);
+    http.stop();
+    server.shut_down();
+}
+
 /// A gate with a token for each role.
 fn gate(directory: &std::path::Path, open: Auto<bool>) -> (Arc<Gate>, TokenFile) {
     let path = directory.join("tokens");

@@ -6,6 +6,11 @@
 //! has been fresh for too long, then of one that has been busy for too long. Where its source has no
 //! place left, it is one of the same source; where no place at all is left, one of the source that
 //! has most.
+//!
+//! What is too long for a fresh one gets less while a connection waits for its place, down to nothing;
+//! and it is nothing at once where as many of the source wait as may. So a request that comes is
+//! answered however many connections there are on which none comes, and a connection is closed without
+//! a place only while all that could make room are busy.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -82,25 +87,30 @@ impl Places {
     }
 
     /// A place for a connection of that source, as soon as there is one; `None` if too many of the
-    /// source wait already.
+    /// source wait already, and all that have a place are busy.
     pub(super) async fn enter(&self, source: Source) -> Option<Place> {
-        if let Some(place) = self.take(source) {
+        let slow = self.table().slow;
+        if let Some(place) = self.take(source, slow) {
             return Some(place);
         }
-        let _waiting = Waiting::start(self, source)?;
+        let Some(_waiting) = Waiting::start(self, source) else {
+            return self.take(source, Duration::ZERO);
+        };
+        let start = Instant::now();
         loop {
             // The age of others changes without anybody saying so.
-            let step = self.table().slow / 8;
+            let step = slow / 8;
             let changed = self.0.changed.notified();
-            if let Some(place) = self.take(source) {
+            if let Some(place) = self.take(source, slow.saturating_sub(start.elapsed())) {
                 return Some(place);
             }
             let _ = tokio::time::timeout(step, changed).await;
         }
     }
 
-    fn take(&self, source: Source) -> Option<Place> {
-        let (number, evict) = self.table().admit(source, Instant::now())?;
+    /// A place, if there is one now, or a fresh connection of that age makes room.
+    fn take(&self, source: Source, fresh: Duration) -> Option<Place> {
+        let (number, evict) = self.table().admit(source, fresh, Instant::now())?;
         Some(Place {
             places: self.clone(),
             number,
@@ -173,17 +183,23 @@ impl Drop for Place {
 }
 
 impl Table {
-    /// Gives a place to a connection, if there is one, or somebody makes room.
-    fn admit(&mut self, source: Source, now: Instant) -> Option<(u64, Arc<Notify>)> {
+    /// Gives a place to a connection, if there is one, or somebody makes room: of the fresh ones, those
+    /// of the age `fresh`.
+    fn admit(
+        &mut self,
+        source: Source,
+        fresh: Duration,
+        now: Instant,
+    ) -> Option<(u64, Arc<Notify>)> {
         let own = self.of(source);
         if own >= self.per_source {
-            self.evict(source, now)?;
+            self.evict(source, fresh, now)?;
         } else if self.entries.len() >= self.most {
             let mut all: Vec<Source> = self.entries.values().map(|entry| entry.source).collect();
             all.sort_unstable();
             let runs = all.chunk_by(|a, b| a == b);
             let largest = runs.max_by_key(|run| run.len())?;
-            self.evict(largest[0], now)?;
+            self.evict(largest[0], fresh, now)?;
         }
         let evict = Arc::new(Notify::new());
         let entry = Entry {
@@ -205,7 +221,7 @@ impl Table {
     }
 
     /// Takes the place of a connection of that source, if one can be spared.
-    fn evict(&mut self, source: Source, now: Instant) -> Option<()> {
+    fn evict(&mut self, source: Source, fresh: Duration, now: Instant) -> Option<()> {
         let longest = |state, age: Duration| {
             let entries = self.entries.iter();
             entries
@@ -215,7 +231,7 @@ impl Table {
                 .map(|(number, _)| *number)
         };
         let number = longest(State::Idle, Duration::ZERO)
-            .or_else(|| longest(State::Fresh, self.slow))
+            .or_else(|| longest(State::Fresh, fresh))
             .or_else(|| longest(State::Busy, self.slow))?;
         let entry = self.entries.remove(&number)?;
         entry.evict.notify_one();
@@ -273,13 +289,13 @@ mod tests {
     fn who_was_idle_for_longest_makes_room_within_its_source() {
         let mut table = table();
         let start = Instant::now();
-        let (a, _) = table.admit(ONE, start).unwrap();
-        let (b, _) = table.admit(ONE, start).unwrap();
-        let (c, _) = table.admit(OTHER, start).unwrap();
+        let (a, _) = table.admit(ONE, SLOW, start).unwrap();
+        let (b, _) = table.admit(ONE, SLOW, start).unwrap();
+        let (c, _) = table.admit(OTHER, SLOW, start).unwrap();
         for (number, millis) in [(c, 1), (b, 2), (a, 3)] {
             assert!(!table.answered(number, start + Duration::from_millis(millis)));
         }
-        let (d, _) = table.admit(ONE, start + SLOW).unwrap();
+        let (d, _) = table.admit(ONE, SLOW, start + SLOW).unwrap();
         assert_eq!(
             [a, b, c, d].map(|n| has(&table, n)),
             [true, false, true, true]
@@ -293,16 +309,100 @@ mod tests {
     fn new_and_busy_connections_are_spared_until_they_are_slow() {
         let mut table = table();
         let start = Instant::now();
-        let (fresh, _) = table.admit(ONE, start).unwrap();
-        let (busy, _) = table.admit(ONE, start).unwrap();
+        let (fresh, _) = table.admit(ONE, SLOW, start).unwrap();
+        let (busy, _) = table.admit(ONE, SLOW, start).unwrap();
         table.set(busy, State::Busy, start);
-        assert!(table.admit(ONE, start + SLOW / 2).is_none());
-        assert!(table.admit(OTHER, start + SLOW / 2).is_some());
-        let (next, _) = table.admit(ONE, start + SLOW).unwrap();
+        assert!(table.admit(ONE, SLOW, start + SLOW / 2).is_none());
+        assert!(table.admit(OTHER, SLOW, start + SLOW / 2).is_some());
+        let (next, _) = table.admit(ONE, SLOW, start + SLOW).unwrap();
         assert!(!has(&table, fresh));
-        table.admit(ONE, start + SLOW).unwrap();
+        table.admit(ONE, SLOW, start + SLOW).unwrap();
         assert!(!has(&table, busy));
         assert!(has(&table, next));
+    }
+
+    /// The oldest first, and never one that is busy.
+    #[test]
+    fn fresh_connections_make_room_at_once_if_it_is_asked_for() {
+        let mut table = table();
+        let start = Instant::now();
+        let later = start + Duration::from_millis(1);
+        let (first, _) = table.admit(ONE, SLOW, start).unwrap();
+        let (second, _) = table.admit(ONE, SLOW, later).unwrap();
+        assert!(table.admit(ONE, SLOW, later).is_none());
+        let (third, _) = table.admit(ONE, Duration::ZERO, later).unwrap();
+        assert_eq!(
+            [first, second, third].map(|n| has(&table, n)),
+            [false, true, true]
+        );
+        for number in [second, third] {
+            table.set(number, State::Busy, later);
+        }
+        assert!(table.admit(ONE, Duration::ZERO, later).is_none());
+    }
+
+    /// Otherwise it would be closed, a health check as well as those that hold the places.
+    #[test]
+    fn who_comes_while_as_many_wait_as_may_takes_the_place_of_a_fresh_one() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let bounds = Bounds {
+                connections: 2,
+                per_source: 1,
+                waiting: 2,
+                slow: Duration::from_secs(3600),
+                ..Bounds::default()
+            };
+            let places = Places::new(&bounds);
+            let first = places.enter(ONE).await.unwrap();
+            let waiting = tokio::spawn({
+                let places = places.clone();
+                async move { places.enter(ONE).await.is_some() }
+            });
+            tokio::task::yield_now().await;
+            // One waits, so the next one is not to.
+            let second = places.enter(ONE).await.unwrap();
+            first.evicted().await;
+            second.begin();
+            assert!(places.enter(ONE).await.is_none());
+            drop(second);
+            assert!(waiting.await.unwrap());
+        });
+    }
+
+    /// More connections come than can be waited for: who waits is not passed by for ever.
+    #[test]
+    fn who_has_waited_for_long_takes_the_place_of_one_that_came_after_it() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let bounds = Bounds {
+                connections: 2,
+                per_source: 1,
+                waiting: 2,
+                slow: Duration::from_millis(80),
+                ..Bounds::default()
+            };
+            let places = Places::new(&bounds);
+            let mut last = places.enter(ONE).await;
+            let waiting = tokio::spawn({
+                let places = places.clone();
+                async move { places.enter(ONE).await.is_some() }
+            });
+            while !waiting.is_finished() {
+                tokio::task::yield_now().await;
+                // Always the newest of all, so none is ever fresh for too long.
+                if let Some(next) = places.enter(ONE).await {
+                    last.replace(next);
+                }
+            }
+            assert!(waiting.await.unwrap());
+        });
     }
 
     #[test]
@@ -310,14 +410,14 @@ mod tests {
         let mut table = table();
         table.per_source = 3;
         let start = Instant::now();
-        let ones = [(); 3].map(|()| table.admit(ONE, start).unwrap().0);
-        let (other, _) = table.admit(OTHER, start).unwrap();
+        let ones = [(); 3].map(|()| table.admit(ONE, SLOW, start).unwrap().0);
+        let (other, _) = table.admit(OTHER, SLOW, start).unwrap();
         for number in ones {
             table.answered(number, start + SLOW);
         }
         table.answered(other, start);
         let third = Source::User(3);
-        assert!(table.admit(third, start + SLOW).is_some());
+        assert!(table.admit(third, SLOW, start + SLOW).is_some());
         assert!(has(&table, other));
         assert_eq!(table.of(ONE), 2);
     }
@@ -326,13 +426,13 @@ mod tests {
     fn many_answers_end_a_connection_only_while_places_are_scarce() {
         let mut table = table();
         let now = Instant::now();
-        let (a, _) = table.admit(ONE, now).unwrap();
+        let (a, _) = table.admit(ONE, SLOW, now).unwrap();
         for _ in 0..10 {
             assert!(!table.answered(a, now));
         }
-        table.admit(ONE, now).unwrap();
+        table.admit(ONE, SLOW, now).unwrap();
         assert!(!table.answered(a, now));
-        table.admit(OTHER, now).unwrap();
+        table.admit(OTHER, SLOW, now).unwrap();
         assert!(table.answered(a, now));
     }
 }
