@@ -391,9 +391,9 @@ section! {
         http_auth: HttpAuth = HttpAuth::Required, since "0.1", Restart;
         /// File with tokens of the HTTP interface, one `role token` a line. It is made
         /// with random tokens if there is none. Without the key: `http-tokens` in the
-        /// directory `data`; without that `punctual/http-tokens` in the directory for
-        /// files of running programs ($RUNTIME_DIRECTORY, $XDG_RUNTIME_DIR, for root
-        /// /run).
+        /// directory `data`; without that `http-tokens` in $RUNTIME_DIRECTORY, or
+        /// `punctual/http-tokens` in $XDG_RUNTIME_DIR or, for root, in /run. Nobody
+        /// but its owner, root or the user that runs the broker, may write it.
         http_token_file: Option<PathBuf> = None, example "\"/etc/punctual/http-tokens\"",
             since "0.1", Restart;
         /// Whether health (/healthz, /readyz), /metrics without flows, and the

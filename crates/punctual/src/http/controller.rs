@@ -25,8 +25,8 @@ use crate::config::HttpAddress;
 #[rustfmt::skip]
 fn routes() -> Vec<Route<Observer>> {
     vec![
-        Route::get("/healthz", Access::Open, || async { Json(json!({"status": "ok"})) }),
-        Route::get("/readyz", Access::Open, ready),
+        Route::get("/healthz", Access::Health, || async { Json(json!({"status": "ok"})) }),
+        Route::get("/readyz", Access::Health, ready),
         Route::get("/metrics", Access::Open, metrics),
         Route::get("/api/v1/openapi.json", Access::Open, describe),
         Route::get("/api/v1/controller", Access::READ, status),

@@ -332,7 +332,7 @@ impl Wanted {
             requirements,
             payload: self.payload_bytes,
             properties: 0,
-            // Who may reach this interface decides about quotas, too.
+            // Who has the role operate decides about quotas, too.
             quota: Quota::UNLIMITED,
         }
     }

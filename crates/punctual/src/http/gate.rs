@@ -31,6 +31,7 @@ use punctual_auth::{HttpRole, TokenFile};
 use tokio::sync::Semaphore;
 
 use self::failures::{Failures, Suspect};
+use self::files::NoTokens;
 pub(crate) use self::files::token_path;
 use self::logins::Users;
 use super::error::ApiError;
@@ -40,6 +41,9 @@ use crate::logging::Budget;
 
 /// Password checks that wait for the one that is made.
 const WAITING: usize = 16;
+/// What to do where there is no file of tokens.
+const NO_TOKENS: &str = "there are no tokens: set server.http_token_file (or server.data; of a controller \
+                         --http-token-file) and start again";
 /// Refusals that are logged in a minute.
 const LOGGED: u32 = 10;
 
@@ -90,6 +94,9 @@ impl Peer {
 /// What a route takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
+    /// As `Open`; and wrong credentials are counted, and answered as none: a probe with an old token is
+    /// not to have a broker restarted that is well.
+    Health,
     /// Nothing, unless `server.http_open` says otherwise.
     Open,
     /// A role.
@@ -104,7 +111,7 @@ impl Access {
     #[cfg(test)]
     pub(super) fn name(self) -> &'static str {
         match self {
-            Self::Open => "open",
+            Self::Health | Self::Open => "open",
             Self::Role(role) => role.name(),
         }
     }
@@ -198,11 +205,11 @@ impl Gate {
         } else if let Some(path) = &token_file {
             match files::open(path) {
                 Ok(found) => tokens = found,
-                Err(why) if options.is_named => return Err(why.into()),
-                Err(why) => {
+                Err(NoTokens::Absent(why)) if !options.is_named => {
                     tracing::warn!("{why}; name a file that can be made in server.http_token_file");
                     token_file = None;
                 }
+                Err(why) => return Err(why.into()),
             }
         } else {
             tracing::warn!(
@@ -306,7 +313,10 @@ impl Gate {
 
     /// Asks for credentials.
     fn challenge(&self, peer: Peer, why: &'static str) -> Box<Response> {
-        let mut remedy = "send Authorization: Bearer with a token of the token file".to_owned();
+        let mut remedy = match self.token_file {
+            Some(_) => "send Authorization: Bearer with a token of the token file".to_owned(),
+            None => NO_TOKENS.to_owned(),
+        };
         let mut bearer = "Bearer realm=\"punctual\"".to_owned();
         // Where the file is helps only somebody who may read it, and is nobody's business elsewhere.
         if let Some(path) = self.token_file.as_ref().filter(|_| peer.is_local()) {
@@ -319,7 +329,7 @@ impl Gate {
         }
         let has_users = self.users().is_some();
         if has_users {
-            remedy += ", or name and password of a user with an http line in the ACL file";
+            remedy += ", or send name and password of a user with an http line in the ACL file";
         }
         let error = ApiError::new(StatusCode::UNAUTHORIZED, why, remedy);
         let mut response = error.into_response();
@@ -344,10 +354,14 @@ impl Gate {
         let peer = request.extensions.get::<Peer>().copied();
         // Who cannot be told from others is nobody of this machine.
         let peer = peer.unwrap_or(Peer::Host(Ipv6Addr::UNSPECIFIED.into()));
-        let role = self.identify(&request.headers, peer).await?;
+        let identified = self.identify(&request.headers, peer).await;
+        let role = match identified {
+            Err(_) if access == Access::Health && self.is_open => None,
+            identified => identified?,
+        };
         let needed = match access {
-            Access::Open if self.is_open => return Ok(Caller(role)),
-            Access::Open => HttpRole::Read,
+            Access::Health | Access::Open if self.is_open => return Ok(Caller(role)),
+            Access::Health | Access::Open => HttpRole::Read,
             Access::Role(needed) => needed,
         };
         match role {

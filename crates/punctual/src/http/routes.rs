@@ -62,8 +62,8 @@ impl<S: Clone + Send + Sync + 'static> Route<S> {
 #[rustfmt::skip]
 pub(super) fn routes() -> Vec<Route<Arc<App>>> {
     vec![
-        Route::get("/healthz", Access::Open, health::live),
-        Route::get("/readyz", Access::Open, health::ready),
+        Route::get("/healthz", Access::Health, health::live),
+        Route::get("/readyz", Access::Health, health::ready),
         // Flows have the names of topics and clients: they are for `read` alone.
         Route::get("/metrics", Access::Open, metrics::get),
         Route::get("/api/v1/openapi.json", Access::Open, openapi::get),
@@ -197,7 +197,7 @@ mod tests {
             let reads = route.method == Method::GET || route.path == "/api/v1/what-if";
             let least = if reads { Access::Open } else { Access::OPERATE };
             let rank = |access| match access {
-                Access::Open => None,
+                Access::Health | Access::Open => None,
                 Access::Role(role) => Some(role),
             };
             assert!(

@@ -447,6 +447,52 @@ fn many_failures_lead_to_a_pause_that_a_right_token_does_not_see() {
     server.shut_down();
 }
 
+/// A probe with an old token: a broker that is well is not to be restarted for it.
+#[test]
+fn health_is_told_to_who_shows_wrong_credentials_and_nothing_else_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = server();
+    let (gate, _) = gate(directory.path(), Auto::Auto);
+    let (http, address) = start_behind(&server, Bounds::default(), gate);
+    for (path, status) in [("/healthz", 200), ("/readyz", 200), ("/metrics", 401)] {
+        let answer = ask(address, "GET", path, &bearer("guess"));
+        let expected = format!("HTTP/1.1 {status} ");
+        assert!(answer.starts_with(&expected), "{path}: {answer}");
+    }
+    http.stop();
+    server.shut_down();
+}
+
+/// Whose system has no place for tokens is told how to come to some.
+#[test]
+fn without_tokens_it_says_so_and_with_broken_ones_it_does_not_start() {
+    let server = server();
+    let gate = |token_file| {
+        Gate::new(GateOptions {
+            address: &any_port(),
+            auth: HttpAuth::Required,
+            open: Auto::Auto,
+            token_file,
+            is_named: false,
+            users: None,
+        })
+    };
+    let nowhere = [None, Some("/proc/none/tokens".into())];
+    for token_file in nowhere {
+        let (http, address) = start_behind(&server, Bounds::default(), gate(token_file).unwrap());
+        let answer = get(address, "/api/v1/role");
+        assert!(answer.starts_with("HTTP/1.1 401 "), "{answer}");
+        assert!(answer.contains("there are no tokens: set "), "{answer}");
+        assert!(answer.contains("server.http_token_file"), "{answer}");
+        http.stop();
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("tokens");
+    std::fs::write(&path, "root x\n").unwrap();
+    assert!(gate(Some(path)).is_err());
+    server.shut_down();
+}
+
 #[test]
 fn without_authentication_it_is_for_this_machine_alone() {
     for (address, is_allowed) in [
