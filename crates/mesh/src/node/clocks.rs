@@ -5,6 +5,10 @@
 //! cannot be true by this broker's clock is left out ([`punctual_model::latest_instant`]). It is left
 //! out, and the link stays: the neighbour may only have passed it on, and have a clock by which it
 //! could be true. A broker whose own clock is wrong is told by those of its neighbours.
+//!
+//! Epochs of roots are counted and no instants, but have the same limit: see [`Tree::set_last_epoch`].
+//!
+//! [`Tree::set_last_epoch`]: crate::tree::Tree::set_last_epoch
 
 use punctual_model::{LAST_INSTANT, latest_instant};
 
@@ -37,6 +41,7 @@ impl Node {
     /// Without it instants that neighbours state are not looked at.
     pub fn set_clock(&mut self, micros: u64) {
         self.clocks.now = Some(micros);
+        self.tree.set_last_epoch(self.clocks.latest());
     }
 
     /// Takes out of a message what is said to have happened in the future.
@@ -60,6 +65,8 @@ impl Node {
                 found.holders.retain(|holder| is_past(holder.at));
                 found.incomplete |= found.holders.len() < all;
             }
+            // Epochs are no instants, and lower; the tree leaves them out.
+            Message::Hello(hello) => left_out += u64::from(!self.tree.can_be_true(&hello.advert)),
             _ => {}
         }
         self.clocks.left_out += left_out;
@@ -105,28 +112,19 @@ mod tests {
     use punctual_model::{MOST_AHEAD, Nanos};
 
     use super::*;
-    use crate::id::{BrokerId, LinkId};
+    use crate::id::{BrokerId, LinkId, Rank};
     use crate::node::{Output, Settings};
     use crate::strategy::Strategy;
-    use crate::wire::{Arrival, Open, VERSIONS};
+    use crate::tree::{Advert, Seek};
+    use crate::wire::{Arrival, Hello, Open, VERSIONS};
 
     const NOW: Nanos = Nanos::from_secs(1);
     const TODAY: u64 = 1_800_000_000_000_000;
 
     /// A broker with so many neighbours.
     fn node(neighbours: usize) -> (Node, Vec<LinkId>) {
-        let id = |name: &str| BrokerId::new(name).unwrap();
-        let mut node = Node::new(Settings::new(id("own"), 1, 5), NOW);
-        let links = (0..neighbours).map(|n| {
-            let open = Open {
-                versions: (*VERSIONS.start(), *VERSIONS.end()),
-                id: id(&format!("n{n}")),
-                instance: 1,
-                strategy: Strategy::SubscriptionTable,
-                dialled: true,
-            };
-            node.link_up(&open, 1.0, NOW).unwrap()
-        });
+        let mut node = broker("own", 5);
+        let links = (0..neighbours).map(|n| link(&mut node, &format!("n{n}"), true));
         let links = links.collect();
         (node, links)
     }
@@ -157,6 +155,121 @@ mod tests {
         assert_eq!(arrivals(&mut node, links[0], TODAY + MOST_AHEAD + 1), 0);
         let status = node.status();
         assert_eq!((status.links.len(), status.future_claims), (1, 1));
+    }
+
+    fn broker(name: &str, capacity: u64) -> Node {
+        let id = BrokerId::new(name).unwrap();
+        Node::new(Settings::new(id, 1, capacity), NOW)
+    }
+
+    fn link(node: &mut Node, peer: &str, dialled: bool) -> LinkId {
+        let open = Open {
+            versions: (*VERSIONS.start(), *VERSIONS.end()),
+            id: BrokerId::new(peer).unwrap(),
+            instance: 1,
+            strategy: Strategy::SubscriptionTable,
+            dialled,
+        };
+        node.link_up(&open, 1.0, NOW).unwrap()
+    }
+
+    /// A hello of a broker that says to be next to a root, in that epoch, and seeks one above another.
+    fn hello(node: &mut Node, from: LinkId, number: u64, epoch: u64, seek: Option<u64>) {
+        let root = Rank {
+            capacity: 9,
+            id: BrokerId::new("root").unwrap(),
+        };
+        let seek = seek.map(|above| Seek {
+            root: root.id.clone(),
+            above,
+        });
+        let advert = Advert {
+            number,
+            root,
+            epoch,
+            cost: 0,
+            hops: 0,
+            age: Nanos(0),
+            asks: 0,
+            answered: 0,
+            held: false,
+            seek,
+        };
+        let hello = Hello {
+            advert,
+            sent: 0,
+            echo: None,
+            clock: None,
+        };
+        let bytes = Message::Hello(hello).encode();
+        node.receive(from, &bytes, NOW).unwrap();
+    }
+
+    /// Two brokers hear what they tell each other, until there is nothing more.
+    fn talk(ends: &mut [(Node, LinkId); 2], now: Nanos) {
+        let mut quiet = 0;
+        for turn in (0..2).cycle() {
+            let (node, link) = &mut ends[turn];
+            let link = *link;
+            let said = node.take_outputs().into_iter();
+            let said: Vec<_> = said
+                .filter_map(|output| match output {
+                    Output::Send(to, bytes) if to == link => Some(bytes),
+                    _ => None,
+                })
+                .collect();
+            quiet = if said.is_empty() { quiet + 1 } else { 0 };
+            if quiet == 2 {
+                return;
+            }
+            let (other, link) = &mut ends[1 - turn];
+            for bytes in said {
+                other.receive(*link, &bytes, now).unwrap();
+            }
+        }
+    }
+
+    /// What a neighbour says of epochs keeps nobody from the root once it has left.
+    #[test]
+    fn no_epoch_that_is_told_keeps_a_root_out_for_good() {
+        let last = TODAY + MOST_AHEAD;
+        for told in [u64::MAX, u64::MAX - 1, LAST_INSTANT + 1, last + 1, last, 7] {
+            for (epoch, seek) in [(told, None), (1, Some(told)), (told, Some(told))] {
+                for at_root in [false, true] {
+                    let mut ends =
+                        [broker("own", 5), broker("root", 9)].map(|node| (node, LinkId(0)));
+                    for (node, _) in &mut ends {
+                        node.set_clock(TODAY);
+                    }
+                    let liar = usize::from(at_root);
+                    let to_liar = link(&mut ends[liar].0, "liar", true);
+                    hello(&mut ends[liar].0, to_liar, 1, epoch, seek);
+                    // What is left of it is told on as well.
+                    ends[0].1 = link(&mut ends[0].0, "root", true);
+                    ends[1].1 = link(&mut ends[1].0, "own", false);
+                    talk(&mut ends, NOW);
+                    hello(&mut ends[liar].0, to_liar, 2, epoch, seek);
+                    talk(&mut ends, NOW);
+                    ends[liar].0.link_down(to_liar, "left", NOW);
+                    // A hello later the clocks of all are further.
+                    let now = NOW + Nanos::from_secs(2);
+                    for (node, _) in &mut ends {
+                        node.set_clock(TODAY + 2_000_000);
+                        node.tick(now);
+                    }
+                    talk(&mut ends, now);
+                    let statuses = [ends[0].0.status(), ends[1].0.status()];
+                    let case = format!("{epoch} {seek:?} {at_root}: {statuses:?}");
+                    for status in &statuses {
+                        assert_eq!(status.root.id.as_str(), "root", "{case}");
+                        assert!(status.attached && status.epoch < last + 100, "{case}");
+                    }
+                    // The root itself may be left out as long as it takes its clock to go on.
+                    let left_out = statuses[liar].future_claims;
+                    assert!(told <= last || left_out > 0, "{case}");
+                }
+            }
+        }
     }
 
     #[test]

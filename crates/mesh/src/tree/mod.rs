@@ -39,7 +39,7 @@ pub use advert::{Advert, Seek};
 
 use std::collections::{BTreeMap, VecDeque};
 
-use punctual_model::Nanos;
+use punctual_model::{LAST_INSTANT, Nanos};
 
 use crate::id::{BrokerId, LinkId, Rank};
 
@@ -227,6 +227,8 @@ pub struct Tree {
     own: Rank,
     settings: TreeSettings,
     epoch: u64,
+    /// See [`Self::set_last_epoch`].
+    last_epoch: u64,
     attempts: u64,
     parent: Option<Parent>,
     /// The way in use: root, its epoch, cost, links.
@@ -253,6 +255,7 @@ impl Tree {
             own,
             settings,
             epoch: 1,
+            last_epoch: LAST_INSTANT,
             attempts: 0,
             parent: None,
             way,
@@ -271,11 +274,27 @@ impl Tree {
         self.hello_at = self.hello_at.min(now + settings.hello);
     }
 
+    /// The last epoch that is believed, of any root: at first [`LAST_INSTANT`].
+    ///
+    /// An epoch that was told once is surpassed by its root before the root is chosen again, so that one
+    /// near the end of all numbers would keep the root from being chosen for good. A root counts its
+    /// epochs, a few in a second, and follows what was told of it: so a limit that grows faster than
+    /// that, as the microseconds of a clock do, keeps no root out for longer than clocks differ.
+    pub fn set_last_epoch(&mut self, epoch: u64) {
+        self.last_epoch = epoch;
+    }
+
+    /// Whether the epochs of an advert can be true.
+    pub fn can_be_true(&self, advert: &Advert) -> bool {
+        let above = advert.seek.as_ref().map_or(0, |seek| seek.above);
+        advert.epoch.max(above) <= self.last_epoch
+    }
+
     /// Another capacity; announced as a new epoch.
     pub fn set_capacity(&mut self, capacity: u64, now: Nanos) {
         if self.own.capacity != capacity {
             self.own.capacity = capacity;
-            self.epoch += 1;
+            self.epoch = self.epoch.saturating_add(1);
             self.settle(now);
         }
     }
@@ -335,7 +354,11 @@ impl Tree {
     ///
     /// Both are taken in together: said one after the other, each broker on the way from the root
     /// would say twice what it is told once, and the last of a row the most.
+    ///
+    /// One that cannot be true ([`Self::can_be_true`]) offers no way and seeks nothing; that the neighbour
+    /// is there, and what it says of the link, counts.
     pub fn receive(&mut self, link: LinkId, advert: Advert, cost: Option<u64>, now: Nanos) {
+        let can_be_true = self.can_be_true(&advert);
         let Some(neighbour) = self.links.get_mut(&link) else {
             return;
         };
@@ -350,16 +373,16 @@ impl Tree {
             neighbour.cost = cost.max(1);
         }
         neighbour.received = advert.number;
-        neighbour.seek = advert.seek;
+        neighbour.seek = advert.seek.filter(|_| can_be_true);
         neighbour.asks = advert.asks;
         if neighbour.held && advert.asks != neighbour.answered {
             neighbour.held = false;
         }
-        if advert.root.id == self.own.id && advert.epoch > self.epoch {
+        if can_be_true && advert.root.id == self.own.id && advert.epoch > self.epoch {
             // What is left of this broker's life before its last start.
             self.epoch = advert.epoch.saturating_add(1);
         }
-        neighbour.offer = Some(Offer {
+        neighbour.offer = can_be_true.then(|| Offer {
             root: advert.root,
             epoch: advert.epoch,
             cost: advert.cost,
@@ -395,7 +418,7 @@ impl Tree {
         }
         if self.is_root() && now >= self.hello_at {
             self.hello_at = now + self.settings.hello;
-            self.epoch += 1;
+            self.epoch = self.epoch.saturating_add(1);
         }
         // The root's epoch passes every link once in each hello, both ways. Only where it
         // does not is everything said again.
@@ -590,7 +613,7 @@ impl Tree {
             None => {
                 if old_link.is_some() {
                     // Who depended on it before may choose it again at once.
-                    self.epoch += 1;
+                    self.epoch = self.epoch.saturating_add(1);
                     self.hello_at = now + self.settings.hello;
                 }
                 self.way = Offer {
