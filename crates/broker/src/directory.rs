@@ -15,6 +15,7 @@ use crate::access::{AccessControl, Permissions, may_receive};
 use crate::alarm::{Alarm, Alarms};
 use crate::brake::Brake;
 use crate::federation::{Federation, LINK_PREFIX, MessageName, Notes, Understands};
+use crate::hub::Admits;
 use crate::index::{Generation, Generations, Index};
 use crate::journal::NameLog;
 use crate::lock::{lock, read, write};
@@ -255,6 +256,8 @@ pub struct Directory {
     retained: RwLock<Retained>,
     homes: Mutex<HashMap<Arc<str>, u16, foldhash::quality::RandomState>>,
     access: RwLock<Option<Arc<dyn AccessControl>>>,
+    /// By listener; without an entry, one lets in clients and brokers.
+    admits: RwLock<Vec<Admits>>,
     pub(crate) next_number: AtomicU64,
     /// Of messages and entries in the store.
     pub(crate) next_message: AtomicU64,
@@ -290,6 +293,7 @@ impl Directory {
             retained: RwLock::default(),
             homes: Mutex::default(),
             access: RwLock::default(),
+            admits: RwLock::default(),
             federation: OnceLock::new(),
             sys_sources: Mutex::default(),
             next_name: AtomicU32::new(0),
@@ -471,6 +475,21 @@ impl Directory {
     pub fn set_access_control(&self, access: Option<Arc<dyn AccessControl>>) {
         *write(&self.access) = access;
         self.generations.bump_all();
+    }
+
+    /// Says who may connect at each listener; without that, clients and neighbour brokers may at all.
+    /// Every shard must be told with [`crate::Shard::access_changed`].
+    pub fn set_admits(&self, admits: Vec<Admits>) {
+        *write(&self.admits) = admits;
+    }
+
+    /// Who may connect at a listener.
+    pub(crate) fn admits(&self, listener: u16) -> Admits {
+        let admits = read(&self.admits);
+        admits
+            .get(usize::from(listener))
+            .copied()
+            .unwrap_or_default()
     }
 
     /// The rights of a client, by the listener that it came by last.

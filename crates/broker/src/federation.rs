@@ -675,9 +675,23 @@ pub struct KeptLink {
     pub behind: Vec<String>,
 }
 
+/// By what a neighbour is one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Entitlement {
+    /// This broker has connected to it.
+    #[default]
+    Dialled,
+    /// It knows the secret of the mesh.
+    Secret,
+    /// Its user has the right to be it.
+    Right,
+}
+
 /// What a session of a neighbour has beyond those of clients.
 #[derive(Debug, Default)]
 pub(crate) struct LinkState {
+    /// By what it was let in last.
+    pub(crate) entitlement: Entitlement,
     /// What the neighbour wants.
     pub(crate) filters: HashSet<Box<str>, foldhash::fast::RandomState>,
     /// Brokers behind it where shared subscriptions have members, by their filters.

@@ -1615,7 +1615,8 @@ fn a_listener_may_be_for_brokers_or_for_clients_only() {
         (Admits::All, "$mesh/b", true),
     ] {
         let mut broker = Broker::new(1);
-        let conn = broker.shard.open(ConnMeta { admits, ..meta() }, NOW);
+        broker.directory.set_admits(vec![admits]);
+        let conn = broker.open();
         broker.give(conn, connect(id));
         assert_eq!(
             broker.shard.clients_connected() == 1,

@@ -216,7 +216,6 @@ impl Acceptor {
             credential: None,
             nonce,
             refuse: policy.refuse,
-            admits: policy.admits,
         };
         self.counters.opened(listener as u16);
         let (listener, meta) = (meta.listener, Box::new(meta));

@@ -12,8 +12,8 @@ use mio::net::TcpListener;
 use mio::{Poll, Waker};
 use punctual_broker::lock::write;
 use punctual_broker::{
-    AccessControl, AdmissionRequest, Admits, AuthAnswer, AuthRequest, Class, Config, ConnMeta,
-    Directory, Event, Federation, LinkLimits, Nanos, Operations, RestoredSession, Restorer, Shard,
+    AccessControl, AdmissionRequest, AuthAnswer, AuthRequest, Class, Config, ConnMeta, Directory,
+    Event, Federation, LinkLimits, Nanos, Operations, RestoredSession, Restorer, Shard,
     StoreTrouble, SysSource,
 };
 use punctual_store::Op;
@@ -274,6 +274,8 @@ impl Server {
         let clock = Clock::new();
         let directory = Directory::new(shards);
         directory.set_access_control(options.access);
+        let policies = options.listeners.iter().map(|listener| &listener.policy);
+        directory.set_admits(policies.map(|policy| policy.admits).collect());
         if let Some(federation) = options.federation {
             directory.set_federation(federation);
         }
@@ -546,9 +548,12 @@ impl Server {
     }
 
     /// Replaces how new connections of the listeners are treated; in the order
-    /// of [`Self::addresses`], as many. Certificates that are not let in any more are revoked, which
-    /// takes effect with [`Self::set_access`].
+    /// of [`Self::addresses`], as many. Certificates that are not let in any more are revoked. That,
+    /// and whether brokers and clients are let in, takes effect for those that are connected with
+    /// [`Self::set_access`].
     pub fn set_policies(&self, policies: Vec<ListenerPolicy>, accept: AcceptPolicy) {
+        self.directory
+            .set_admits(policies.iter().map(|policy| policy.admits).collect());
         let mut current = write(&self.shared.policies);
         for (current, policy) in current.iter_mut().zip(policies) {
             *current = Arc::new(policy);
@@ -630,7 +635,6 @@ impl Handle {
             credential: None,
             nonce: [0; 16],
             refuse: None,
-            admits: Admits::All,
         };
         let connection = Connection {
             unread,

@@ -59,8 +59,6 @@ pub struct ConnMeta {
     pub listener: u16,
     /// Whether a client without user name is let in.
     pub allow_anonymous: bool,
-    /// Whether clients and neighbour brokers are.
-    pub admits: Admits,
     /// User name proven below MQTT, for example by a client certificate.
     pub identity: Option<Arc<str>>,
     /// That certificate, or another one that the peer had to have.

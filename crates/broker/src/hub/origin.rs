@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use super::{Admits, ConnMeta};
+use super::ConnMeta;
 use crate::Credential;
 
 /// What [`ConnMeta`] says.
@@ -17,7 +17,6 @@ pub(crate) struct Origin {
     pub(crate) nonce: [u8; 16],
     pub(crate) listener: u16,
     pub(crate) allow_anonymous: bool,
-    pub(crate) admits: Admits,
     pub(crate) refuse: Option<bool>,
 }
 
@@ -121,7 +120,6 @@ impl From<ConnMeta> for Origin {
             nonce: meta.nonce,
             listener: meta.listener,
             allow_anonymous: meta.allow_anonymous,
-            admits: meta.admits,
             refuse: meta.refuse,
         }
     }
@@ -140,7 +138,6 @@ impl From<Origin> for ConnMeta {
             local,
             listener: origin.listener,
             allow_anonymous: origin.allow_anonymous,
-            admits: origin.admits,
             identity,
             credential,
             nonce: origin.nonce,

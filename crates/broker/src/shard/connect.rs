@@ -15,7 +15,7 @@ use crate::admission::Ask;
 use crate::answers::{best_effort, put_answer};
 use crate::directory::ClaimError;
 use crate::egress::Class;
-use crate::federation::LINK_PREFIX;
+use crate::federation::{Entitlement, LINK_PREFIX};
 use crate::hub::{
     AuthRequest, Authenticating, Awaited, Conn, ConnId, Event, Hub, Output, State, Waits,
 };
@@ -397,10 +397,11 @@ impl Shard {
         if is_link {
             wish.session_expiry = u32::MAX;
         }
+        let mut entitlement = Entitlement::Dialled;
         if is_link && !dialled {
             let is_proven =
                 auth.is_some() || config.checks_passwords(listener) && username.is_some();
-            neighbour::admit(&self.hub, id, connect, username.as_deref(), is_proven)?;
+            entitlement = neighbour::admit(&self.hub, id, connect, username.as_deref(), is_proven)?;
         }
 
         let durable = durability > Durability::None && wish.session_expiry > 0;
@@ -620,7 +621,7 @@ impl Shard {
         }
         hub.store_connected(id.slot, slot, !session_present, now);
         if is_link {
-            self.link_is_up(id, slot, dialled);
+            self.link_is_up(id, slot, entitlement);
             return Ok(());
         }
         if config.admission.is_some() {
@@ -681,9 +682,11 @@ fn authentication(
     connect: &Connect<'_>,
 ) -> Result<Option<AuthRequest>, Refusal> {
     let config = hub.config.clone();
+    let directory = hub.directory.clone();
     let Some(conn) = hub.conn(id) else {
         return Ok(None);
     };
+    let admits = directory.admits(conn.meta.listener);
     let request = |conn: &Conn, method| AuthRequest {
         conn: id,
         listener: conn.meta.listener,
@@ -695,7 +698,8 @@ fn authentication(
         again: false,
         waits: Waits::default(),
     };
-    neighbour::check_listener(conn.meta.admits, connect)?;
+    neighbour::check_listener(admits, connect.client_id)
+        .map_err(|why| Refusal::new(ReasonCode::NotAuthorized, why))?;
     if neighbour::presents_secret(connect) {
         // It is looked at where a neighbour is let in.
         return Ok(None);

@@ -19,8 +19,8 @@ use crate::brake;
 use crate::directory::{Directory, SessionHandle};
 use crate::egress::Class;
 use crate::federation::{
-    Early, KeptLink, LINK_PREFIX, LINK_TOPIC, LinkNews, LinkState, MessageName, NAME_KEY, Notes,
-    Packing, Relay, Understands,
+    Early, Entitlement, KeptLink, LINK_PREFIX, LINK_TOPIC, LinkNews, LinkState, MessageName,
+    NAME_KEY, Notes, Packing, Relay, Understands,
 };
 use crate::hub::{Alias, Conn, ConnId, ConnMeta, Hub, Publication};
 use crate::index::Subscriber;
@@ -881,7 +881,7 @@ impl Shard {
     }
 
     /// Tells the federation, and prepares the session.
-    pub(super) fn link_is_up(&mut self, id: ConnId, slot: u32, dialled: bool) {
+    pub(super) fn link_is_up(&mut self, id: ConnId, slot: u32, entitlement: Entitlement) {
         let hub = &mut self.hub;
         let (Some(conn), Some(session)) = (hub.conns.get_mut(id.slot), hub.sessions.get_mut(slot))
         else {
@@ -889,6 +889,7 @@ impl Shard {
         };
         conn.link = true;
         let link = session.link.get_or_insert_default();
+        link.entitlement = entitlement;
         if !hub.neighbours.contains(&slot) {
             hub.neighbours.push(slot);
         }
@@ -897,6 +898,7 @@ impl Shard {
             hub.directory.federation(),
             peer_of(&session.handle.client_id),
         ) {
+            let dialled = entitlement == Entitlement::Dialled;
             federation.link(id, peer, LinkNews::Up { dialled });
         }
     }

@@ -1216,13 +1216,19 @@ impl Shard {
         let conn = session
             .conn
             .and_then(|conn| Some((conn, hub.conns.get_mut(conn)?)));
-        if let Some((conn, it)) = &conn
-            && it.meta.is_revoked()
-        {
-            let conn = *conn;
+        let ended = conn.as_ref().and_then(|(conn, it)| {
+            let why = match it.meta.is_revoked() {
+                true => REVOKED,
+                false => {
+                    neighbour::check_rights(&hub.directory, session, it.meta.listener).err()?
+                }
+            };
+            Some((*conn, why))
+        });
+        if let Some((conn, why)) = ended {
             budget.spend(ENDING);
-            self.dismiss(conn, ReasonCode::NotAuthorized, REVOKED);
-            self.end_connection(conn, REVOKED, true, now);
+            self.dismiss(conn, ReasonCode::NotAuthorized, why);
+            self.end_connection(conn, why, true, now);
             return;
         }
         // A neighbour broker has all rights.

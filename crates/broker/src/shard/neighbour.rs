@@ -8,8 +8,12 @@ use punctual_codec::{Connect, ReasonCode, Version};
 
 use super::connect::Refusal;
 use super::links;
-use crate::federation::{LINK_PREFIX, LINKED_ALREADY, Newcomer, SECRET_USER, Unwelcome};
+use crate::directory::Directory;
+use crate::federation::{
+    Entitlement, LINK_PREFIX, LINKED_ALREADY, Newcomer, SECRET_USER, Unwelcome,
+};
 use crate::hub::{Admits, ConnId, Hub};
+use crate::session::Session;
 
 /// Whether a client presents the secret of the mesh instead of a user's password.
 pub(super) fn presents_secret(connect: &Connect<'_>) -> bool {
@@ -17,17 +21,52 @@ pub(super) fn presents_secret(connect: &Connect<'_>) -> bool {
 }
 
 /// Whether a listener is there for who connects.
-pub(super) fn check_listener(admits: Admits, connect: &Connect<'_>) -> Result<(), Refusal> {
-    let is_broker = connect.client_id.starts_with(LINK_PREFIX);
-    let why = match admits {
-        Admits::Brokers if !is_broker => "this listener is for brokers of the mesh only",
-        Admits::Clients if is_broker => "this listener is not for brokers of a mesh",
-        Admits::All | Admits::Clients | Admits::Brokers => return Ok(()),
-    };
-    Err(Refusal::new(ReasonCode::NotAuthorized, why))
+pub(super) fn check_listener(admits: Admits, client_id: &str) -> Result<(), &'static str> {
+    let is_broker = client_id.starts_with(LINK_PREFIX);
+    match admits {
+        Admits::Brokers if !is_broker => Err("this listener is for brokers of the mesh only"),
+        Admits::Clients if is_broker => Err("this listener is not for brokers of a mesh"),
+        Admits::All | Admits::Clients | Admits::Brokers => Ok(()),
+    }
 }
 
-/// Whether a client that calls itself a neighbour is one. Its user name is not just a claim if it
+/// Whether a client or neighbour that has come by that listener may stay, as things are now; `Err` says
+/// why not.
+pub(super) fn check_rights(
+    directory: &Directory,
+    session: &Session,
+    listener: u16,
+) -> Result<(), &'static str> {
+    let entitlement = session.link.as_ref().map(|link| link.entitlement);
+    if entitlement == Some(Entitlement::Dialled) {
+        // It has come by none.
+        return Ok(());
+    }
+    let client_id = &session.handle.client_id;
+    check_listener(directory.admits(listener), client_id)?;
+    let user = session.username.as_deref();
+    if entitlement == Some(Entitlement::Right)
+        && !may_be_broker(directory, Some(listener), user, client_id)
+    {
+        return Err(Unwelcome::NotPermitted.why());
+    }
+    Ok(())
+}
+
+/// Whether a user has the right to be the neighbour that the client identifier names.
+fn may_be_broker(
+    directory: &Directory,
+    listener: Option<u16>,
+    user: Option<&str>,
+    client_id: &str,
+) -> bool {
+    let peer = links::peer_of(client_id).unwrap_or_default();
+    directory
+        .permissions(listener, user, client_id)
+        .is_some_and(|permissions| permissions.may_be_broker(peer))
+}
+
+/// Whether a client that calls itself a neighbour is one, and by what. Its user name is not just a claim if it
 /// `is_proven`, or is that of its certificate.
 pub(super) fn admit(
     hub: &Hub,
@@ -35,7 +74,7 @@ pub(super) fn admit(
     connect: &Connect<'_>,
     username: Option<&str>,
     is_proven: bool,
-) -> Result<(), Refusal> {
+) -> Result<Entitlement, Refusal> {
     let not_permitted = || Refusal::new(ReasonCode::NotAuthorized, Unwelcome::NotPermitted.why());
     let federation = hub.directory.federation().ok_or_else(not_permitted)?;
     if connect.version != Version::V5 {
@@ -47,10 +86,7 @@ pub(super) fn admit(
     let identity = meta.and_then(|meta| meta.identity());
     let listener = meta.map(|meta| meta.listener);
     let is_permitted = (identity.is_some() || is_proven && !has_secret)
-        && hub
-            .directory
-            .permissions(listener, username, connect.client_id)
-            .is_some_and(|permissions| permissions.may_be_broker(peer));
+        && may_be_broker(&hub.directory, listener, username, connect.client_id);
     let newcomer = Newcomer {
         peer,
         secret: has_secret.then(|| connect.password.unwrap_or_default()),
@@ -78,5 +114,8 @@ pub(super) fn admit(
         let why = "a broker of that name is connected with other credentials";
         return Err(Refusal::new(ReasonCode::NotAuthorized, why));
     }
-    Ok(())
+    Ok(match has_secret {
+        true => Entitlement::Secret,
+        false => Entitlement::Right,
+    })
 }

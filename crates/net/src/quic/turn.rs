@@ -217,7 +217,6 @@ impl Worker {
             credential: None,
             nonce,
             refuse: policy.refuse,
-            admits: policy.admits,
         };
         self.counters.opened(listener.index);
         self.quic_settle(state, key, shard, Box::new(meta), link, now);

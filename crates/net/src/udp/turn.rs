@@ -130,7 +130,6 @@ impl Worker {
             credential: None,
             nonce,
             refuse: policy.refuse,
-            admits: policy.admits,
         };
         self.counters.opened(listener.index);
         let conn = self.shard.open(meta, now);

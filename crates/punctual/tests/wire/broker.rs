@@ -36,7 +36,7 @@ pub(crate) struct Log(Arc<(Mutex<Vec<String>>, Condvar)>);
 struct Process {
     child: Child,
     /// Kept while the broker may re-read it.
-    _config: Option<NamedTempFile>,
+    config: Option<NamedTempFile>,
 }
 
 impl Broker {
@@ -95,6 +95,15 @@ impl Broker {
         let said = self.log.lines().len();
         self.signal(libc::SIGHUP);
         self.log.until(said, "configuration reloaded");
+    }
+
+    /// The same, with another configuration than [`Self::with_config`] has given it.
+    #[track_caller]
+    pub(crate) fn reload_with(&self, config: &str) {
+        let process = self.process.as_ref().expect("a broker of our own");
+        let file = process.config.as_ref().expect("a config of its own");
+        std::fs::write(file.path(), config).expect("write the config file");
+        self.reload();
     }
 
     /// What is done meanwhile the broker finds all at once.
@@ -223,10 +232,7 @@ fn spawn(config: Option<NamedTempFile>, listens: bool) -> Broker {
     let stderr = child.stderr.take().expect("its standard error is piped");
     let log = Log::default();
     let lines = follow(BufReader::new(stderr), log.clone());
-    let process = Process {
-        child,
-        _config: config,
-    };
+    let process = Process { child, config };
     let (mut tcp, mut ws) = (None, None);
     while tcp.is_none() || ws.is_none() && listens {
         let url = lines.recv_timeout(START).unwrap_or_else(|_| {

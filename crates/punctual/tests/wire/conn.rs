@@ -301,6 +301,18 @@ impl Conn {
         }
     }
 
+    /// The server ends the connection with that reason, after messages that may come before.
+    #[track_caller]
+    pub(crate) fn dismissed(&mut self, code: u8) {
+        loop {
+            match self.next_or_end() {
+                Some(Packet::Publish(_)) => {}
+                Some(Packet::Disconnect(reason)) if reason.code == code => return self.closed(),
+                other => self.fail(&format!("DISCONNECT with {code:02x}"), &other),
+            }
+        }
+    }
+
     /// The server's reaction to a bad CONNECT: a CONNACK with one of `codes`
     /// and the end; no codes: the end without a word.
     #[track_caller]

@@ -282,3 +282,51 @@ fn certificates_that_are_revoked_end_connections() {
     broker.reload();
     good.error(&[0x87]);
 }
+
+/// After a reload no broker is connected whose user may not be it any more, or whose listener is not for
+/// brokers; who knows the secret of the mesh needs no right.
+#[test]
+fn brokers_that_may_not_be_any_more_end() {
+    let files = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| files.path().join(name).display().to_string();
+    let write = |name: &str, text: &str| fs::write(path(name), text).expect("write a file");
+    let secret = "known to the brokers of this mesh only";
+    write("secret", secret);
+    write("passwd", &format!("wire:{SECRET}\nloud:{SECRET}\n"));
+    let config = |brokers: &str| {
+        format!(
+            "[mesh]\nenabled = true\nid = \"a\"\nsecret_file = {:?}\n\
+             [auth]\npassword_file = {:?}\nacl_file = {:?}\n\
+             [[listener]]\naddress = \"tcp://127.0.0.1:0\"\nbrokers = \"{brokers}\"\n",
+            path("secret"),
+            path("passwd"),
+            path("acl"),
+        )
+    };
+    write("acl", "user wire\nbroker b c\nuser loud\ntopic #\n");
+    let Some(broker) = Broker::with_config(&config("allow")) else {
+        return;
+    };
+    let connect = |name: &str, user: &str, password: &str| {
+        let connect = Connect::new(V5, name).user(user).password(password);
+        Conn::connect_to(&broker, &connect).0
+    };
+    let mut b = connect("$mesh/b", "wire", "secret");
+    let mut c = connect("$mesh/c", "wire", "secret");
+    let mut d = connect("$mesh/d", "$mesh", secret);
+    let mut client = connect(&unique("c"), "loud", "secret");
+    write("acl", "user wire\nbroker c\nuser loud\ntopic #\n");
+    broker.reload();
+    b.dismissed(0x87);
+    client.ping();
+    broker.reload_with(&config("deny"));
+    c.dismissed(0x87);
+    d.dismissed(0x87);
+    client.ping();
+    broker.reload_with(&config("only"));
+    client.dismissed(0x87);
+    let mut c = connect("$mesh/c", "wire", "secret");
+    write("acl", "user wire\nbroker b\n");
+    broker.reload();
+    c.dismissed(0x87);
+}
