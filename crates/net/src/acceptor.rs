@@ -11,7 +11,7 @@ use std::time::Duration;
 use mio::net::TcpListener;
 use mio::{Events, Poll, Token};
 use punctual_broker::lock::read;
-use punctual_broker::{Admits, ConnMeta, Nanos};
+use punctual_broker::{Admits, ConnMeta, Credential, Nanos};
 
 use crate::Counters;
 use crate::anonymous::Anonymous;
@@ -39,6 +39,11 @@ pub struct ListenerPolicy {
     pub identity: Identity,
     /// Which clients without user name are let in.
     pub anonymous: Anonymous,
+    /// Whether who names a user has to show its password: otherwise the name is a claim, and clients
+    /// are let in as those without one.
+    pub checks_passwords: bool,
+    /// What all have that are let in and prove nothing. One for the sockets of a listener.
+    pub unproven: Arc<Credential>,
     /// Whether messages whose requirement is rejected are refused; `None`: as
     /// the broker's configuration says.
     pub refuse: Option<bool>,
@@ -46,6 +51,19 @@ pub struct ListenerPolicy {
     pub admits: Admits,
     /// Connections of this listener at the same time; others are closed.
     pub max_connections: usize,
+}
+
+impl ListenerPolicy {
+    /// Takes over from `old`. Who has proven nothing stays if as many of such are let in now;
+    /// otherwise all of them have to connect again.
+    pub(crate) fn succeed(&mut self, old: &Self) {
+        let lets_in_fewer = self.anonymous < old.anonymous;
+        if lets_in_fewer || self.checks_passwords && !old.checks_passwords {
+            old.unproven.revoke();
+        } else {
+            self.unproven = old.unproven.clone();
+        }
+    }
 }
 
 /// Bounds on accepting. Replaced on reload.
@@ -214,6 +232,7 @@ impl Acceptor {
                 && policy.anonymous.lets_in(peer.ip(), ClientAddress::Socket),
             identity: None,
             credential: None,
+            unproven: Some(policy.unproven.clone()),
             nonce,
             refuse: policy.refuse,
         };

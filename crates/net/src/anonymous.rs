@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use crate::layer::ClientAddress;
 
-/// Which clients without a user name a listener lets in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// Which clients without a user name a listener lets in; a greater one lets in more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Anonymous {
     /// None.
     #[default]

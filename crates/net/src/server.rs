@@ -548,14 +548,16 @@ impl Server {
     }
 
     /// Replaces how new connections of the listeners are treated; in the order
-    /// of [`Self::addresses`], as many. Certificates that are not let in any more are revoked. That,
-    /// and whether brokers and clients are let in, takes effect for those that are connected with
+    /// of [`Self::addresses`], as many. Certificates that are not let in any more are revoked, and
+    /// so is what clients have that prove nothing where fewer of them are let in. That, and whether
+    /// brokers and clients are let in, takes effect for those that are connected with
     /// [`Self::set_access`].
     pub fn set_policies(&self, policies: Vec<ListenerPolicy>, accept: AcceptPolicy) {
         self.directory
             .set_admits(policies.iter().map(|policy| policy.admits).collect());
         let mut current = write(&self.shared.policies);
-        for (current, policy) in current.iter_mut().zip(policies) {
+        for (current, mut policy) in current.iter_mut().zip(policies) {
+            policy.succeed(current);
             *current = Arc::new(policy);
         }
         drop(current);
@@ -633,6 +635,7 @@ impl Handle {
             allow_anonymous: true,
             identity: None,
             credential: None,
+            unproven: None,
             nonce: [0; 16],
             refuse: None,
         };

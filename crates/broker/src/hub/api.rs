@@ -63,6 +63,9 @@ pub struct ConnMeta {
     pub identity: Option<Arc<str>>,
     /// That certificate, or another one that the peer had to have.
     pub credential: Option<Arc<Credential>>,
+    /// What clients have that this listener lets in although they prove nothing: revoked once it does
+    /// so no more.
+    pub unproven: Option<Arc<Credential>>,
     /// Unpredictable; the client identifier is made of it if none is given.
     pub nonce: [u8; 16],
     /// Whether messages whose requirement is rejected are refused; `None`: as

@@ -12,8 +12,8 @@ pub(crate) struct Origin {
     ends: Ends,
     /// Most connections have none: this takes a word.
     certified: Option<Box<Certified>>,
-    /// A password.
-    password: Option<Arc<Credential>>,
+    /// A password. Until the client has proven something, that of clients that prove nothing.
+    proof: Option<Arc<Credential>>,
     pub(crate) nonce: [u8; 16],
     pub(crate) listener: u16,
     pub(crate) allow_anonymous: bool,
@@ -93,15 +93,16 @@ impl Origin {
         self.certified = Certified::new(identity, credential);
     }
 
-    /// The client has proven who it is by that, too.
-    pub(crate) fn prove(&mut self, password: Arc<Credential>) {
-        self.password = Some(password);
+    /// The client has proven who it is by that, too, if it can be revoked.
+    pub(crate) fn prove(&mut self, password: Option<Arc<Credential>>) {
+        self.proof = password;
     }
 
-    /// Whether something by which the client has proven who it is does so no more.
+    /// Whether something by which the client has proven who it is does so no more, or clients that prove
+    /// nothing are not let in any more and this is one.
     pub(crate) fn is_revoked(&self) -> bool {
         let certificate = self.certified.iter().flat_map(|it| &it.credential);
-        let mut all = certificate.chain(&self.password);
+        let mut all = certificate.chain(&self.proof);
         all.any(|credential| credential.is_revoked())
     }
 
@@ -116,7 +117,7 @@ impl From<ConnMeta> for Origin {
         Self {
             ends: Ends::new(meta.peer, meta.local),
             certified: Certified::new(meta.identity, meta.credential),
-            password: None,
+            proof: meta.unproven,
             nonce: meta.nonce,
             listener: meta.listener,
             allow_anonymous: meta.allow_anonymous,
@@ -140,6 +141,7 @@ impl From<Origin> for ConnMeta {
             allow_anonymous: origin.allow_anonymous,
             identity,
             credential,
+            unproven: origin.proof,
             nonce: origin.nonce,
             refuse: origin.refuse,
         }

@@ -270,7 +270,9 @@ impl Shard {
             AuthAnswer::Accept {
                 data, credential, ..
             } => {
-                prove(hub, id, credential);
+                if credential.is_some() {
+                    prove(hub, id, credential);
+                }
                 (ReasonCode::Success, data.unwrap_or_default())
             }
             AuthAnswer::Deny { .. } => {
@@ -702,6 +704,7 @@ fn authentication(
         .map_err(|why| Refusal::new(ReasonCode::NotAuthorized, why))?;
     if neighbour::presents_secret(connect) {
         // It is looked at where a neighbour is let in.
+        conn.meta.prove(None);
         return Ok(None);
     }
     if let Some(method) = connect.properties.text(PropertyId::AuthenticationMethod) {
@@ -718,6 +721,7 @@ fn authentication(
         return Ok(Some(request(conn, Some((method.into(), data.into())))));
     }
     if conn.meta.identity().is_some() {
+        conn.meta.prove(None);
         return Ok(None);
     }
     if config.checks_passwords(conn.meta.listener)
@@ -736,7 +740,7 @@ fn authentication(
 
 /// The client of a connection has authenticated with that credential, if it can be revoked.
 fn prove(hub: &mut Hub, id: ConnId, credential: Option<Arc<Credential>>) {
-    if let (Some(conn), Some(credential)) = (hub.conn(id), credential) {
+    if let Some(conn) = hub.conn(id) {
         conn.meta.prove(credential);
     }
 }

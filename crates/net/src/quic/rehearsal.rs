@@ -57,6 +57,8 @@ impl Rehearsal {
             },
             identity: Identity::None,
             anonymous: Anonymous::Local,
+            checks_passwords: false,
+            unproven: Arc::default(),
             refuse: None,
             admits: Admits::default(),
             max_connections: usize::MAX,

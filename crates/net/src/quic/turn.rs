@@ -215,6 +215,7 @@ impl Worker {
             allow_anonymous: policy.anonymous.lets_in(peer.ip(), ClientAddress::Socket),
             identity: None,
             credential: None,
+            unproven: Some(policy.unproven.clone()),
             nonce,
             refuse: policy.refuse,
         };

@@ -128,6 +128,7 @@ impl Worker {
                 .lets_in(path.remote.ip(), ClientAddress::Socket),
             identity: None,
             credential: None,
+            unproven: Some(policy.unproven.clone()),
             nonce,
             refuse: policy.refuse,
         };

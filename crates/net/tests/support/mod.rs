@@ -16,6 +16,8 @@ pub(crate) fn options(udp: UdpOptions) -> ServerOptions {
             layer: LayerConfig::default(),
             identity: Identity::None,
             anonymous: Anonymous::Local,
+            checks_passwords: false,
+            unproven: std::sync::Arc::default(),
             refuse: None,
             admits: punctual_broker::Admits::All,
             max_connections: usize::MAX,

@@ -26,6 +26,8 @@ fn server() -> Server {
                 layer: LayerConfig::default(),
                 identity: Identity::None,
                 anonymous: Anonymous::Local,
+                checks_passwords: false,
+                unproven: Arc::default(),
                 refuse: None,
                 admits: punctual_broker::Admits::All,
                 max_connections: usize::MAX,

@@ -362,6 +362,8 @@ pub(crate) fn policy(listener: &Listener, config: &Config) -> Result<ListenerPol
             Identity::None
         },
         anonymous,
+        checks_passwords: listener.files(&config.auth).password_file.is_some(),
+        unproven: Arc::default(),
         refuse: listener.refuses(),
         admits: match listener.brokers {
             Brokers::Allow => Admits::All,

@@ -330,3 +330,54 @@ fn brokers_that_may_not_be_any_more_end() {
     broker.reload();
     c.dismissed(0x87);
 }
+
+/// After a reload nobody is connected who has proven nothing where that does not do any more: clients
+/// without a user name, and those that just named one before there were passwords.
+#[test]
+fn who_has_proven_nothing_ends_where_passwords_begin() {
+    let files = tempfile::tempdir().expect("a directory");
+    let passwd = files.path().join("passwd");
+    fs::write(&passwd, format!("wire:{SECRET}\n")).expect("write the password file");
+    let listener = "[[listener]]\naddress = \"tcp://127.0.0.1:0\"\n";
+    let checked = format!("password_file = {:?}\n", passwd.display().to_string());
+    let config = |lines: &str| format!("{listener}{lines}");
+    let open = config("allow_anonymous = true\n");
+    let [some, none] = ["true", "false"].map(|let_in| {
+        let lines = format!("{checked}allow_anonymous = {let_in}\n");
+        config(&lines)
+    });
+    for (before, then, nobody_stays) in [
+        (&open, &none, true),
+        (&open, &some, true),
+        (&some, &none, true),
+        (&open, &open, false),
+    ] {
+        let Some(broker) = Broker::with_config(before) else {
+            return;
+        };
+        let mut connects = [V311, V5]
+            .map(|level| Connect::new(level, unique("c")))
+            .to_vec();
+        if before == &open {
+            connects.push(Connect::new(V5, unique("c")).user("wire"));
+        }
+        let mut conns: Vec<Conn> = connects
+            .iter()
+            .map(|connect| Conn::connect_to(&broker, connect).0)
+            .collect();
+        broker.reload_with(then);
+        for conn in &mut conns {
+            match nobody_stays {
+                true => drop(conn.error(&[0x87])),
+                false => conn.ping(),
+            }
+        }
+        if then == &open {
+            continue;
+        }
+        // Who has proven something stays whatever becomes of those.
+        let (mut proven, _) = Conn::connect_to(&broker, &as_user(V5, "wire"));
+        broker.reload_with(&none);
+        proven.ping();
+    }
+}
