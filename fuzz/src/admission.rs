@@ -45,6 +45,7 @@ fn ask(manager: &mut Manager, session: u64, line: &str) {
         id: id.into(),
         session,
         user: None,
+        is_proven: false,
         address: None,
         transport: Transport::Tcp,
     };

@@ -66,6 +66,8 @@ pub struct Asker {
     pub session: u64,
     /// User name.
     pub username: Option<Arc<str>>,
+    /// Whether that is more than a claim.
+    pub is_proven: bool,
     /// Peer, while connected and if it has an address.
     pub peer: Option<SocketAddr>,
     /// Address of the broker that it has connected to, while connected and if

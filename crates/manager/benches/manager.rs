@@ -21,6 +21,7 @@ fn client(id: &str, host: u32) -> Client {
         id: id.into(),
         session: 1,
         user: None,
+        is_proven: false,
         address: Some(Ipv4Addr::from(0x0a00_0000 + host).into()),
         transport: Default::default(),
     }

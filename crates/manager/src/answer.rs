@@ -67,6 +67,7 @@ impl Client {
             id: asker.client_id.clone(),
             session: asker.session,
             user: asker.username.clone(),
+            is_proven: asker.is_proven,
             address: asker.peer.as_ref().map(SocketAddr::ip),
             transport,
         }

@@ -21,6 +21,7 @@ mod gate;
 mod levels;
 mod manager;
 mod map;
+mod owner;
 mod place;
 mod settings;
 #[cfg(test)]

@@ -21,6 +21,7 @@ use crate::demand::{Demand, Sizes};
 use crate::gate::{Gate, Refused};
 use crate::levels::{Levels, plain};
 use crate::map::Map;
+use crate::owner::Owner;
 use crate::settings::Settings;
 use draft::Draft;
 pub use state::{SavedClient, SavedFlow, SavedSubscription, State, StateError};
@@ -41,6 +42,8 @@ pub struct Client {
     pub session: u64,
     /// User name.
     pub user: Option<Arc<str>>,
+    /// Whether that is more than a claim.
+    pub is_proven: bool,
     /// Address that it connects from.
     pub address: Option<IpAddr>,
     /// What carries its packets.
@@ -92,7 +95,7 @@ impl Quota {
     };
 
     /// Whether `name` may have that many flows with that many bits per second.
-    pub(crate) fn check(&self, name: &str, flows: u64, bandwidth: u64) -> Result<(), String> {
+    pub(crate) fn check(&self, name: Owner<'_>, flows: u64, bandwidth: u64) -> Result<(), String> {
         if let Some(most) = self.max_flows.filter(|most| flows > u64::from(*most)) {
             return Err(format!(
                 "{name} may have {most} flows and has as many (max-flows)"
@@ -268,7 +271,7 @@ struct Need {
 /// Whether these needs of one user are within its share of the time of a thread, in per cent: in the
 /// long run, and within the window of each for those that are as urgent. The second keeps room for
 /// short deadlines of others: flows that seldom send delay them all the same if they send together.
-fn check_share(user: &str, needs: &mut [Need], share: u64) -> Result<(), String> {
+fn check_share(user: Owner<'_>, needs: &mut [Need], share: u64) -> Result<(), String> {
     // Millionths of the time.
     let load = needs.iter().fold(0, |sum: u64, need| {
         sum.saturating_add(need.cost_ns.saturating_mul(1_000_000) / need.period_ns)
@@ -990,13 +993,18 @@ impl Manager {
             ..quota
         };
         let owner = |client: &str| {
-            let known = self.clients.get(client)?;
-            Some(known.client.user.clone().unwrap_or_else(|| client.into()))
+            let client = &self.clients.get(client)?.client;
+            Some(match has_share {
+                true => Owner::of(client),
+                false => Owner::named(client),
+            })
         };
-        let own = owner(&asking.client);
+        let Some(own) = owner(&asking.client) else {
+            return Ok(());
+        };
         let mut needs = vec![need];
         for (other, record) in &self.flows {
-            if *other != asking.id && owner(&record.client) == own {
+            if *other != asking.id && owner(&record.client) == Some(own) {
                 let receivers = record.receivers.len() + record.local.len();
                 needs.push(Need {
                     bandwidth: record.bandwidth,
@@ -1004,14 +1012,13 @@ impl Manager {
                 });
             }
         }
-        let name = own.unwrap_or_default();
         let bandwidth = needs
             .iter()
             .fold(0, |sum: u64, need| sum.saturating_add(need.bandwidth));
-        quota.check(&name, needs.len() as u64, bandwidth)?;
+        quota.check(own, needs.len() as u64, bandwidth)?;
         let share = u64::from(self.settings.max_user_load);
         if has_share && share < 100 {
-            check_share(&name, &mut needs, share)?;
+            check_share(own, &mut needs, share)?;
         }
         Ok(())
     }

@@ -23,8 +23,17 @@ fn client(id: &str, session: u64) -> Client {
         id: id.into(),
         session,
         user: None,
+        is_proven: false,
         address: None,
         transport: Transport::Tcp,
+    }
+}
+
+/// One at an address of its own.
+fn elsewhere(id: &str, session: u64) -> Client {
+    Client {
+        address: Some([10, 0, 0, 1].into()),
+        ..client(id, session)
     }
 }
 
@@ -414,6 +423,7 @@ fn users_have_quotas() {
     let mut manager = Manager::new(settings()).unwrap();
     let of = |id: &str, user: &str| Client {
         user: Some(user.into()),
+        is_proven: true,
         ..client(id, 1)
     };
     let ask = |manager: &mut Manager, id: &str, user: &str, quota| {
@@ -459,7 +469,7 @@ fn nobody_has_all_of_the_processor() {
     assert!(why.contains("admission.max_user_load"), "{why}");
     let hoarded = manager.len();
     let other = manager.publish(
-        &client("p", 2),
+        &elsewhere("p", 2),
         publication("t", "deadline=9ms, period=1ms"),
     );
     assert_eq!(status(&other), Status::Admitted);
@@ -478,6 +488,46 @@ fn nobody_has_all_of_the_processor() {
     let back = manager.publish(&hog, publication("f/0", "deadline=9ms, period=1ms"));
     assert_eq!(status(&back), Status::Admitted);
     check(&manager);
+}
+
+/// Neither more client identifiers nor user names that are just claimed give anybody more.
+#[test]
+fn whoever_proves_nothing_has_the_share_of_its_address() {
+    let at = |n: usize, user: Option<&str>, address: &str| Client {
+        user: user.map(Into::into),
+        address: address.parse().ok(),
+        ..client(&format!("c{n}"), 1)
+    };
+    let ask = |manager: &mut Manager, client: &Client| {
+        let asked = publication("t", "deadline=9ms, period=1ms");
+        manager.publish(client, asked)
+    };
+    for (addresses, words) in [
+        (["10.0.0.5", "::ffff:10.0.0.5"], "at 10.0.0.5"),
+        (["2001:db8::1", "2001:db8::2"], "in 2001:db8::/64"),
+        (["127.0.0.1", "none"], "on this machine"),
+    ] {
+        let mut manager = Manager::new(settings()).unwrap();
+        let names = (0..1000).map(|n| format!("user{n}"));
+        let refused = names.enumerate().find_map(|(n, name)| {
+            let user = (n % 3 == 0).then_some(name.as_str());
+            let decision = ask(&mut manager, &at(n, user, addresses[n % 2]));
+            (status(&decision) != Status::Admitted).then_some(decision.answer.reason)
+        });
+        let why = refused.flatten().unwrap();
+        let said = format!("clients without a proven user name {words} may use");
+        assert!(why.contains(&said), "{why}");
+        // Others have theirs: elsewhere, and who has proven who it is.
+        let proven = Client {
+            is_proven: true,
+            ..at(2001, Some("user0"), addresses[0])
+        };
+        for other in [at(2000, None, "10.0.0.6"), proven] {
+            let decision = ask(&mut manager, &other);
+            assert_eq!(status(&decision), Status::Admitted);
+        }
+        check(&manager);
+    }
 }
 
 /// Flows that seldom send need little of the processor in the long run. Sent together, they delay what
@@ -505,7 +555,7 @@ fn nobody_has_all_of_the_time_before_a_short_deadline() {
         // What is less urgent has room beside them, and so have others.
         for (who, asked) in [
             (&hog, "deadline=1s, period=1s"),
-            (&client("p", 2), "deadline=5ms, period=10ms"),
+            (&elsewhere("p", 2), "deadline=5ms, period=10ms"),
         ] {
             let decision = manager.publish(who, publication("t", asked));
             assert_eq!(
@@ -733,6 +783,7 @@ fn asker(id: &str, session: u64) -> punctual_broker::Asker {
         client_id: id.into(),
         session,
         username: None,
+        is_proven: false,
         peer: None,
         local: None,
         listener: None,

@@ -474,6 +474,7 @@ impl Proxy {
             client_id: client_id.clone(),
             session: session.number,
             username: session.username,
+            is_proven: false,
             peer: None,
             local: None,
             listener: None,

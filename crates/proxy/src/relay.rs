@@ -207,6 +207,8 @@ impl Relay {
             client_id: peer.client_id.clone(),
             session: peer.session,
             username: peer.username.clone(),
+            // Only the broker knows.
+            is_proven: false,
             peer: self.address,
             local: self.local,
             listener: Some(self.listener),

@@ -60,6 +60,7 @@ const BROKER: Peer = Peer {
          max_retained_messages = 2000000\n\
          [admission]\n\
          enabled = true\n\
+         max_user_load = 100\n\
          [server]\n\
          http = \"127.0.0.1:{port5}\"\n\
          sys_interval = \"off\"\n\

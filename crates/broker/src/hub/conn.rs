@@ -7,12 +7,12 @@ use punctual_codec::{Ack, PacketType, ReasonCode, Version};
 
 use super::aliases::{Alias, Aliases};
 use super::{ConnId, Origin};
-use crate::Nanos;
 use crate::access::{Permissions, may_publish, may_receive};
 use crate::admission::SubscriptionDecision;
 use crate::author::Author;
 use crate::egress::{Class, Egress, Encoding, Pool};
 use crate::journal::{Durability, HeldAnswers};
+use crate::{Config, Nanos};
 use punctual_model::Requirements;
 
 use crate::urgency::UrgencyRights;
@@ -238,6 +238,13 @@ impl Conn {
             Some(extra) => std::mem::take(&mut extra.waiters),
             None => Vec::new(),
         }
+    }
+
+    /// Whether the user name of its client, if it has one, is more than a claim.
+    pub(crate) fn is_proven(&self, config: &Config) -> bool {
+        self.meta.identity().is_some()
+            || self.auth_method().is_some()
+            || config.checks_passwords(self.meta.listener)
     }
 
     pub(crate) fn auth_method(&self) -> Option<&str> {

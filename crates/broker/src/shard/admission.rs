@@ -251,6 +251,8 @@ impl Hub {
             client_id: session.handle.client_id.clone(),
             session: session.handle.number,
             username: session.username.clone(),
+            is_proven: session.username.is_some()
+                && conn.is_some_and(|conn| conn.is_proven(&self.config)),
             peer: conn.and_then(|conn| conn.meta.peer()),
             local: conn.and_then(|conn| conn.meta.local()),
             listener: conn.map(|conn| conn.meta.listener),

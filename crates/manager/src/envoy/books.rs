@@ -9,6 +9,7 @@ use punctual_model::srt::Peer;
 use super::row::{bandwidth, grant_of};
 use super::{Ends, Envoy, Known, Record, Service};
 use crate::manager::{Client, FlowView, Quota, ReceiverView, Room};
+use crate::owner::Owner;
 
 impl Envoy {
     /// Notes who and where a client is. False if a newer session has its
@@ -142,19 +143,18 @@ impl Envoy {
         if asking.quota == Quota::default() {
             return Ok(());
         }
-        let owner = |client: &str| {
-            let known = self.clients.get(client)?;
-            Some(known.client.user.clone().unwrap_or_else(|| client.into()))
+        let owner = |client: &str| Some(Owner::named(&self.clients.get(client)?.client));
+        let Some(name) = owner(&asking.client) else {
+            return Ok(());
         };
-        let name = owner(&asking.client);
         let (mut flows, mut sum) = (1_u64, own);
         for (other, record) in &self.flows {
-            if **other != *id && owner(&record.client) == name {
+            if **other != *id && owner(&record.client) == Some(name) {
                 flows += 1;
                 sum = sum.saturating_add(record.bandwidth());
             }
         }
-        asking.quota.check(&name.unwrap_or_default(), flows, sum)
+        asking.quota.check(name, flows, sum)
     }
 
     /// The flows that are admitted, after the name `after`, sorted by name.

@@ -60,6 +60,7 @@ fn client(id: &str, session: u64) -> Client {
         id: id.into(),
         session,
         user: None,
+        is_proven: false,
         address: None,
         transport: Transport::Tcp,
     }

@@ -31,6 +31,9 @@ pub struct SavedClient {
     /// User name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
+    /// Whether that is more than a claim.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_proven: bool,
     /// Address it connected from last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<IpAddr>,
@@ -148,6 +151,7 @@ impl Manager {
         let known = self.clients.get(id)?;
         let Client {
             user,
+            is_proven,
             address,
             transport,
             ..
@@ -156,6 +160,7 @@ impl Manager {
         let saved = SavedClient {
             id: id.to_owned(),
             user: user.as_deref().map(str::to_owned),
+            is_proven: *is_proven,
             address: *address,
             transport: name(*transport).into(),
             flows: flows
@@ -190,6 +195,7 @@ impl Manager {
             id: saved.id.as_str().into(),
             session: 0,
             user: saved.user.as_deref().map(Arc::from),
+            is_proven: saved.is_proven,
             address: saved.address,
             transport: transport(&saved.transport),
         };

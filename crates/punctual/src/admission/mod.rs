@@ -615,6 +615,7 @@ mod tests {
             client_id: client.into(),
             session: 1,
             username: None,
+            is_proven: false,
             peer: Some(([10, 0, 0, 1], 1).into()),
             local: None,
             listener: None,

@@ -803,12 +803,12 @@ section! {
         max_flows: u32 = 10_000, in 1 => 1_000_000, since "0.3", Restart;
         /// Largest number of flows of one session, admitted or not.
         max_flows_per_session: u32 = 1_000, in 1 => 1_000_000, since "0.3", Restart;
-        /// Largest number of admitted flows of all clients of one user, or of one client
-        /// without user name. max-flows in an rt line of the ACL file comes before it.
+        /// Largest number of admitted flows of all clients of one user, or of all without
+        /// a proven user name at one address. max-flows in an rt line of the ACL file comes before it.
         max_flows_per_user: u32 = 1_000, in 1 => 1_000_000, since "0.1", Restart;
         /// Per cent of the time of a thread that admitted flows of all clients of one
-        /// user, or of one client without user name, may need, so that nobody has all
-        /// of it: in the long run, and within the deadline of each flow (or a shorter one
+        /// user, or of all without a proven user name at one address, may need, so that
+        /// nobody has all of it: in the long run, and within the deadline of each flow (or a shorter one
         /// that its rt-priority is meant for) for those that are as urgent. With 100 there
         /// is no such limit. A user with max-flows or max-bandwidth in an rt line of the
         /// ACL file has what that says instead.

@@ -315,6 +315,7 @@ impl Wanted {
             id: self.client.as_str().into(),
             session: 0,
             user: self.user.as_deref().map(Arc::from),
+            is_proven: true,
             address: self.address,
             transport: Default::default(),
         }

@@ -490,6 +490,7 @@ impl Story {
                 .into(),
             session: 0,
             user: None,
+            is_proven: false,
             address: Some(address(self.rng.within(1..=6) as u8)),
             transport: Transport::Tcp,
         };

@@ -74,6 +74,8 @@ impl Plant {
                 switch_delay_ns: *rng.pick(&[0, 10_000, 50_000]),
             },
             service,
+            // Of many clients without a user name each host has a few.
+            max_user_load: 100,
             ..Settings::default()
         };
         let office = Office::open(settings, 1);
