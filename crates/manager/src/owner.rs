@@ -1,7 +1,9 @@
 //! Whose flows count together.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
+
+use punctual_model::source_address;
 
 use crate::Client;
 
@@ -11,9 +13,9 @@ use crate::Client;
 pub(crate) enum Owner<'a> {
     /// A user.
     User(&'a str),
-    /// All without a proven user name on the machine of the broker, or that have no address.
+    /// All clients without a proven user name on the machine of the broker, or without an address.
     Machine,
-    /// All of them at an address. Of IPv6 it is the network (/64): a host has any address in that.
+    /// All clients without a proven user name at a [source address](source_address).
     Address(IpAddr),
 }
 
@@ -35,14 +37,11 @@ impl<'a> Owner<'a> {
     }
 
     fn at(address: Option<IpAddr>) -> Self {
-        match address.map(|address| address.to_canonical()) {
-            None => Self::Machine,
-            Some(address) if address.is_loopback() => Self::Machine,
-            Some(IpAddr::V6(address)) => {
-                let network = address.to_bits() & (u128::MAX << 64);
-                Self::Address(Ipv6Addr::from_bits(network).into())
+        match address {
+            Some(address) if !address.to_canonical().is_loopback() => {
+                Self::Address(source_address(address))
             }
-            Some(address) => Self::Address(address),
+            _ => Self::Machine,
         }
     }
 }

@@ -22,6 +22,7 @@ mod instant;
 pub mod network;
 mod policing;
 mod requirements;
+mod source;
 pub mod srt;
 mod time;
 mod units;
@@ -36,5 +37,6 @@ pub use policing::{Conformity, MessageSize, Meter};
 pub use requirements::{
     CLASSES_KEY, DELIVERY_KEY, Late, MAX_PRIORITY, Requirements, SEQUENCE_KEY, is_requirement_key,
 };
+pub use source::source_address;
 pub use time::Nanos;
 pub use units::{format_bandwidth, format_duration, parse_bandwidth, parse_duration};

@@ -81,11 +81,13 @@ impl Backoff {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
 
     fn source(n: u32) -> Source {
         // None of this machine.
-        Source::V6((u64::from(n) | 1 << 63).to_be_bytes())
+        Source::Address(Ipv4Addr::from_bits(10 << 24 | n).into())
     }
 
     #[test]
@@ -113,7 +115,7 @@ mod tests {
     #[test]
     fn clients_of_this_machine_never_wait() {
         let mut backoff = Backoff::default();
-        let local = Source::V4([127, 0, 0, 1]);
+        let local = Source::Address(Ipv4Addr::LOCALHOST.into());
         let now = Nanos::from_secs(100);
         (0..100).for_each(|_| backoff.failed(local, now));
         assert!(!backoff.holds(local, now));

@@ -23,6 +23,7 @@ use std::time::Duration;
 use punctual_broker::lock::{lock, read};
 use punctual_broker::{AuthAnswer, AuthRequest, ConnId, Nanos};
 use punctual_codec::ReasonCode;
+use punctual_model::source_address;
 
 use crate::mailbox::{Mail, Mailbox};
 use crate::realtime;
@@ -36,26 +37,20 @@ const ASKED: usize = 1024;
 /// Who checks passwords now.
 pub(crate) type Authenticators = Arc<RwLock<Option<Arc<dyn Authenticator>>>>;
 
-/// Where clients come from, as far as they share what there is: an IPv4 address, or a network of
-/// IPv6, of which one client may have as many addresses as it likes.
+/// Where clients come from, as far as they share the checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Source {
     /// No address.
     Unknown,
-    V4([u8; 4]),
-    V6([u8; 8]),
+    /// A [source address](source_address).
+    Address(IpAddr),
 }
 
 impl Source {
     fn of(peer: Option<SocketAddr>) -> Self {
-        match peer.map(|peer| peer.ip().to_canonical()) {
-            None => Self::Unknown,
-            Some(IpAddr::V4(ip)) => Self::V4(ip.octets()),
-            Some(IpAddr::V6(ip)) => {
-                let [a, b, c, d, e, f, g, h, ..] = ip.octets();
-                Self::V6([a, b, c, d, e, f, g, h])
-            }
-        }
+        peer.map_or(Self::Unknown, |peer| {
+            Self::Address(source_address(peer.ip()))
+        })
     }
 
     /// Whether it is this machine (127.0.0.0/8, and the network of ::1): all its clients share it, and
@@ -63,8 +58,8 @@ impl Source {
     fn is_local(self) -> bool {
         match self {
             Self::Unknown => false,
-            Self::V4(ip) => ip[0] == 127,
-            Self::V6(network) => network == [0; 8],
+            Self::Address(IpAddr::V4(address)) => address.is_loopback(),
+            Self::Address(IpAddr::V6(network)) => network.is_unspecified(),
         }
     }
 }

@@ -163,13 +163,15 @@ impl<T> Queue<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv6Addr;
+
     use super::*;
     use proptest::prelude::*;
 
     const NOW: Nanos = Nanos::from_secs(100);
 
     fn source(n: u8) -> Source {
-        Source::V4([10, 0, 0, n])
+        Source::Address([10, 0, 0, n].into())
     }
 
     fn push(queue: &mut Queue<(u8, usize)>, of: u8, n: usize) -> Vec<(u8, usize)> {
@@ -209,7 +211,7 @@ mod tests {
         // Where all have one, the new one is refused.
         let mut queue = Queue::default();
         for n in 0..WAITING {
-            let of = Source::V6((n as u64).to_be_bytes());
+            let of = Source::Address(Ipv6Addr::from_bits((n as u128) << 64).into());
             assert!(queue.push(of, n, 1, |_| false, NOW).is_empty());
         }
         assert_eq!(queue.push(Source::Unknown, 7, 1, |_| false, NOW), [7]);

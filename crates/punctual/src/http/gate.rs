@@ -28,6 +28,7 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use punctual_auth::{HttpRole, TokenFile};
+use punctual_model::source_address;
 use tokio::sync::Semaphore;
 
 use self::failures::{Failures, Suspect};
@@ -59,7 +60,7 @@ pub(super) enum Peer {
 /// Peers that are treated as one where something is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Source {
-    /// A host; of an IPv6 address the network, as a host can have all of its addresses.
+    /// A host, by its [source address](source_address).
     Host(IpAddr),
     /// This machine: each of its programs can have every address of the loopback.
     Loopback,
@@ -71,14 +72,8 @@ impl Peer {
     pub(super) fn source(self) -> Source {
         match self {
             Self::Process(user) => Source::User(user),
-            Self::Host(address) => match address.to_canonical() {
-                address if address.is_loopback() => Source::Loopback,
-                IpAddr::V6(address) => {
-                    let network = u128::from(address) & !u128::from(u64::MAX);
-                    Source::Host(Ipv6Addr::from(network).into())
-                }
-                address => Source::Host(address),
-            },
+            Self::Host(_) if self.is_local() => Source::Loopback,
+            Self::Host(address) => Source::Host(source_address(address)),
         }
     }
 
@@ -130,9 +125,9 @@ struct Book {
 /// Decides who may do what.
 pub(crate) struct Gate {
     /// Whether a role is asked for at all.
-    is_closed: bool,
+    asks_role: bool,
     /// Whether open routes are there for everybody.
-    is_open: bool,
+    has_open_routes: bool,
     /// Who may do everything at a Unix socket, beside root.
     own_user: u32,
     token_file: Option<PathBuf>,
@@ -187,17 +182,17 @@ impl Gate {
     /// Reads the files, and makes the one of the tokens if there is none.
     pub(crate) fn new(options: GateOptions<'_>) -> Result<Arc<Self>, Failure> {
         let address = options.address;
-        let is_closed = options.auth == HttpAuth::Required;
-        if !is_closed && !address.is_local() {
+        let asks_role = options.auth == HttpAuth::Required;
+        if !asks_role && !address.is_local() {
             return Err(format!(
                 "{address} can be reached from other machines and asks for no credentials; have it on \
                  127.0.0.1 or a Unix socket, or with authentication"
             )
             .into());
         }
-        let mut token_file = options.token_file.filter(|_| is_closed);
+        let mut token_file = options.token_file.filter(|_| asks_role);
         let mut tokens = TokenFile::default();
-        if !is_closed {
+        if !asks_role {
             tracing::warn!(
                 "{}: every user of this machine may do everything there (server.http_auth)",
                 address.url()
@@ -217,13 +212,13 @@ impl Gate {
                 address.url()
             );
         }
-        let users = match options.users.filter(|_| is_closed) {
+        let users = match options.users.filter(|_| asks_role) {
             Some(auth) => Users::load(auth)?,
             None => None,
         };
         Ok(Arc::new(Self {
-            is_closed,
-            is_open: match options.open {
+            asks_role,
+            has_open_routes: match options.open {
                 Auto::Fixed(open) => open,
                 Auto::Auto => address.is_local(),
             },
@@ -242,7 +237,7 @@ impl Gate {
 
     /// Reads users and tokens again. What is shown from now on is measured by them.
     pub(crate) fn reload(&self, auth: &Auth) -> Result<(), Failure> {
-        if !self.is_closed {
+        if !self.asks_role {
             return Ok(());
         }
         let users = Users::load(auth)?;
@@ -264,7 +259,7 @@ impl Gate {
         headers: &HeaderMap,
         peer: Peer,
     ) -> Result<Option<HttpRole>, Box<Response>> {
-        if !self.is_closed {
+        if !self.asks_role {
             return Ok(Some(HttpRole::Administer));
         }
         let Some(shown) = Credentials::of(headers) else {
@@ -356,11 +351,11 @@ impl Gate {
         let peer = peer.unwrap_or(Peer::Host(Ipv6Addr::UNSPECIFIED.into()));
         let identified = self.identify(&request.headers, peer).await;
         let role = match identified {
-            Err(_) if access == Access::Health && self.is_open => None,
+            Err(_) if access == Access::Health && self.has_open_routes => None,
             identified => identified?,
         };
         let needed = match access {
-            Access::Health | Access::Open if self.is_open => return Ok(Caller(role)),
+            Access::Health | Access::Open if self.has_open_routes => return Ok(Caller(role)),
             Access::Health | Access::Open => HttpRole::Read,
             Access::Role(needed) => needed,
         };
