@@ -57,10 +57,8 @@ struct Section {
 }
 
 /// Which broker of a mesh a client may be.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 enum BrokerName {
-    /// The one that is called as the user is.
-    OfUser,
     /// Any.
     Any,
     /// This one.
@@ -113,9 +111,7 @@ impl Acl {
             None => Some(&self.anonymous),
             Some(user) => self.users.get(user),
         };
-        let is_broker = own.is_some_and(|own| own.brokers.contains(&BrokerName::OfUser));
         ClientAcl(Some(Arc::new(Rights {
-            broker: user.filter(|_| is_broker).map(Box::from),
             own: own.cloned().unwrap_or_default(),
             patterns: self.patterns_for(user, client_id).unwrap_or_default(),
         })))
@@ -157,8 +153,6 @@ pub struct ClientAcl(Option<Arc<Rights>>);
 struct Rights {
     own: Arc<Section>,
     patterns: Rules,
-    /// The user's name, where a `broker` line says that this is the broker's.
-    broker: Option<Box<str>>,
 }
 
 impl ClientAcl {
@@ -220,11 +214,8 @@ impl ClientAcl {
     /// Whether the client may be the broker of the mesh that is called so, which forwards everything:
     /// a `broker` line. Without an ACL file nobody may.
     pub fn may_be_broker(&self, name: &str) -> bool {
-        let Some(rights) = &self.0 else {
-            return false;
-        };
-        rights.own.brokers.iter().any(|broker| match broker {
-            BrokerName::OfUser => rights.broker.as_deref() == Some(name),
+        let brokers = self.0.as_ref().map(|rights| &rights.own.brokers);
+        brokers.into_iter().flatten().any(|broker| match broker {
             BrokerName::Any => true,
             BrokerName::Named(known) => **known == *name,
         })

@@ -108,7 +108,11 @@ pub(crate) mod tests {
 
     /// Every topic of one to four levels over a small alphabet, for exhaustive comparisons.
     pub(crate) fn small_topics() -> Vec<String> {
-        let levels = ["", "a", "b", "$s"];
+        topics_over(&["", "a", "b", "$s"])
+    }
+
+    /// Every topic of one to four levels that have these names.
+    pub(crate) fn topics_over(levels: &[&str]) -> Vec<String> {
         let mut topics: Vec<String> = levels.iter().map(ToString::to_string).collect();
         let mut longest = topics.clone();
         for _ in 0..3 {

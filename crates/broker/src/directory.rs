@@ -556,19 +556,17 @@ impl Directory {
         federation.map(|it| (it.clock(), it.origin().get()))
     }
 
-    /// The highest version of a retained message that can be true, by this broker's clock.
-    pub(crate) fn latest_version(&self) -> u64 {
-        match self.federation() {
-            Some(federation) => version_at(latest_instant(federation.clock())),
-            None => u64::MAX,
-        }
+    /// The highest version of a retained message that can be true, by this broker's
+    /// [clock](Self::version_clock).
+    pub(crate) fn latest_version(clock: Option<(u64, u32)>) -> u64 {
+        clock.map_or(u64::MAX, |(micros, _)| version_at(latest_instant(micros)))
     }
 
     /// Gives no versions of retained messages any more that are in the future, because some in the
     /// store are, and says whether that is so. Topics that have one have nothing for as long as
     /// something is published there.
     pub fn lower_versions(&self) -> bool {
-        let latest = self.latest_version();
+        let latest = Self::latest_version(self.version_clock());
         self.retained_mut().lower_version(latest)
     }
 

@@ -521,7 +521,28 @@ impl Window {
     /// Takes an acknowledgement. Returns the step that the message waits for then, and the number of
     /// its entry in the store, 0 for none; `None` if no message with that identifier waits for
     /// anything on the current connection.
+    #[inline]
     pub(crate) fn acknowledge(
+        &mut self,
+        packet_id: u16,
+        ack: Acknowledgement,
+    ) -> Result<Option<(Step, u64)>, WrongAck> {
+        let usual = match ack {
+            Acknowledgement::PubAck => Step::Ack,
+            Acknowledgement::PubRec | Acknowledgement::Refusal => Step::Rec,
+            Acknowledgement::PubComp => Step::Comp,
+        };
+        if let Some(next) = usual.after(ack)
+            && let Some(entry) = self.advance(packet_id, usual, next)
+        {
+            return Ok(Some((next, entry)));
+        }
+        self.acknowledge_otherwise(packet_id, ack)
+    }
+
+    /// The same for a message that does not wait for the step that this acknowledgement usually ends.
+    #[cold]
+    fn acknowledge_otherwise(
         &mut self,
         packet_id: u16,
         ack: Acknowledgement,

@@ -87,11 +87,11 @@ impl Parser {
     }
 
     fn broker(&mut self, rest: &str) -> Result<(), FileError> {
-        if self.user.is_none() {
+        let Some(user) = &self.user else {
             let problem = "stands before the first user: anybody could be a broker";
             let remedy = "write it below user and the name of the broker's user";
             return Err(self.error("broker line", rest, problem, remedy));
-        }
+        };
         let mut names = Vec::new();
         for name in rest.split_ascii_whitespace() {
             let is_name = |c: char| !c.is_control() && !matches!(c, '/' | '+' | '#');
@@ -109,7 +109,7 @@ impl Parser {
             });
         }
         if names.is_empty() {
-            names.push(BrokerName::OfUser);
+            names.push(BrokerName::Named(user.clone()));
         }
         self.section().brokers.extend(names);
         Ok(())

@@ -159,7 +159,7 @@ impl Rules {
     }
 }
 
-/// What is left of a filter below a node.
+/// The levels of a filter that follow those a node stands for.
 #[derive(Debug, Clone, Copy)]
 enum Rest<'a> {
     /// Nothing.

@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::topic::tests::{any_filter, small_topics};
+use crate::topic::tests::{any_filter, small_topics, topics_over};
 
 fn acl(text: &str) -> Acl {
     Acl::parse(text).expect(text)
@@ -630,21 +630,6 @@ fn reference(rules: &[Rule], topic: &str, wanted: &str) -> Option<bool> {
         .then_some(true)
 }
 
-/// Every topic of one to four levels over names that rules have and one that they have not.
-fn topics_with_other_names() -> Vec<String> {
-    let levels = ["", "a", "b", "$s", "other"];
-    let mut topics: Vec<String> = levels.iter().map(ToString::to_string).collect();
-    let mut longest = topics.clone();
-    for _ in 0..3 {
-        longest = longest
-            .iter()
-            .flat_map(|head| levels.iter().map(move |level| format!("{head}/{level}")))
-            .collect();
-        topics.extend(longest.iter().cloned());
-    }
-    topics
-}
-
 proptest! {
     #[test]
     fn decisions_agree_with_a_list_of_rules(
@@ -670,7 +655,7 @@ proptest! {
             prop_assert_eq!(client.may_publish(&topic), expected("write"), "{} on {}", text, topic);
         }
         for filter in &filters {
-            let delivered = topics_with_other_names()
+            let delivered = topics_over(&["", "a", "b", "$s", "other"])
                 .into_iter()
                 .find(|topic| matches(filter, topic) && client.may_receive(topic));
             prop_assert_eq!(client.may_subscribe(filter), delivered.is_some(), "{} of {}", filter, text);

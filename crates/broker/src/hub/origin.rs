@@ -88,8 +88,7 @@ impl Origin {
 
     /// The client has proven who it is by that certificate.
     pub(crate) fn credit(&mut self, credential: Option<Arc<Credential>>) {
-        let certified = self.certified.take().map(|certified| *certified);
-        let Certified { identity, .. } = certified.unwrap_or_default();
+        let identity = self.certified.take().and_then(|it| it.identity);
         self.certified = Certified::new(identity, credential);
     }
 
@@ -129,11 +128,8 @@ impl From<ConnMeta> for Origin {
 impl From<Origin> for ConnMeta {
     fn from(origin: Origin) -> Self {
         let [peer, local] = origin.ends.get();
-        let certified = origin.certified.map(|certified| *certified);
-        let Certified {
-            identity,
-            credential,
-        } = certified.unwrap_or_default();
+        let certified = origin.certified.map(|it| (it.identity, it.credential));
+        let (identity, credential) = certified.unwrap_or_default();
         Self {
             peer,
             local,

@@ -367,6 +367,7 @@ impl Shard {
         };
         // One that this broker opened itself needs no right, and no answer.
         let (max_packet, dialled) = (conn.max_packet, conn.link);
+        let listener = conn.meta.listener;
         let mut properties = match v5 {
             true => wish.answer(connect, &config, &client_id, auth.as_ref()),
             false => PropertyBuf::new(),
@@ -385,7 +386,6 @@ impl Shard {
             .map(|will| make_will(&will, &config, &self.hub.directory.will_bytes))
             .transpose()?;
 
-        let listener = self.hub.conn(id).map_or(0, |conn| conn.meta.listener);
         let is_link = client_id.starts_with(LINK_PREFIX);
         let durability = match self.hub.journal {
             Some(_) => config.durability.of_listener(listener),
@@ -426,7 +426,6 @@ impl Shard {
             return Err(Refusal::new(trouble.reason(), trouble.why()));
         }
         let is_own = !is_link && !assigned;
-        let session = existing.and_then(|slot| self.hub.sessions.get(slot));
         let may_be_elsewhere = session
             .is_none_or(|it| it.elsewhere || !it.is_whole() || it.leaving.is_some())
             || self.hub.may_be_elsewhere_too(&client_id);

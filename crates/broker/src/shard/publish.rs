@@ -18,6 +18,7 @@ use super::shares::{self, Choice, Sharing, choose};
 use super::{Fail, Next, Shard, replica};
 use crate::answers::{self, put_answer};
 use crate::author::Author;
+use crate::directory::Directory;
 use crate::egress::{Class, Stamp};
 use crate::federation::{Heed, LinkNews, MessageName, Notes};
 use crate::hub::{Alias, ConnId, Event, Hub, Output, Promise, Publication, Remote};
@@ -416,7 +417,8 @@ impl Shard {
         let mut entry = retained.as_mut().map(|it| it.entry(name_of_topic));
         if let (Some(entry), Some(directory)) = (&mut entry, &directory) {
             // What another broker says of the future would stay for ever.
-            let latest = directory.latest_version();
+            let clock = directory.version_clock();
+            let latest = Directory::latest_version(clock);
             let is_true = notes.version <= latest;
             hub.stats.refused_versions += u64::from(!is_true);
             let known = Some(entry.version()).filter(|known| *known <= latest);
@@ -433,7 +435,7 @@ impl Shard {
                 return Ok(acknowledge(hub, id, &raw, session_slot, reason, after));
             }
             let version = match notes.version {
-                0 => entry.next_version(directory.version_clock()),
+                0 => entry.next_version(clock),
                 version => version,
             };
             kept = (keeps && is_true && version > known).then_some(version);

@@ -6,6 +6,8 @@ use crate::{DecodeError, EncodeError, Properties, PropertySet, QoS, Version, top
 /// Bit of the protocol level by which a bridge before MQTT 5 says that it is one, as Mosquitto and
 /// others do. MQTT 5 has subscription options for what it asks for.
 const BRIDGE: u8 = 0x80;
+const BRIDGE_V31: u8 = 3 | BRIDGE;
+const BRIDGE_V311: u8 = 4 | BRIDGE;
 
 /// A client's request to connect. That it comes from a bridge stands beside it
 /// ([`Connect::is_bridge`]).
@@ -54,9 +56,7 @@ impl<'a> Connect<'a> {
     /// The version a CONNECT body asks for, from its first bytes; for the
     /// answer to a CONNECT that does not decode. `None` if it cannot be told.
     pub fn peek_version(body: &[u8]) -> Option<Version> {
-        let mut reader = Reader::new(body);
-        let name = reader.binary("").ok()?;
-        let level = reader.u8("").ok()?;
+        let (name, level) = head(body)?;
         version_of(name, level)
     }
 
@@ -64,9 +64,8 @@ impl<'a> Connect<'a> {
     /// subscriptions are as [`SubscribeOptions::of_bridge`](crate::SubscribeOptions::of_bridge)
     /// makes them.
     pub fn is_bridge(body: &[u8]) -> bool {
-        let mut reader = Reader::new(body);
-        let level = reader.binary("").and_then(|_| reader.u8(""));
-        level.is_ok_and(|level| level & BRIDGE != 0) && Self::peek_version(body).is_some()
+        head(body)
+            .is_some_and(|(name, level)| level & BRIDGE != 0 && version_of(name, level).is_some())
     }
 
     /// Decodes the body of CONNECT.
@@ -220,6 +219,12 @@ impl<'a> Connect<'a> {
     }
 }
 
+/// Protocol name and level.
+fn head(body: &[u8]) -> Option<(&[u8], u8)> {
+    let mut reader = Reader::new(body);
+    Some((reader.binary("").ok()?, reader.u8("").ok()?))
+}
+
 fn version_of(name: &[u8], level: u8) -> Option<Version> {
     match (name, level) {
         (b"MQIsdp", 3 | BRIDGE_V31) => Some(Version::V31),
@@ -228,6 +233,3 @@ fn version_of(name: &[u8], level: u8) -> Option<Version> {
         _ => None,
     }
 }
-
-const BRIDGE_V31: u8 = 3 | BRIDGE;
-const BRIDGE_V311: u8 = 4 | BRIDGE;
