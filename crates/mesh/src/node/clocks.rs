@@ -17,7 +17,7 @@ use crate::wire::Message;
 
 /// Difference of two clocks from which one of them is wrong, microseconds: messages are a
 /// fraction of a second under way.
-const TOLERANCE: u64 = 5_000_000;
+const TOLERANCE: i64 = 5_000_000;
 
 /// This broker's clock.
 #[derive(Debug, Default)]
@@ -34,6 +34,13 @@ impl Clocks {
     fn latest(&self) -> u64 {
         self.now.map_or(LAST_INSTANT, latest_instant)
     }
+
+    /// Whether what is said of an instant can have happened; counts those of which it cannot.
+    pub(super) fn is_past(&mut self, at: u64) -> bool {
+        let is_past = at <= self.latest();
+        self.left_out += u64::from(!is_past);
+        is_past
+    }
 }
 
 impl Node {
@@ -46,12 +53,8 @@ impl Node {
 
     /// Takes out of a message what is said to have happened in the future.
     pub(super) fn leave_out_future(&mut self, message: &mut Message) {
-        let latest = self.clocks.latest();
-        let mut left_out = 0;
-        let mut is_past = |at: u64| {
-            left_out += u64::from(at > latest);
-            at <= latest
-        };
+        let clocks = &mut self.clocks;
+        let mut is_past = |at: u64| clocks.is_past(at);
         match message {
             Message::Arrived(arrivals) => arrivals.retain(|arrival| is_past(arrival.at)),
             Message::Wills { add, .. } => add.retain(|will| is_past(will.at)),
@@ -66,17 +69,11 @@ impl Node {
                 found.incomplete |= found.holders.len() < all;
             }
             // Epochs are no instants, and lower; the tree leaves them out.
-            Message::Hello(hello) => left_out += u64::from(!self.tree.can_be_true(&hello.advert)),
+            Message::Hello(hello) => {
+                clocks.left_out += u64::from(!self.tree.can_be_true(&hello.advert));
+            }
             _ => {}
         }
-        self.clocks.left_out += left_out;
-    }
-
-    /// Whether a question can have been asked already.
-    pub(super) fn is_past(&mut self, at: u64) -> bool {
-        let is_past = at <= self.clocks.latest();
-        self.clocks.left_out += u64::from(!is_past);
-        is_past
     }
 
     /// By how many microseconds most neighbours' clocks are ahead of this broker's (behind it, if
@@ -86,15 +83,12 @@ impl Node {
         let mut known: Vec<i64> = known.collect();
         known.sort_unstable();
         // Half of them at least differ as much as the one in the middle, or more.
-        let (low, high) = (
-            known.get(known.len() / 2),
-            known.get(known.len().saturating_sub(1) / 2),
-        );
-        match (low, high) {
-            (Some(low), _) if *low < 0 && low.unsigned_abs() > TOLERANCE => Some(*low),
-            (_, Some(high)) if *high > 0 && high.unsigned_abs() > TOLERANCE => Some(*high),
-            _ => None,
-        }
+        let upper_middle = known.get(known.len() / 2);
+        let lower_middle = known.get(known.len().saturating_sub(1) / 2);
+        let behind = upper_middle.filter(|ahead| **ahead < -TOLERANCE);
+        behind
+            .or(lower_middle.filter(|ahead| **ahead > TOLERANCE))
+            .copied()
     }
 
     /// The log says when this broker's clock begins to be wrong, and when it is right again.

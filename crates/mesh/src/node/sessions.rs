@@ -166,7 +166,7 @@ impl Node {
     }
 
     pub(super) fn heard_seek(&mut self, from: LinkId, seek: SeekSession, now: Nanos) {
-        if !self.is_past(seek.number) {
+        if !self.clocks.is_past(seek.number) {
             let key = (seek.by, seek.number);
             return self.tell_found(Some(from), key, seek.client, Vec::new(), true);
         }
