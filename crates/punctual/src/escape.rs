@@ -101,6 +101,21 @@ mod tests {
     }
 
     #[test]
+    fn json_says_the_same_and_nothing_in_it_acts() {
+        let value = serde_json::json!({ "name\u{202e}": ["\u{7f}\u{9b}\u{feff}\n", "ü"] });
+        let text = format!("{value:#}\n");
+        let visible = visible_json(&text);
+        assert!(
+            !visible.contains(|c| c != '\n' && is_unsafe(c)),
+            "{visible:?}"
+        );
+        assert_eq!(
+            serde_json::from_str::<serde_json::Value>(&visible).unwrap(),
+            value
+        );
+    }
+
+    #[test]
     fn other_text_stays_as_it_is() {
         for text in ["", "ü € \\n {}", "日本", "a\u{301}", "👩\u{200d}🔧"] {
             assert!(matches!(visible(text), Cow::Borrowed(same) if same == text));

@@ -24,7 +24,7 @@ use super::access::Access;
 use super::input::Input;
 use super::{Failure, print};
 use crate::config::{Auto, HttpAddress, HttpAuth, Log, Switch};
-use crate::escape::visible_lines;
+use crate::escape::visible_json;
 use crate::http::controller as http;
 use crate::http::gate::{Gate, GateOptions, token_path};
 use crate::logging::Logging;
@@ -323,7 +323,7 @@ fn show(at: &Where, path: &str) -> Result<(), Failure> {
         .api(at.controller.parse().map_err(wrong)?)
         .get(path)?;
     let value: Value = serde_json::from_str(&text)?;
-    print(&visible_lines(&format!("{value:#}\n")))
+    print(&visible_json(&format!("{value:#}\n")))
 }
 
 fn serve(run: &Run) -> Result<(), Failure> {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::access::Access;
 use super::{Failure, print};
-use crate::escape::visible_lines;
+use crate::escape::{visible_json, visible_lines};
 
 /// What to do.
 #[derive(Debug, Subcommand)]
@@ -113,7 +113,7 @@ fn encoded(text: &str) -> String {
 impl Target {
     fn show(&self, answer: &Value, text: fn(&Value) -> String) -> Result<(), Failure> {
         match self.json {
-            true => print(&visible_lines(&format!("{answer:#}\n"))),
+            true => print(&visible_json(&format!("{answer:#}\n"))),
             false => print(&visible_lines(&text(answer))),
         }
     }
