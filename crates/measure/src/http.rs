@@ -155,18 +155,18 @@ impl Api {
             let request = self.request(method, path, body, token);
             self.exchange(&request).map_err(self.failed(path))
         };
-        let answer = exchange(given.as_deref())?;
-        if let Some(token) = &given
-            && role == HttpRole::Read
+        let mut token = given;
+        let mut answer = exchange(token.as_deref())?;
+        if token.is_none()
+            && let Some(file) = &answer.token_file
         {
-            let _ = self.token.set(token.clone());
+            let told = self.told_token(file, role).map_err(self.failed(path))?;
+            answer = exchange(Some(&told))?;
+            token = Some(told);
         }
-        let Some(file) = answer.token_file.as_ref().filter(|_| given.is_none()) else {
-            return Ok(answer);
-        };
-        let token = self.told_token(file, role).map_err(self.failed(path))?;
-        let answer = exchange(Some(&token))?;
-        if role == HttpRole::Read {
+        if role == HttpRole::Read
+            && let Some(token) = token
+        {
             let _ = self.token.set(token);
         }
         Ok(answer)

@@ -5,7 +5,7 @@
 //! wrong values are made from it.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use punctual_codec::topic;
@@ -986,18 +986,15 @@ section! {
 }
 
 impl Listener {
-    /// The files that hold for its clients.
-    pub(crate) fn files(&self, auth: &Auth) -> Auth {
-        let mut files = auth.clone();
-        for (all, own) in [
-            (&mut files.password_file, &self.password_file),
-            (&mut files.acl_file, &self.acl_file),
-        ] {
-            if own.is_some() {
-                all.clone_from(own);
-            }
-        }
-        files
+    /// The password file that holds for its clients.
+    pub(crate) fn passwords<'a>(&'a self, auth: &'a Auth) -> Option<&'a Path> {
+        let own = self.password_file.as_deref();
+        own.or(auth.password_file.as_deref())
+    }
+
+    /// The ACL file that holds for its clients.
+    pub(crate) fn rights<'a>(&'a self, auth: &'a Auth) -> Option<&'a Path> {
+        self.acl_file.as_deref().or(auth.acl_file.as_deref())
     }
 
     /// Whether messages whose requirement is rejected are refused here, if that
@@ -1009,7 +1006,7 @@ impl Listener {
     /// Who may connect here without a user name, with "auto" resolved: never
     /// [`Anonymous::Auto`].
     pub(crate) fn anonymous(&self, auth: &Auth) -> Anonymous {
-        match (self.allow_anonymous, self.files(auth).password_file) {
+        match (self.allow_anonymous, self.passwords(auth)) {
             (Anonymous::Auto, Some(_)) => Anonymous::Nobody,
             (Anonymous::Auto, None) => Anonymous::Loopback,
             (who, _) => who,

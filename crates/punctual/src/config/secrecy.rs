@@ -1,6 +1,6 @@
 //! Whether files with secrets are secret.
 
-use std::fs;
+use std::fs::{self, Metadata};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
@@ -9,7 +9,11 @@ const OTHERS_READ: u32 = 0o004;
 
 /// What is to be said of a file with a secret that every user of this machine may read.
 pub(crate) fn exposure(path: &Path) -> Option<String> {
-    let metadata = fs::metadata(path).ok()?;
+    exposed(&fs::metadata(path).ok()?, path)
+}
+
+/// The same of a file whose metadata is known.
+pub(crate) fn exposed(metadata: &Metadata, path: &Path) -> Option<String> {
     let mode = metadata.permissions().mode();
     // Devices such as /dev/null keep no secret.
     (metadata.is_file() && mode & OTHERS_READ != 0).then(|| {

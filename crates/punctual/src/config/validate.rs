@@ -8,7 +8,7 @@ use punctual_southbound::ovsdb::Endpoint;
 use super::Config;
 use super::address::Transport;
 use super::document::Origin;
-use super::keys::{Anonymous, Auth, Brokers, EgressPolicy, HttpAuth, Listener};
+use super::keys::{Anonymous, Brokers, EgressPolicy, HttpAuth, Listener};
 use super::problem::Problem;
 use super::schema::Reader;
 use super::value::{Limit, Ranged, Setting, Switch};
@@ -362,14 +362,13 @@ fn mesh(config: &Config, reader: &mut Reader) {
     let open = config.listeners.iter();
     let mut with_rights = open
         .filter(|listener| listener.brokers != Brokers::Deny)
-        .map(|listener| (listener, listener.files(&config.auth)))
-        .filter(|(_, files)| files.acl_file.is_some())
+        .filter(|listener| listener.rights(&config.auth).is_some())
         .peekable();
     let what = match with_rights.peek() {
         None => "nothing says which brokers may connect here",
         Some(_) => {
-            let is_proven = |(listener, files): (&Listener, Auth)| {
-                files.password_file.is_some() || listener.use_identity_as_username
+            let is_proven = |listener: &Listener| {
+                listener.passwords(&config.auth).is_some() || listener.use_identity_as_username
             };
             if with_rights.any(is_proven) {
                 return;
@@ -392,7 +391,7 @@ fn mesh(config: &Config, reader: &mut Reader) {
 fn anonymous(config: &Config, listener: &Listener, path: &str, reader: &mut Reader) {
     if listener.brokers != Brokers::Only
         && listener.anonymous(&config.auth) == Anonymous::Nobody
-        && listener.files(&config.auth).password_file.is_none()
+        && listener.passwords(&config.auth).is_none()
         && !listener.use_identity_as_username
     {
         report(

@@ -172,7 +172,7 @@ impl Config {
         let own = self.listeners.iter().any(|it| it.password_file.is_some());
         let listeners = self.listeners.iter().filter(|_| own);
         let checks = listeners.flat_map(|listener| {
-            let checks = listener.files(&self.auth).password_file.is_some();
+            let checks = listener.passwords(&self.auth).is_some();
             std::iter::repeat_n(checks, listener.sockets())
         });
         checks.collect()

@@ -39,7 +39,7 @@ use self::kept::Kept;
 use self::reached::Reached;
 use self::seam::Seam;
 use crate::cli::Failure;
-use crate::config::{Config, Mesh as Keys, MeshStrategy, Neighbour, nanos, secrecy};
+use crate::config::{Config, Mesh as Keys, MeshStrategy, Neighbour, nanos};
 
 /// How long answers to a trace are waited for at most.
 const TRACE: Duration = Duration::from_millis(1500);
@@ -296,9 +296,6 @@ impl Opening {
 /// The secret by which brokers of a mesh know each other.
 fn read_secret(path: &Path) -> Result<Secret, Failure> {
     let failed = |error: String| format!("mesh.secret_file = {}: {error}", path.display());
-    if let Some(why) = secrecy::exposure(path) {
-        tracing::warn!("mesh.secret_file = {}: {why}", path.display());
-    }
     let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
     Ok(Secret::parse(&text).map_err(|error| failed(error.to_string()))?)
 }
@@ -311,9 +308,6 @@ fn credentials(keys: &Keys, secret: Option<&Secret>) -> Result<Credentials, Fail
     let password = match &keys.password_file {
         None => None,
         Some(path) => {
-            if let Some(why) = secrecy::exposure(path) {
-                tracing::warn!("mesh.password_file = {}: {why}", path.display());
-            }
             let text = std::fs::read_to_string(path)
                 .map_err(|error| format!("mesh.password_file = {}: {error}", path.display()))?;
             Some(text.lines().next().unwrap_or_default().into())

@@ -1,7 +1,8 @@
 //! Passwords and rights by listener, where listeners have files of their own.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::collections::hash_map::Entry;
+use std::path::Path;
 use std::sync::Arc;
 
 use punctual_broker::{
@@ -47,33 +48,29 @@ impl Loaded {
 
 /// Reads the files that the configuration names for its listeners, each of them once.
 pub(crate) fn load(config: &Config) -> Result<Loaded, Failure> {
-    let mut users: HashMap<PathBuf, Arc<Users>> = HashMap::new();
-    let mut paths: Vec<Option<PathBuf>> = Vec::new();
+    let mut users: HashMap<&Path, Arc<Users>> = HashMap::new();
+    let mut paths: Vec<Option<&Path>> = Vec::new();
     let mut rights = Vec::new();
     let (mut listeners, mut of) = (Vec::new(), Vec::new());
     for listener in &config.listeners {
-        let (files, sockets) = (listener.files(&config.auth), listener.sockets());
-        let passwords = match files.password_file {
+        let sockets = listener.sockets();
+        let passwords = match listener.passwords(&config.auth) {
             None => None,
             Some(path) => {
-                let known = match users.get(&path) {
-                    Some(known) => known.clone(),
-                    None => {
-                        let new = Arc::new(Users::load(&path)?);
-                        users.insert(path, new.clone());
-                        new
-                    }
+                let known = match users.entry(path) {
+                    Entry::Occupied(known) => known.get().clone(),
+                    Entry::Vacant(new) => new.insert(Arc::new(Users::load(path)?)).clone(),
                 };
                 Some(Arc::new(Passwords::new(known)))
             }
         };
         listeners.push((passwords, sockets));
-        let known = paths.iter().position(|path| *path == files.acl_file);
-        let at = match known {
+        let acl = listener.rights(&config.auth);
+        let at = match paths.iter().position(|path| *path == acl) {
             Some(at) => at,
             None => {
-                rights.push(files.acl_file.as_deref().map(auth::rights).transpose()?);
-                paths.push(files.acl_file);
+                rights.push(acl.map(auth::rights).transpose()?);
+                paths.push(acl);
                 rights.len() - 1
             }
         };
@@ -237,7 +234,7 @@ mod tests {
     const LISTENERS: &str = "[[listener]]\naddress = \"tcp://127.0.0.1:1\"\n\
          [[listener]]\naddress = \"tcp://127.0.0.1:2\"\n";
 
-    fn loaded(dir: &std::path::Path, files: &[(&str, &str)], more: &str) -> Loaded {
+    fn loaded(dir: &Path, files: &[(&str, &str)], more: &str) -> Loaded {
         for (name, text) in files {
             std::fs::write(dir.join(name), text).unwrap();
         }

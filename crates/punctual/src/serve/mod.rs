@@ -84,10 +84,10 @@ pub(crate) fn run(source: &Source, config: Config, logging: &Logging) -> Result<
         Switch::On(address) => Opened::open(address)?,
         Switch::Off => None,
     };
-    let schemes = config.listeners.iter().flat_map(|listener| {
-        let sockets = listener.address.resolve().map_or(1, |all| all.len());
-        std::iter::repeat_n(listener.address.transport, sockets)
-    });
+    let schemes = config
+        .listeners
+        .iter()
+        .flat_map(|listener| std::iter::repeat_n(listener.address.transport, listener.sockets()));
     let precedence = config.server.realtime.then_some(Precedence::Ordinary);
     let office = admission::Opening::open(&config, schemes, precedence)?;
     let (keeper, store) = Keeper::open(&config, shards)?.unzip();
@@ -362,7 +362,7 @@ pub(crate) fn policy(listener: &Listener, config: &Config) -> Result<ListenerPol
             Identity::None
         },
         anonymous,
-        checks_passwords: listener.files(&config.auth).password_file.is_some(),
+        checks_passwords: listener.passwords(&config.auth).is_some(),
         unproven: Arc::default(),
         refuse: listener.refuses(),
         admits: match listener.brokers {

@@ -21,7 +21,7 @@ pub(super) struct Listeners {
     begun: Vec<Draft>,
     /// An option that keeps clients out everywhere in a way that there is none of here, and what that
     /// is.
-    all_restricted_by: Option<(Line, String)>,
+    all_restricted_by: Option<(Line, &'static str)>,
     /// The `allow_anonymous` of all listeners.
     pub(super) allow_anonymous: Option<(bool, Origin)>,
 }
@@ -43,7 +43,7 @@ struct Draft {
     /// An option that asks for encryption.
     encrypted_by: Option<Line>,
     /// An option that keeps clients out in a way that there is none of here, and what that is.
-    restricted_by: Option<(Line, String)>,
+    restricted_by: Option<(Line, &'static str)>,
     values: Table,
 }
 
@@ -64,10 +64,12 @@ impl Listeners {
         if ["certfile", "keyfile"].contains(&line.option.as_str()) {
             self.current(&line.origin).encrypted_by = Some(line.clone());
         }
-        let restriction = options::RESTRICTIONS.iter();
-        let mut restriction = restriction.filter(|(option, ..)| *option == line.option);
-        if let Some((_, reach, what)) = restriction.next() {
-            let restricted = Some((line.clone(), (*what).to_owned()));
+        let known = options::RESTRICTIONS
+            .iter()
+            .copied()
+            .find(|(option, ..)| *option == line.option);
+        if let Some((_, reach, what)) = known {
+            let restricted = Some((line.clone(), what));
             match reach {
                 Reach::Setting if !per_listener => self.all_restricted_by = restricted,
                 Reach::Listener | Reach::Setting => {
@@ -91,7 +93,7 @@ impl Listeners {
                     "websockets" => true,
                     _ => {
                         let what = "another protocol, and there are mqtt and websockets";
-                        let restricted = Some((line.clone(), what.to_owned()));
+                        let restricted = Some((line.clone(), what));
                         self.current(&line.origin).restricted_by = restricted;
                         false
                     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use punctual_auth::{HttpRole, TOKEN_BYTES, TokenFile};
 
-use crate::config::secrecy::exposure;
+use crate::config::secrecy::exposed;
 use crate::files::directory;
 
 /// Where tokens are if nobody says so: among what outlives the process, otherwise where programs
@@ -76,7 +76,7 @@ pub(super) fn open(path: &Path) -> Result<TokenFile, NoTokens> {
     if let Some(why) = other_writers(metadata.uid(), metadata.mode()) {
         return Err(unusable(&why));
     }
-    if let Some(why) = exposure(path) {
+    if let Some(why) = exposed(&metadata, path) {
         tracing::warn!("the token file {}: {why}", path.display());
     }
     TokenFile::parse(&text).map_err(|errors| {

@@ -342,67 +342,55 @@ mod tests {
     }
 
     /// Otherwise it would be closed, a health check as well as those that hold the places.
-    #[test]
-    fn who_comes_while_as_many_wait_as_may_takes_the_place_of_a_fresh_one() {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .build()
-            .unwrap();
-        runtime.block_on(async {
-            let bounds = Bounds {
-                connections: 2,
-                per_source: 1,
-                waiting: 2,
-                slow: Duration::from_secs(3600),
-                ..Bounds::default()
-            };
-            let places = Places::new(&bounds);
-            let first = places.enter(ONE).await.unwrap();
-            let waiting = tokio::spawn({
-                let places = places.clone();
-                async move { places.enter(ONE).await.is_some() }
-            });
-            tokio::task::yield_now().await;
-            // One waits, so the next one is not to.
-            let second = places.enter(ONE).await.unwrap();
-            first.evicted().await;
-            second.begin();
-            assert!(places.enter(ONE).await.is_none());
-            drop(second);
-            assert!(waiting.await.unwrap());
+    #[tokio::test]
+    async fn who_comes_while_as_many_wait_as_may_takes_the_place_of_a_fresh_one() {
+        let bounds = Bounds {
+            connections: 2,
+            per_source: 1,
+            waiting: 2,
+            slow: Duration::from_secs(3600),
+            ..Bounds::default()
+        };
+        let places = Places::new(&bounds);
+        let first = places.enter(ONE).await.unwrap();
+        let waiting = tokio::spawn({
+            let places = places.clone();
+            async move { places.enter(ONE).await.is_some() }
         });
+        tokio::task::yield_now().await;
+        // One waits, so the next one is not to.
+        let second = places.enter(ONE).await.unwrap();
+        first.evicted().await;
+        second.begin();
+        assert!(places.enter(ONE).await.is_none());
+        drop(second);
+        assert!(waiting.await.unwrap());
     }
 
     /// More connections come than can be waited for: who waits is not passed by for ever.
-    #[test]
-    fn who_has_waited_for_long_takes_the_place_of_one_that_came_after_it() {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .build()
-            .unwrap();
-        runtime.block_on(async {
-            let bounds = Bounds {
-                connections: 2,
-                per_source: 1,
-                waiting: 2,
-                slow: Duration::from_millis(80),
-                ..Bounds::default()
-            };
-            let places = Places::new(&bounds);
-            let mut last = places.enter(ONE).await;
-            let waiting = tokio::spawn({
-                let places = places.clone();
-                async move { places.enter(ONE).await.is_some() }
-            });
-            while !waiting.is_finished() {
-                tokio::task::yield_now().await;
-                // Always the newest of all, so none is ever fresh for too long.
-                if let Some(next) = places.enter(ONE).await {
-                    last.replace(next);
-                }
-            }
-            assert!(waiting.await.unwrap());
+    #[tokio::test]
+    async fn who_has_waited_for_long_takes_the_place_of_one_that_came_after_it() {
+        let bounds = Bounds {
+            connections: 2,
+            per_source: 1,
+            waiting: 2,
+            slow: Duration::from_millis(80),
+            ..Bounds::default()
+        };
+        let places = Places::new(&bounds);
+        let mut last = places.enter(ONE).await;
+        let waiting = tokio::spawn({
+            let places = places.clone();
+            async move { places.enter(ONE).await.is_some() }
         });
+        while !waiting.is_finished() {
+            tokio::task::yield_now().await;
+            // Always the newest of all, so none is ever fresh for too long.
+            if let Some(next) = places.enter(ONE).await {
+                last.replace(next);
+            }
+        }
+        assert!(waiting.await.unwrap());
     }
 
     #[test]
