@@ -14,6 +14,7 @@ mod talk;
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::net::TcpListener;
+use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Instant;
 
@@ -1138,24 +1139,35 @@ fn operators_see_the_mesh_and_change_it() {
     assert!(why.contains("server.http with --broker"), "{why}");
 }
 
-#[test]
-fn a_neighbour_needs_the_right_password_and_the_role() {
+/// Writes a file, and returns its path.
+fn file(directory: &Path, name: &str, text: &str) -> String {
+    let path = directory.join(name);
+    std::fs::write(&path, text).unwrap();
+    path.display().to_string()
+}
+
+/// Files with users, whose password is `secret`, and with their rights, and the lines of a configuration
+/// that name these files.
+fn accounts(users: &[&str], rights: &str) -> (TempDir, String) {
     let directory = tempfile::tempdir().unwrap();
-    let file = |name: &str, text: &str| {
-        let path = directory.path().join(name);
-        std::fs::write(&path, text).unwrap();
-        path.display().to_string()
-    };
-    let users = file("users", "");
-    for user in ["partner", "guest"] {
-        let words = ["passwd", "-b", &users, user, "secret"];
+    let passwords = file(directory.path(), "users", "");
+    for user in users {
+        let words = ["passwd", "-b", &passwords, user, "secret"];
         let mut command = Command::new(env!("CARGO_BIN_EXE_punctual"));
         assert!(command.args(words).output().unwrap().status.success());
     }
-    let acl = file("acl", "user partner\nbroker b d\nuser guest\ntopic #\n");
-    let keys = format!("[auth]\npassword_file = {users:?}\nacl_file = {acl:?}");
+    let acl = file(directory.path(), "acl", rights);
+    let keys = format!("[auth]\npassword_file = {passwords:?}\nacl_file = {acl:?}");
+    (directory, keys)
+}
+
+#[test]
+fn a_neighbour_needs_the_right_password_and_the_role() {
+    let rights = "user partner\nbroker b d\nuser guest\ntopic #\n";
+    let (directory, keys) = accounts(&["partner", "guest"], rights);
     let a = Member::start("a", &keys, &[]);
-    let [right, wrong] = ["secret", "guessed"].map(|text| file(text, &format!("{text}\n")));
+    let [right, wrong] =
+        ["secret", "guessed"].map(|text| file(directory.path(), text, &format!("{text}\n")));
     let keys =
         |user: &str, password: &str| format!("user = \"{user}\"\npassword_file = {password:?}");
     let refused = |id: &str, user: &str, password: &str, why: &str| {
@@ -1226,23 +1238,8 @@ fn who_knows_no_secret_is_no_broker() {
 
 #[test]
 fn a_broker_has_the_names_that_its_user_may_have() {
-    let directory = tempfile::tempdir().unwrap();
-    let file = |name: &str, text: &str| {
-        let path = directory.path().join(name);
-        std::fs::write(&path, text).unwrap();
-        path.display().to_string()
-    };
-    let users = file("users", "");
-    for user in ["berlin", "sites", "alice"] {
-        let words = ["passwd", "-b", &users, user, "secret"];
-        let mut command = Command::new(env!("CARGO_BIN_EXE_punctual"));
-        assert!(command.args(words).output().unwrap().status.success());
-    }
-    let acl = file(
-        "acl",
-        "user berlin\nbroker\nuser sites\nbroker x y berlin\nuser alice\ntopic #\n",
-    );
-    let keys = format!("[auth]\npassword_file = {users:?}\nacl_file = {acl:?}");
+    let rights = "user berlin\nbroker\nuser sites\nbroker x y berlin\nuser alice\ntopic #\n";
+    let (_directory, keys) = accounts(&["berlin", "sites", "alice"], rights);
     let a = Member::start("a", &keys, &[]);
     let refused = ReasonCode::NotAuthorized;
     let is = |name: &str, user: &str| refusal(&a, &format!("$mesh/{name}"), Some((user, "secret")));

@@ -3,7 +3,7 @@
 
 use crate::broker::Broker;
 use crate::build::{
-    Bytes, Connect, Props, Publish, V5, V311, Will, ack, first, id, subscribe, unsubscribe,
+    Bytes, Connect, Level, Props, Publish, V5, V311, Will, ack, first, id, subscribe, unsubscribe,
     with_reason,
 };
 use crate::conn::{Conn, unique};
@@ -51,6 +51,12 @@ fn a_broken_auth_closes() {
     each_is_an_error(V5, MALFORMED, &cases);
 }
 
+/// What a client of that user sends, whose password is [`SECRET`]'s.
+pub(crate) fn as_user(level: Level, user: &str) -> Connect {
+    let connect = Connect::new(level, unique("c"));
+    connect.user(user).password("secret")
+}
+
 /// Mosquitto's format $7$: PBKDF2 of `secret`, 101 rounds of HMAC-SHA-512.
 pub(crate) const SECRET: &str = concat!(
     "$7$101$c2FsdHNhbHRzYWx0$Hd71hnNoKcARd6Fkl1rUE+opfs3V78ZJB2AgXXC1",
@@ -95,10 +101,7 @@ const LOGS: usize = 100;
 /// A subscriber of everything that has more to read than sockets take, and two publishers: "wire",
 /// who may state anything, and "loud".
 fn behind_bulk(broker: &Broker) -> [Conn; 3] {
-    let connect = |user| {
-        let connect = Connect::new(V5, unique("c")).user(user).password("secret");
-        Conn::connect_to(broker, &connect).0
-    };
+    let connect = |user| Conn::connect_to(broker, &as_user(V5, user)).0;
     let mut subscriber = connect("wire");
     subscriber.subscribe("#", 0);
     let (mut wire, loud) = (connect("wire"), connect("loud"));

@@ -235,6 +235,20 @@ impl Conn {
         }
     }
 
+    /// The payloads of the messages before the one with this payload, sorted.
+    #[track_caller]
+    pub(crate) fn payloads_before(&mut self, end: &str) -> Vec<String> {
+        let mut payloads = Vec::new();
+        loop {
+            match self.message().text() {
+                text if text == end => break,
+                text => payloads.push(text),
+            }
+        }
+        payloads.sort();
+        payloads
+    }
+
     /// The next packet is a PUBLISH on this topic with this payload.
     #[track_caller]
     pub(crate) fn expect(&mut self, topic: &str, payload: impl AsRef<[u8]>) -> Message {

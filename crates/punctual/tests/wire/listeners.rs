@@ -3,10 +3,10 @@
 use std::fs;
 use std::net::TcpStream;
 
-use crate::auth::SECRET;
+use crate::auth::{SECRET, as_user};
 use crate::broker::Broker;
 use crate::build::{Connect, V5};
-use crate::conn::{Conn, unique};
+use crate::conn::Conn;
 
 /// A broker with two listeners; the files `users` and `acl` are for the first, `own` and `own.acl` for
 /// the second.
@@ -55,8 +55,7 @@ fn connect(broker: &Broker, listener: usize, connect: &Connect) -> Conn {
 }
 
 fn wire() -> Connect {
-    let connect = Connect::new(V5, unique("c"));
-    connect.user("wire").password("secret")
+    as_user(V5, "wire")
 }
 
 /// A user that goes from the files of one listener is disconnected there, and only there, and what was
@@ -84,15 +83,7 @@ fn retained(broker: &Broker, listener: usize) -> Vec<String> {
     let mut conn = connect(broker, listener, &wire());
     conn.subscribe("kept/#", 0);
     connect(broker, listener, &wire()).publish("kept/marker", "end", 0);
-    let mut payloads = Vec::new();
-    loop {
-        match conn.message().text() {
-            end if end == "end" => break,
-            text => payloads.push(text),
-        }
-    }
-    payloads.sort();
-    payloads
+    conn.payloads_before("end")
 }
 
 /// Rights that a reload takes from the users of one listener are taken from those who came by it,

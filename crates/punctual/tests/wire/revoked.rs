@@ -16,18 +16,13 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
-use crate::auth::{SECRET, guarded_by};
+use crate::auth::{SECRET, as_user, guarded_by};
 use crate::broker::Broker;
-use crate::build::{Connect, Level, V5, V311, Will, ack, first};
+use crate::build::{Connect, V5, V311, Will, ack, first};
 use crate::conn::{Conn, Stream, unique};
 use crate::parse::Packet;
 
 const ALL: &str = "user wire\ntopic readwrite #\nuser loud\ntopic readwrite #\n";
-
-fn as_user(level: Level, user: &str) -> Connect {
-    let connect = Connect::new(level, unique("c"));
-    connect.user(user).password("secret")
-}
 
 /// After a reload that removes a user or gives one another password, nobody is connected with
 /// the old one any more; all others are.
@@ -110,15 +105,7 @@ fn retained(broker: &Broker) -> Vec<String> {
     conn.subscribe("kept/#", 0);
     let mut marker = Conn::connect_to(broker, &as_user(V5, "wire")).0;
     marker.publish("kept/marker", "end", 0);
-    let mut payloads = Vec::new();
-    loop {
-        match conn.message().text() {
-            end if end == "end" => break,
-            text => payloads.push(text),
-        }
-    }
-    payloads.sort();
-    payloads
+    conn.payloads_before("end")
 }
 
 /// Retained messages are not given out any more once their publisher has lost the right to the
