@@ -16,7 +16,7 @@ use crate::alarm::{Alarm, Alarms};
 use crate::brake::Brake;
 use crate::federation::{Federation, LINK_PREFIX, MessageName, Notes, Understands};
 use crate::hub::Admits;
-use crate::index::{Generation, Generations, Index};
+use crate::index::{Generation, Generations, Index, Place};
 use crate::journal::NameLog;
 use crate::lock::{lock, read, write};
 use crate::moves::Began;
@@ -595,6 +595,16 @@ impl Directory {
     pub(crate) fn lookup(&self, topic: &str, slot: u8) -> (Generation, Matched) {
         let index = read(&self.index);
         (self.generations.current(slot), index.matches(topic))
+    }
+
+    /// As [`Index::clients_after`].
+    pub(crate) fn clients_after(
+        &self,
+        topic: &str,
+        after: Place,
+        most: usize,
+    ) -> (Matched, usize, Option<Place>) {
+        read(&self.index).clients_after(topic, after, most)
     }
 
     /// The shard that owns the session of `client_id`. A client without

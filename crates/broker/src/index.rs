@@ -8,6 +8,8 @@
 //! wildcard and a table of them hashed by first level for the others, tell a
 //! cache what it may still believe.
 
+mod members;
+
 use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,10 +22,16 @@ use smallvec::{SmallVec, smallvec};
 use crate::directory::SessionHandle;
 use crate::group::Group;
 use crate::route::{Groups, Matched, Target, TargetList};
+use members::Members;
+pub(crate) use members::Place;
 
 /// Generation counters for filters by first level.
 const GENERATIONS: usize = 256;
 const NONE: u32 = u32::MAX;
+
+/// Clients that a topic may have before they are a crowd: one message to them is the most that is
+/// delivered in one piece.
+pub(crate) const CROWD: usize = 512;
 
 /// One subscription of one session.
 #[derive(Debug, Clone)]
@@ -41,7 +49,7 @@ pub(crate) struct Subscriber {
 /// Who subscribed to exactly one filter.
 #[derive(Debug, Default)]
 struct Subscribers {
-    plain: Vec<Subscriber>,
+    plain: Members,
     /// Boxed, because few filters are shared.
     #[allow(
         clippy::box_collection,
@@ -196,23 +204,7 @@ impl Index {
             }
             return new;
         }
-        let members = &mut subscribers.plain;
-        let existing = members
-            .iter_mut()
-            .find(|s| Arc::ptr_eq(&s.session, &subscriber.session));
-        let new = match existing {
-            Some(existing) => {
-                *existing = subscriber;
-                false
-            }
-            None => {
-                if members.is_empty() {
-                    members.reserve_exact(1);
-                }
-                members.push(subscriber);
-                true
-            }
-        };
+        let new = subscribers.plain.insert(subscriber);
         generations.bump(plain);
         new
     }
@@ -264,12 +256,7 @@ impl Index {
         session: &Arc<SessionHandle>,
         generations: &Generations,
     ) -> bool {
-        let plain = |members: &mut Vec<Subscriber>| {
-            let found = members
-                .iter()
-                .position(|s| Arc::ptr_eq(&s.session, session));
-            found.map(|i| members.swap_remove(i)).is_some()
-        };
+        let plain = |members: &mut Members| members.remove(session);
         self.change(filter, generations, plain, |group| group.remove(session))
     }
 
@@ -279,7 +266,7 @@ impl Index {
         &mut self,
         filter: &str,
         generations: &Generations,
-        change: impl FnOnce(&mut Vec<Subscriber>) -> bool,
+        change: impl FnOnce(&mut Members) -> bool,
         share: impl FnOnce(&Group) -> bool,
     ) -> bool {
         let (name, plain) = topic::split_share(filter);
@@ -404,9 +391,59 @@ impl Index {
 
     /// Everyone who is to receive a message on `topic` (a valid name), by
     /// shard; overlapping subscriptions of one session merged into one with
-    /// the highest QoS and all identifiers [MQTT-3.3.4-2] [MQTT-3.3.4-4].
+    /// the highest QoS and all identifiers [MQTT-3.3.4-2] [MQTT-3.3.4-4]. Clients are left out where
+    /// they are a crowd.
     pub(crate) fn matches(&self, topic: &str) -> Matched {
         let mut found = Collector::default();
+        self.visit(topic, |subscribers| found.add(subscribers, topic));
+        found.finish()
+    }
+
+    /// The clients that are to receive a message on `topic` by a plain subscription and whose places
+    /// come after `after`: the first of them, about `most`. How many subscriptions were looked at, and
+    /// the place that the next ones come after; `None` if there are none.
+    pub(crate) fn clients_after(
+        &self,
+        topic: &str,
+        after: Place,
+        most: usize,
+    ) -> (Matched, usize, Option<Place>) {
+        let mut lists: SmallVec<[&Members; 8]> = SmallVec::new();
+        self.visit(topic, |subscribers| lists.push(&subscribers.plain));
+        let of_each = (most / lists.len().max(1)).max(1);
+        let mut found: Vec<(Place, &Subscriber)> = Vec::new();
+        // Up to there all lists were looked at.
+        let mut end = None;
+        for list in lists {
+            let mut taken = 0;
+            for subscriber in list.after(after) {
+                let place = Place::of(&subscriber.session);
+                if end.is_some_and(|end| place > end) {
+                    break;
+                }
+                found.push((place, subscriber));
+                taken += 1;
+                if taken == of_each {
+                    end = Some(place);
+                    break;
+                }
+            }
+        }
+        let looked_at = found.len();
+        let is_next = |(place, subscriber): &&(Place, &Subscriber)| {
+            end.is_none_or(|end| *place <= end) && subscriber.session.may_receive(topic.as_bytes())
+        };
+        let targets = found.iter().filter(is_next);
+        let targets = targets.map(|(_, subscriber)| Target::new(subscriber));
+        let found = Collector {
+            targets: targets.collect(),
+            ..Collector::default()
+        };
+        (found.finish(), looked_at, end)
+    }
+
+    /// Calls `visit` with who subscribed to each filter that matches `topic` (a valid name).
+    fn visit<'a>(&'a self, topic: &str, mut visit: impl FnMut(&'a Subscribers)) {
         // Wildcards at the start do not match it.
         let dollar = topic.starts_with('$');
         // As many as there are `+` on the way, and one more: no recursion, since publishers choose
@@ -416,10 +453,10 @@ impl Index {
             let node = &self.nodes[at as usize];
             let skips = dollar && at == 0;
             if let Some(below) = node.below.as_ref().filter(|_| !skips) {
-                found.add(below, topic);
+                visit(below);
             }
             let Some(rest) = rest else {
-                found.add(&node.here, topic);
+                visit(&node.here);
                 continue;
             };
             let (level, rest) = match rest.split_once('/') {
@@ -431,7 +468,6 @@ impl Index {
             }
             ways.extend(self.literal_child(at, level).map(|child| (child, rest)));
         }
-        found.finish()
     }
 }
 
@@ -439,12 +475,26 @@ impl Index {
 struct Collector {
     targets: TargetList,
     groups: Groups,
+    /// Subscriptions of clients that were looked at.
+    clients: usize,
+    /// They are too many.
+    crowd: bool,
 }
 
 impl Collector {
     fn add(&mut self, subscribers: &Subscribers, topic: &str) {
+        let members = &subscribers.plain;
+        if !self.crowd {
+            self.clients += members.clients();
+            self.crowd = self.clients > CROWD;
+            if self.crowd {
+                self.targets.retain(|target| target.session.link);
+            }
+        }
+        let clients = (!self.crowd).then(|| members.after(Place::FIRST_CLIENT));
+        let all = members.links().chain(clients.into_iter().flatten());
         let allowed = |s: &&Subscriber| s.session.may_receive(topic.as_bytes());
-        for subscriber in subscribers.plain.iter().filter(allowed) {
+        for subscriber in all.filter(allowed) {
             self.targets.push(Target::new(subscriber));
         }
         let groups = subscribers.groups.iter().flat_map(|groups| groups.iter());
@@ -454,7 +504,7 @@ impl Collector {
     fn finish(mut self) -> Matched {
         self.targets.sort_by_key(Target::key);
         self.targets.dedup_by(|later, first| first.merge(later));
-        Matched::new(self.targets, self.groups)
+        Matched::new(self.targets, self.groups).with_crowd(self.crowd)
     }
 }
 

@@ -108,7 +108,11 @@ pub(crate) struct Matched {
     /// By shard, each list in the order of session numbers.
     pub(crate) shards: SmallVec<[(u16, Targets); 1]>,
     pub(crate) groups: Groups,
-    /// Highest QoS anyone receives with; with groups, whose members come and go, the highest of all.
+    /// There are more clients than are delivered to in one piece: none is in the lists, and
+    /// [`Directory::clients_after`] finds them.
+    pub(crate) crowd: bool,
+    /// Highest QoS anyone receives with; with groups, whose members come and go, and a crowd the highest of
+    /// all.
     pub(crate) max_qos: QoS,
 }
 
@@ -133,15 +137,28 @@ impl Matched {
         Self {
             shards,
             groups,
+            crowd: false,
             max_qos,
         }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.shards.is_empty() && self.groups.is_empty()
+        self.shards.is_empty() && self.groups.is_empty() && !self.crowd
     }
 
-    /// All but those of groups.
+    /// The same with a crowd of clients besides, or without it.
+    pub(crate) fn with_crowd(self, crowd: bool) -> Self {
+        Self {
+            crowd,
+            max_qos: match crowd {
+                true => QoS::ExactlyOnce,
+                false => self.max_qos,
+            },
+            ..self
+        }
+    }
+
+    /// All but those of groups and of a crowd.
     pub(crate) fn targets(&self) -> impl Iterator<Item = &Target> {
         self.shards.iter().flat_map(|(_, targets)| targets.iter())
     }
@@ -182,13 +199,13 @@ fn gains_clients(before: &Matched, now: &Matched) -> bool {
         let clients = matched.targets().filter(|target| !target.session.link);
         clients.map(|target| target.session.number).collect()
     };
-    !clients(now).is_subset(&clients(before))
+    before.crowd || now.crowd || !clients(now).is_subset(&clients(before))
 }
 
 impl Route {
     /// Whether clients get its messages, other than as members of shared subscriptions.
     pub(crate) fn has_clients(&self) -> bool {
-        self.matched.targets().any(|target| !target.session.link)
+        self.matched.crowd || self.matched.targets().any(|target| !target.session.link)
     }
 
     /// What is known of the order of its messages.

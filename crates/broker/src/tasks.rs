@@ -1,8 +1,8 @@
 //! Work that somebody outside decides the length of, and that is therefore done in slices: between
 //! two of them others are read from and written to.
 //!
-//! A connection, a session, a flow and an ended session have at most one task of a kind, and the other
-//! kinds have one task, so the number of connections, sessions and flows bounds the queue. Tasks take
+//! A connection, a session, a flow, a publisher and an ended session have at most one task of a kind, and
+//! the other kinds have one task, so the number of connections, sessions and flows bounds the queue. Tasks take
 //! turns; one whose connection or session is gone ends when its turn comes.
 
 use std::collections::VecDeque;
@@ -38,6 +38,8 @@ pub enum Work {
     Rights,
     /// Clearing away what sessions have left that have ended.
     Remains,
+    /// Giving messages to very many clients.
+    FanOut,
 }
 
 /// Something that goes on with its next slice.
@@ -61,6 +63,8 @@ pub(crate) enum Task {
     Tell { slot: u32, topic: Box<str> },
     /// What a session has left that has ended.
     Remains(Box<Remains>),
+    /// The messages of a publisher are given to crowds, by the number of its session.
+    FanOut { publisher: u64 },
 }
 
 impl Task {
@@ -76,9 +80,12 @@ impl Task {
             }
             Self::Remains(remains) => (Some(remains.client_id()), None),
             Self::Tell { slot, .. } => (client(*slot), None),
-            Self::Access | Self::Expire | Self::Alarms { .. } | Self::Sys | Self::Compact => {
-                (None, None)
-            }
+            Self::Access
+            | Self::Expire
+            | Self::Alarms { .. }
+            | Self::Sys
+            | Self::Compact
+            | Self::FanOut { .. } => (None, None),
         }
     }
 
@@ -91,6 +98,7 @@ impl Task {
                 Work::Timers
             }
             Self::Remains(_) => Work::Remains,
+            Self::FanOut { .. } => Work::FanOut,
         }
     }
 }

@@ -348,3 +348,147 @@ fn others_have_their_turn_between_many_small_messages() {
     assert!((10..100).contains(&calls), "{calls}");
     assert_eq!(members.map(|it| rig.kinds(it).len()), [500; 2]);
 }
+
+/// Clients of a crowd, all of whom receive `t`.
+const CROWD: usize = 2000;
+
+impl Rig {
+    fn crowd(&mut self) -> Vec<ConnId> {
+        let crowd: Vec<ConnId> = (0..CROWD).map(|n| self.client(&format!("c{n}"))).collect();
+        for client in &crowd {
+            self.subscribe(*client, &["t".to_owned()]);
+            self.kinds(*client);
+        }
+        crowd
+    }
+
+    fn publish_with(&mut self, client: ConnId, qos: QoS, packet_id: u16, payload: &[u8]) -> Flow {
+        let bytes = publish_bytes(qos, packet_id, payload);
+        self.send(client, &bytes)
+    }
+
+    /// The payloads that each client has been sent.
+    fn payloads(&mut self, clients: &[ConnId]) -> Vec<Vec<Vec<u8>>> {
+        let payloads = |packets: Vec<(PacketType, Vec<u8>)>| {
+            let payload = |(kind, body): (PacketType, Vec<u8>)| {
+                assert_eq!(kind, PacketType::Publish);
+                body[4..].to_vec()
+            };
+            packets.into_iter().map(payload).collect()
+        };
+        clients.iter().map(|it| payloads(self.read(*it))).collect()
+    }
+}
+
+fn publish_bytes(qos: QoS, packet_id: u16, payload: &[u8]) -> Vec<u8> {
+    let publish = Publish {
+        dup: false,
+        qos,
+        retain: false,
+        topic: "t",
+        packet_id,
+        properties: Properties::EMPTY,
+        payload,
+    };
+    let mut bytes = Vec::new();
+    publish.encode(Version::V5, &mut bytes).unwrap();
+    bytes
+}
+
+/// Others are served while very many clients are given a message, which each gets once, before the
+/// next one of its publisher.
+#[test]
+fn a_crowd_is_given_a_message_in_slices() {
+    let mut rig = Rig::new();
+    let crowd = rig.crowd();
+    let [publisher, other, listener] = ["publisher", "other", "listener"].map(|id| rig.client(id));
+    rig.subscribe(listener, &["u".to_owned()]);
+    rig.kinds(listener);
+    let mut bytes = publish_bytes(QoS::AtLeastOnce, 5, b"1");
+    let first = bytes.len();
+    bytes.extend(publish_bytes(QoS::AtMostOnce, 0, b"2"));
+    let received = rig.shard.receive(publisher, &bytes, NOW);
+    // Nothing more is read from it, and it has no acknowledgement, until all have the message.
+    assert_eq!((received.consumed, received.flow), (first, Flow::Pause));
+    let slices = rig.slices(Work::FanOut, |rig| {
+        rig.publish(other, "u", false);
+        assert_eq!(rig.kinds(listener), [PacketType::Publish]);
+    });
+    assert!((10..100).contains(&slices), "{slices}");
+    assert_eq!(rig.resumed(), [publisher]);
+    assert_eq!(rig.kinds(publisher), [PacketType::PubAck]);
+    assert_eq!(rig.send(publisher, &bytes[first..]), Flow::Pause);
+    rig.slices(Work::FanOut, |_| {});
+    let both = vec![b"1".to_vec(), b"2".to_vec()];
+    assert!(rig.payloads(&crowd).iter().all(|it| *it == both));
+    assert_eq!(rig.shard.tasks(), 0);
+}
+
+/// Who leaves or comes while a crowd is given a message neither stops that nor gets it twice.
+#[test]
+fn a_crowd_changes_while_it_is_given_a_message() {
+    let mut rig = Rig::new();
+    let crowd = rig.crowd();
+    let publisher = rig.client("publisher");
+    rig.publish_with(publisher, QoS::AtMostOnce, 0, b"1");
+    let mut leaving = crowd.iter().copied().rev().step_by(3);
+    let mut come = Vec::new();
+    rig.slices(Work::FanOut, |rig| {
+        for _ in 0..10 {
+            let gone = leaving.next().unwrap();
+            rig.shard.closed(gone, "gone", NOW);
+        }
+        let new = rig.client(&format!("new {}", come.len()));
+        rig.subscribe(new, &["t".to_owned()]);
+        rig.read(new);
+        come.push(new);
+    });
+    let got = rig.payloads(&come);
+    assert!(got.iter().all(|it| it.len() <= 1));
+    let stayed: Vec<ConnId> = crowd.iter().copied().rev().skip(1).step_by(3).collect();
+    assert!(rig.payloads(&stayed).iter().all(|it| it.len() == 1));
+    assert_eq!(rig.resumed(), [publisher]);
+}
+
+/// A publisher that comes back while its message is still on its way waits for it, and is recognised.
+#[test]
+fn a_publisher_comes_back_while_its_message_goes_to_a_crowd() {
+    let mut rig = Rig::new();
+    let crowd = rig.crowd();
+    let connect = |rig: &mut Rig| rig.client_that_stays("publisher");
+    let publisher = connect(&mut rig);
+    rig.publish_with(publisher, QoS::ExactlyOnce, 5, b"1");
+    rig.slice();
+    rig.shard.closed(publisher, "gone", NOW);
+    let again = connect(&mut rig);
+    let bytes = publish_bytes(QoS::ExactlyOnce, 5, b"1");
+    let received = rig.shard.receive(again, &bytes, NOW);
+    assert_eq!((received.consumed, received.flow), (0, Flow::Pause));
+    rig.slices(Work::FanOut, |_| {});
+    assert_eq!(rig.resumed(), [again]);
+    rig.send(again, &bytes);
+    assert_eq!(rig.kinds(again), [PacketType::PubRec]);
+    assert_eq!(rig.shard.tasks(), 0);
+    assert!(rig.payloads(&crowd).iter().all(|it| it.len() == 1));
+}
+
+/// How many packets of a client are handled before others have their turn depends on how many
+/// receivers they have.
+#[test]
+fn a_turn_counts_receivers() {
+    let mut rig = Rig::new();
+    let crowd: Vec<ConnId> = (0..300).map(|n| rig.client(&format!("c{n}"))).collect();
+    for client in &crowd {
+        rig.subscribe(*client, &["t".to_owned()]);
+        rig.kinds(*client);
+    }
+    let publisher = rig.client("publisher");
+    for qos in [QoS::AtMostOnce, QoS::AtLeastOnce] {
+        let one = publish_bytes(qos, u16::from(qos != QoS::AtMostOnce), &[7; 1000]);
+        let bytes = one.repeat(64);
+        let received = rig.shard.receive_promised(publisher, &bytes, NOW, NOW);
+        assert!(received.more, "{qos:?}");
+        let messages = received.consumed / one.len();
+        assert!((1..=4).contains(&messages), "{qos:?} {messages}");
+    }
+}

@@ -25,7 +25,7 @@ pub enum Piece {
 /// Least time between two reports of one kind.
 const REPORT_INTERVAL: Nanos = Nanos::from_secs(60);
 /// Number of kinds.
-const KINDS: usize = 10;
+const KINDS: usize = 11;
 
 impl Piece {
     /// Every kind, in the order of [`Overruns`].
@@ -40,6 +40,7 @@ impl Piece {
         Self::Work(Work::Retained),
         Self::Work(Work::Rights),
         Self::Work(Work::Remains),
+        Self::Work(Work::FanOut),
     ];
 
     /// Its name in metrics and the log.
@@ -56,6 +57,7 @@ impl Piece {
             Self::Work(Work::Retained) => "retained_lookup",
             Self::Work(Work::Rights) => "rights",
             Self::Work(Work::Remains) => "session_end",
+            Self::Work(Work::FanOut) => "fan_out",
         }
     }
 
@@ -71,6 +73,7 @@ impl Piece {
             Self::Work(Work::Retained) => 7,
             Self::Work(Work::Rights) => 8,
             Self::Work(Work::Remains) => 9,
+            Self::Work(Work::FanOut) => 10,
         }
     }
 }

@@ -15,7 +15,7 @@ use punctual_measure::{Api, Error, Result};
 use self::broker::{MESH, filter_changes};
 pub(super) use self::files::write as write_files;
 use self::files::{LOGINS, TLS, handshake};
-use self::sessions::{STORE, admissions, ends, logins, store, wills};
+use self::sessions::{STORE, admissions, crowd, ends, logins, store, tell_crowd, wills};
 use crate::blocking::Connection;
 use crate::sys;
 
@@ -168,6 +168,12 @@ pub(super) const KINDS: &[Kind] = &[
         store,
     )
     .with(STORE),
+    kind(
+        "crowd",
+        "messages with QoS 1 for 10 000 sessions that are away",
+        crowd,
+        tell_crowd,
+    ),
     kind(
         "admissions",
         "asks for 1000 flows, goes",

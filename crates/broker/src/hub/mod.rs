@@ -32,6 +32,7 @@ use crate::moves::Moves;
 use crate::passed::PassedOn;
 use crate::sampling::Sampling;
 use crate::session::{Names, Session, Step, Will};
+use crate::shard::FanOuts;
 use crate::shard::flush::Flush;
 use crate::slab::Slab;
 use crate::tasks::{Subject, Tasks};
@@ -132,6 +133,10 @@ pub(crate) struct Hub {
     pub(crate) packet: Option<Bytes>,
     /// Work that continues with its next slice.
     pub(crate) tasks: Tasks,
+    /// Messages on their way to very many clients.
+    pub(crate) fanouts: FanOuts,
+    /// Units of work of offering messages to receivers, ever.
+    pub(crate) offered: u64,
     /// The next piece of work is a task, even if timers are due.
     pub(crate) tasks_next: bool,
     /// Times messages by samples.

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::Directory;
+use crate::federation::LINK_PREFIX;
 use crate::route::RouteCache;
 
 /// What one client subscribed to: options by filter, with share prefix.
@@ -32,10 +33,13 @@ fn naive_match(filter: &str, topic: &str) -> bool {
 /// Session number, QoS and identifier of the members of a group.
 type Members = Vec<(u64, QoS, u32)>;
 
+/// QoS, whether own messages are left out, whether the retain flag stays, and identifiers.
+type Reception = (QoS, bool, bool, Vec<u32>);
+
 /// What a client receives a topic with, and as a member of which groups.
 #[derive(Debug, PartialEq, Eq)]
 struct Expected {
-    plain: BTreeMap<u64, (QoS, bool, bool, Vec<u32>)>,
+    plain: BTreeMap<u64, Reception>,
     groups: Vec<Members>,
 }
 
@@ -117,6 +121,22 @@ fn found(matched: &Matched) -> Expected {
     Expected { plain, groups }
 }
 
+/// The clients that receive a topic, as they are found for a crowd: about `most` at a time.
+fn in_pieces(directory: &Directory, topic: &str, most: usize) -> BTreeMap<u64, Reception> {
+    let (mut all, mut after) = (BTreeMap::new(), Some(Place::FIRST_CLIENT));
+    while let Some(place) = after {
+        let (matched, _, next) = directory.clients_after(topic, place, most);
+        let piece = found(&matched);
+        assert!(piece.groups.is_empty() && next.is_none_or(|next| next > place));
+        let before = all.len();
+        let count = piece.plain.len();
+        all.extend(piece.plain);
+        assert_eq!(all.len(), before + count, "a session twice");
+        after = next;
+    }
+    all
+}
+
 fn level() -> impl Strategy<Value = &'static str> {
     prop::sample::select(vec!["a", "b", "", "long-level-name", "$SYS", "$x"])
 }
@@ -178,6 +198,7 @@ proptest! {
     fn agrees_with_lists(
         steps in prop::collection::vec(step(), 1..120),
         capacity in prop::sample::select(vec![1usize, 2, 1000]),
+        piece in 1..5usize,
     ) {
         let directory = Directory::new(3);
         let mut cache = RouteCache::new(capacity, Vec::new(), Vec::new());
@@ -220,7 +241,9 @@ proptest! {
                     };
                     let route = cache.get(route);
                     prop_assert_eq!(route.topic(), &topic);
-                    prop_assert_eq!(found(&route.matched), expected(&clients, &topic));
+                    let expected = expected(&clients, &topic);
+                    prop_assert_eq!(&in_pieces(&directory, &topic, piece), &expected.plain);
+                    prop_assert_eq!(found(&route.matched), expected);
                 }
             }
         }
@@ -264,7 +287,7 @@ fn depth_takes_no_stack() {
 #[test]
 fn the_cache_is_bounded_in_bytes() {
     let directory = Directory::new(1);
-    for n in 0..1000 {
+    for n in 0..500 {
         let session = directory.handle(&Arc::from(format!("c{n}")), 0, n);
         let options = SubscribeOptions::default();
         let subscriber = Subscriber {
@@ -289,6 +312,54 @@ fn the_cache_is_bounded_in_bytes() {
         }
         assert!(cache.weight() < 1_200_000, "{}", cache.weight());
     }
+}
+
+/// Clients that are too many for one piece are not listed; neighbours are, and come first.
+#[test]
+fn a_crowd_is_not_listed() {
+    let directory = Directory::new(2);
+    let subscribe = |session: &Arc<SessionHandle>, filter: &str| {
+        let subscriber = Subscriber {
+            session: session.clone(),
+            options: SubscribeOptions::default(),
+            id: 0,
+            demoted: false,
+            numbered: false,
+        };
+        let mut index = directory.index_mut();
+        index.subscribe(filter, subscriber, &directory.generations)
+    };
+    let clients: Vec<_> = (0..2 * CROWD as u32)
+        .map(|n| directory.handle(&Arc::from(format!("c{n}")), n as u16 % 2, n))
+        .collect();
+    let link = directory.handle(&Arc::from(format!("{LINK_PREFIX}b")), 0, 0);
+    assert!(link.link && subscribe(&link, "t/#"));
+    let matches = || directory.index_mut().matches("t/1");
+    for client in &clients[..CROWD] {
+        assert!(subscribe(client, "t/+"));
+        assert!(!subscribe(client, "t/+"));
+    }
+    let most = matches();
+    assert_eq!((most.crowd, most.targets().count()), (false, CROWD + 1));
+    for client in &clients[CROWD..] {
+        assert!(subscribe(client, "t/1"));
+    }
+    let crowd = matches();
+    let listed: Vec<_> = crowd.targets().map(|it| it.session.number).collect();
+    assert_eq!((crowd.crowd, listed), (true, vec![link.number]));
+    assert_eq!(crowd.max_qos, QoS::ExactlyOnce);
+    assert_eq!(in_pieces(&directory, "t/1", 100).len(), clients.len());
+    // Those who go leave no gap, whatever their number was.
+    for (n, client) in clients.iter().enumerate().filter(|(n, _)| n % 7 != 0) {
+        let filter = ["t/+", "t/1"][usize::from(n >= CROWD)];
+        let mut index = directory.index_mut();
+        assert!(index.unsubscribe(filter, client, &directory.generations));
+        assert!(!index.unsubscribe(filter, client, &directory.generations));
+    }
+    let rest = matches();
+    let count = clients.len().div_ceil(7);
+    assert_eq!((rest.crowd, rest.targets().count()), (false, count + 1));
+    assert_eq!(in_pieces(&directory, "t/1", 100).len(), count);
 }
 
 /// A member that joins a group with members, or leaves others in it, invalidates no cached route.

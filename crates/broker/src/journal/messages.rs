@@ -439,6 +439,7 @@ fn is_to_be_stored(matched: &Matched, nature: Nature) -> bool {
     };
     let mut groups = matched.groups.iter();
     nature.retain
+        || matched.crowd && !nature.relayed
         || plain.any(is_stored)
         || groups.any(|group| group.members().here.iter().any(is_stored))
 }

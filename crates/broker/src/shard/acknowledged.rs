@@ -71,6 +71,7 @@ impl Shard {
         let own = target.no_local && publisher == target.session.number;
         if *shard != hub.index
             || !matched.groups.is_empty()
+            || matched.crowd
             || route.rule.is_some()
             || target.qos == QoS::AtMostOnce
             || target.numbered && !target.session.link

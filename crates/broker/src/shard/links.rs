@@ -180,6 +180,7 @@ impl Reach {
             false => Groups::new(),
         };
         Matched::new(all.filter(gets).cloned().collect::<TargetList>(), groups)
+            .with_crowd(matched.crowd && self.clients)
     }
 }
 

@@ -4,6 +4,7 @@ mod acknowledged;
 mod admission;
 mod brakes;
 mod connect;
+mod fanout;
 pub(crate) mod flush;
 mod inspect;
 mod lifecycle;
@@ -24,6 +25,7 @@ pub use inspect::{ClientView, ScanPosition, SubscriptionView};
 pub use links::LinkLimits;
 pub(crate) use links::{OPTIONS, peer_of, subscriber};
 
+pub(crate) use fanout::FanOuts;
 pub(crate) use lifecycle::Remains;
 pub(crate) use replica::Lack;
 pub(crate) use run::{Packets, Taking};
@@ -76,6 +78,8 @@ const URGENT: u32 = 2000;
 const ROW: u64 = 64;
 /// Messages of a row, which are passed on together, that take as long as one alone.
 const IN_A_ROW: u64 = 16;
+/// Units of work of offering messages of one client to receivers before others may have their turn.
+const OFFERS: u64 = SLICE;
 /// Units of work of looking whether a timer is still needed.
 const STALE: u64 = 4;
 /// Admitted flows that are looked at at once for alarms.
@@ -263,6 +267,8 @@ impl Shard {
                 arrived: now,
                 packet: None,
                 tasks: Tasks::default(),
+                fanouts: FanOuts::default(),
+                offered: 0,
                 tasks_next: false,
                 worked_for: Subject::default(),
                 sampling: Sampling::default(),
@@ -503,6 +509,7 @@ impl Shard {
             more: false,
         };
         let mut units = 0;
+        let offered = self.hub.offered;
         let before = Publishes::of(&self.hub.stats);
         if let Some(journal) = &mut self.hub.journal {
             journal.see(now);
@@ -565,7 +572,8 @@ impl Shard {
                         received.consumed += run.bytes;
                         units += 1 + run.messages / IN_A_ROW;
                         if run.next == Next::Packet {
-                            received.more = promised && units >= ROW;
+                            let is_over = units >= ROW || self.hub.offered - offered >= OFFERS;
+                            received.more = promised && is_over;
                             if received.more {
                                 received.flow = Flow::Read;
                                 break;
@@ -614,7 +622,8 @@ impl Shard {
                         }
                         Next::Packet => {
                             units += 1;
-                            received.more = promised && units >= ROW;
+                            let is_over = units >= ROW || self.hub.offered - offered >= OFFERS;
+                            received.more = promised && is_over;
                             if received.more {
                                 received.flow = Flow::Read;
                                 break;
@@ -1161,6 +1170,7 @@ impl Shard {
                 self.tell_flow(slot, &topic, now);
             }
             Task::Remains(remains) => self.clear_away(*remains, budget, now),
+            Task::FanOut { publisher } => self.continue_fan_out(publisher, budget, now),
         }
     }
 

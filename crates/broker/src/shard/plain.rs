@@ -62,7 +62,7 @@ impl Shard {
             _ => None,
         };
         let size = packet.payload.len();
-        if route.rule.is_some() || size >= SHARE_FROM {
+        if route.rule.is_some() || matched.crowd || size >= SHARE_FROM {
             return None;
         }
         let parts = Parts {
@@ -108,6 +108,7 @@ impl Shard {
             publisher,
             name: name.map(Number::from),
         };
+        hub.offered += targets.len() as u64;
         for target in targets {
             if let Some(receiver) = hub.deliver_plain(&plain, target, now) {
                 hub.wait_for(id, receiver);

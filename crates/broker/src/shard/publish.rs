@@ -12,6 +12,7 @@ use punctual_model::{Answer, Requirements};
 use smallvec::SmallVec;
 
 use super::admission::{self, Course, Sizes};
+use super::fanout::Receipt;
 use super::links::{self, Incoming, Reach, Wait};
 use super::run::{Packed, not_a_run};
 use super::shares::{self, Choice, Sharing, choose};
@@ -55,6 +56,13 @@ impl Shard {
         let Some(conn) = hub.conns.get_mut(id.slot) else {
             return Ok(Next::Closed);
         };
+        let in_turn = hub.unpacking.is_none() && !hub.unparking;
+        if in_turn && hub.fanouts.are_under_way(conn.number) {
+            // An earlier connection of the client has sent them.
+            let publisher = conn.number;
+            hub.wait_for_fan_out(publisher, id);
+            return Ok(Next::Hold);
+        }
         let version = match hub.unpacking {
             None => conn.version,
             Some(packing) if packing.v5 => Version::V5,
@@ -500,17 +508,33 @@ impl Shard {
         {
             entry.order_mut(|order| order.hear(name, raw.qos));
         }
+        let crowd = matched.crowd && !relayed;
         let awaited = publication.keeping.awaited && raw.qos != QoS::AtMostOnce;
+        let may_be_stored = awaited || crowd && publication.keeping.message != 0;
         if let (Some(name), false, Some(federation)) =
             (name, relayed || upwards, hub.directory.federation())
         {
             federation.note(name);
-            if awaited {
+            if may_be_stored {
                 hub.directory.names().note(name);
             }
         }
         // Its name has to survive, too.
         publication.keeping.firm |= name.is_some();
+        if crowd {
+            let receipt = Receipt {
+                conn: id,
+                session: session_slot,
+                packet_id: raw.packet_id,
+                answer,
+            };
+            if raw.qos == QoS::ExactlyOnce {
+                // Sent again on another connection, it is recognised.
+                note_reception(hub, &raw, session_slot, None);
+            }
+            hub.fan_out(&mut publication, (Some(id), !patient), Some(receipt));
+            return Ok(pause_or_go_on(hub, id));
+        }
         let mut after = hub.after(&publication.keeping).filter(|_| awaited);
         if let (Some(name), true) = (name, relayed) {
             after = hub.after_all();
@@ -613,10 +637,14 @@ impl Shard {
                 near.cloned().collect::<TargetList>(),
                 matched.groups.clone(),
             )
+            .with_crowd(matched.crowd)
         });
         let matched = near.as_ref().unwrap_or(matched);
         // Without anyone to refuse it to, a full queue is a counted drop.
         let _ = deliver_all(hub, matched, &mut publication, None, now, false);
+        if matched.crowd && !publication.relayed {
+            hub.fan_out(&mut publication, (None, false), None);
+        }
     }
 }
 
@@ -786,7 +814,7 @@ fn has_retained_room(hub: &Hub, entry: &Entry<'_>, publication: &Publication<'_>
 }
 
 /// Answers a PUBLISH by its QoS, when that may be.
-fn acknowledge(
+pub(super) fn acknowledge(
     hub: &mut Hub,
     id: ConnId,
     raw: &RawPublish<'_>,
@@ -810,8 +838,8 @@ fn acknowledge(
     pause_or_go_on(hub, id)
 }
 
-/// Notes a QoS 2 message until its PUBREL comes; in the store too where the
-/// message is. Returns what its PUBREC waits for, which is `after` for the message.
+/// Notes a QoS 2 message until its PUBREL comes, and counts it for its connection. Returns what its
+/// PUBREC waits for, which is `after` for the message.
 fn await_release(
     hub: &mut Hub,
     id: ConnId,
@@ -819,21 +847,35 @@ fn await_release(
     session: u32,
     after: Option<After>,
 ) -> Option<After> {
-    let is_client = hub.conns.get(id.slot).is_some_and(|conn| !conn.link);
-    let gist = match is_client && hub.directory.federation().is_some() {
-        true => gist(raw.topic, raw.payload),
-        false => 0,
-    };
-    let after = hub.note_received(session, raw.packet_id, gist, after);
+    let after = note_reception(hub, raw, session, after);
     if let Some(conn) = hub.conns.get_mut(id.slot) {
         conn.unreleased = conn.unreleased.saturating_add(1);
     }
     after
 }
 
+/// Notes that a QoS 2 message came, in the store too where the message is. Returns what its PUBREC
+/// waits for.
+pub(super) fn note_reception(
+    hub: &mut Hub,
+    raw: &RawPublish<'_>,
+    session: u32,
+    after: Option<After>,
+) -> Option<After> {
+    let is_client = hub
+        .sessions
+        .get(session)
+        .is_some_and(|it| it.link.is_none());
+    let gist = match is_client && hub.directory.federation().is_some() {
+        true => gist(raw.topic, raw.payload),
+        false => 0,
+    };
+    hub.note_received(session, raw.packet_id, gist, after)
+}
+
 /// Like [`acknowledge`], and tells an MQTT 5 publisher what became of what it
 /// stated.
-fn acknowledge_with(
+pub(super) fn acknowledge_with(
     hub: &mut Hub,
     id: ConnId,
     raw: &RawPublish<'_>,
@@ -953,6 +995,8 @@ pub(super) fn deliver_all(
             Choice::Full(_) | Choice::Nobody => hub.stats.dropped_offline += 1,
         }
     }
+    let targets: usize = matched.shards.iter().map(|(_, to)| to.len()).sum();
+    hub.offered += (targets + groups.len()) as u64;
     // Who gets it here and somewhere else, too, having moved, is to recognise it.
     let is_link = |target: &Target| target.session.link;
     let mut all = matched.shards.iter().flat_map(|(_, to)| to.iter());

@@ -18,6 +18,12 @@ use crate::route::{Route, Target};
 
 /// Bytes of one run, and so by how much a receiver's bound may be exceeded.
 const RUN: usize = 64 << 10;
+/// Bytes that are copied to all receivers of a run, unless a shorter run has more of them,
+const COPIES: usize = 512 << 10;
+/// with so many bytes.
+const SHORT_RUN: usize = 2 << 10;
+/// Bytes whose copy takes as long as a unit of work.
+const COPY: usize = 2 << 10;
 
 /// Consecutive publications that were delivered together.
 pub(super) struct Run {
@@ -110,10 +116,11 @@ impl Shard {
             payload: first.body.len() - head,
             longest: first.bytes.len(),
         };
+        let all = (COPIES / targets.len().max(1)).clamp(SHORT_RUN, RUN);
         let mut parts = Parted::new();
         let mut before = (0, 0);
-        while run.bytes < RUN {
-            run.extend(data, prefix, most, RUN.min(before.0 + links::PACKED));
+        while run.bytes < all {
+            run.extend(data, prefix, most, all.min(before.0 + links::PACKED));
             if run.bytes == before.0 {
                 break;
             }
@@ -182,7 +189,10 @@ impl Shard {
             return Ok(pause_or_go_on(hub, id));
         }
         let matched = &entry.matched;
-        let (mut together, mut here) = (entry.rule.is_none() && matched.groups.is_empty(), &[][..]);
+        let (mut together, mut here) = (
+            entry.rule.is_none() && matched.groups.is_empty() && !matched.crowd,
+            &[][..],
+        );
         for (shard, targets) in &matched.shards {
             match *shard == hub.index {
                 true => here = targets,
@@ -249,7 +259,7 @@ fn receivers<'a>(
 ) -> Option<&'a [Target]> {
     let topic = route.topic().as_bytes();
     match (&*route.matched.shards, &*route.matched.groups) {
-        _ if route.rule.is_some() => None,
+        _ if route.rule.is_some() || route.matched.crowd => None,
         ([], []) => Some(&[]),
         ([(home, targets)], []) if *home == shard => Some(targets),
         ([], [group]) => {
@@ -272,7 +282,9 @@ fn deliver_packets<'a>(
 ) {
     hub.stats.publishes_received_qos0 += packets.messages;
     hub.stats.publish_bytes_received += packets.payload as u64;
+    let copied = (packets.received.len() / COPY) as u64;
     for target in clients {
+        hub.offered += 1 + copied;
         if let Some(receiver) = hub.deliver_run(packets, target, publisher, now) {
             hub.wait_for(id, receiver);
         }

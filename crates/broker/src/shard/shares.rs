@@ -218,7 +218,11 @@ impl Sharing {
     ) -> (Matched, SmallVec<[Duty; 1]>) {
         notes.duties = self.duties;
         let targets = replica::reach(hub, matched, notes, all);
-        (Matched::new(targets, self.here), self.handed)
+        let crowd = matched.crowd && !notes.handed;
+        (
+            Matched::new(targets, self.here).with_crowd(crowd),
+            self.handed,
+        )
     }
 }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use punctual_broker::{Config, ConnId, ConnMeta, Directory, Flow, Nanos, Shard};
 use punctual_codec::{
-    Connect, PacketType, Properties, Publish, QoS, Split, Subscribe, SubscribeOptions, Version,
-    split,
+    Connect, PacketType, Properties, PropertyBuf, PropertyId, Publish, QoS, Split, Subscribe,
+    SubscribeOptions, Version, split,
 };
 use punctual_model::Grant;
 
@@ -49,6 +49,17 @@ impl Rig {
     }
 
     pub(crate) fn client(&mut self, id: &str) -> ConnId {
+        self.connect(id, true, Properties::EMPTY)
+    }
+
+    /// One whose session stays for an hour when its connection ends.
+    pub(crate) fn client_that_stays(&mut self, id: &str) -> ConnId {
+        let mut properties = PropertyBuf::new();
+        properties.push_number(PropertyId::SessionExpiryInterval, 3600);
+        self.connect(id, false, properties.as_properties())
+    }
+
+    fn connect(&mut self, id: &str, clean_start: bool, properties: Properties<'_>) -> ConnId {
         let meta = ConnMeta {
             allow_anonymous: true,
             ..ConnMeta::default()
@@ -56,9 +67,9 @@ impl Rig {
         let client = self.shard.open(meta, NOW);
         let connect = Connect {
             version: Version::V5,
-            clean_start: true,
+            clean_start,
             keep_alive: 0,
-            properties: Properties::EMPTY,
+            properties,
             client_id: id,
             will: None,
             username: None,

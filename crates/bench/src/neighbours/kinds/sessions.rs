@@ -117,6 +117,20 @@ pub(super) fn logins(place: &Place<'_>, _: u64) -> Result<()> {
     greet(place, "guesser", &bytes).map(drop)
 }
 
+/// Sessions that stay, all with one subscription.
+pub(super) fn crowd(place: &Place<'_>) -> Result<()> {
+    for n in 0..place.of(MANY) {
+        let mut session = client(place, &format!("crowd-{n}"), true)?;
+        ask_with(&mut session, &["crowd".to_owned()], 1)?;
+        leave(session)?;
+    }
+    Ok(())
+}
+
+pub(super) fn tell_crowd(place: &Place<'_>, _: u64) -> Result<()> {
+    fill(place, "crowd", b"all", 10)
+}
+
 pub(super) fn store(place: &Place<'_>, _: u64) -> Result<()> {
     let away = |n: usize| format!("away-{n}");
     for n in 0..AWAY {

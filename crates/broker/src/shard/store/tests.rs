@@ -14,7 +14,7 @@ use punctual_store::{Memory, Op, Store as _};
 use crate::federation::{Federation, LinkNews, MessageName, Newcomer, Unwelcome};
 use crate::journal::{Durability, DurabilityRule, Journal, Reception, Restorer, StoreTrouble};
 use crate::moves::{Coming, Letter, Way};
-use crate::{Config, ConnId, ConnMeta, Directory, Nanos, Output, Scope, Shard};
+use crate::{Budget, Config, ConnId, ConnMeta, Directory, Nanos, Output, Scope, Shard, Work};
 
 const NOW: Nanos = Nanos::from_secs(1);
 const WALL: u64 = 1_700_000_000_000_000_000;
@@ -1212,4 +1212,50 @@ fn what_waits_for_one_user_is_for_no_other() {
         let left = leaving(&mut third, kept);
         assert!(left.contains(&PacketType::Publish), "{user:?}");
     }
+}
+
+/// What goes to very many clients, in slices, is acknowledged when all of them have it for sure.
+#[test]
+fn a_crowd_keeps_a_message_before_its_publisher_is_told() {
+    const EACH: usize = 400;
+    let config = || {
+        let mut config = Config {
+            sys_interval: None,
+            ..Config::default()
+        };
+        config.durability.patience = Nanos(0);
+        Arc::new(config)
+    };
+    let directory = Directory::new(2);
+    let mut store = Memory::default();
+    let mut shards = [0, 1].map(|index| {
+        let mut shard = Shard::new(directory.clone(), index, config(), NOW);
+        shard.attach_store(WALL);
+        for n in 0..EACH {
+            let client_id = format!("{index} {n}");
+            assert!(directory.reserve(&Arc::from(&*client_id), index));
+            subscriber(&mut shard, &mut store, &client_id, QoS::AtLeastOnce);
+        }
+        shard
+    });
+    let publisher = connect(&mut shards[0], "", 0);
+    leaving(&mut shards[0], publisher);
+    publish(&mut shards[0], publisher, QoS::AtLeastOnce, 1);
+    let (mut slices, mut ops, mut mail) = (0, Vec::new(), Vec::new());
+    let budget = || Budget::new(200);
+    while let Some(Work::FanOut) = shards[0].work(NOW, &mut budget()) {
+        slices += 1;
+        ops.extend(commit(&mut shards[0], &mut store));
+        let is_over = shards[0].tasks() == 0;
+        shards[0].take_outbox(1, &mut mail);
+        shards[1].remote(mail.drain(..), NOW);
+        commit(&mut shards[1], &mut store);
+        let told = leaving(&mut shards[0], publisher);
+        assert_eq!(!told.is_empty(), is_over);
+    }
+    assert!(slices > 10, "{slices}");
+    let count = |kind: &str| ops.iter().filter(|op| op.starts_with(kind)).count();
+    assert_eq!(count("Entry"), 2 * EACH);
+    // What is committed may be needed by nobody any more: then entries need it again.
+    assert!((1..=slices).contains(&count("Message")));
 }

@@ -1,0 +1,232 @@
+//! A message to a crowd: to more clients than get it in one piece of work.
+//!
+//! Neighbours of a mesh and shared subscriptions get such a message at once, as any other. A task then
+//! gives it to the clients in slices, in the order of [`Place`], and asks the index for the next ones each
+//! time. So a client that subscribes meanwhile may get it or not, and one that was subscribed before gets
+//! it once. The publisher is acknowledged when all have it, and is not read until then: its messages stay
+//! in order, and one message of each client is on its way. Messages of clients that are gone, and of the
+//! broker itself, wait for each other, at most [`MOST_WAITING`] of one publisher.
+//!
+//! Nobody can promise room in all queues of a crowd while others are served: where the policy for full
+//! queues is to refuse, a crowd's message is dropped for those that have no room, and counted.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+use punctual_codec::{Properties, QoS, RawPublish, ReasonCode};
+use punctual_model::Answer;
+
+use super::Shard;
+use super::publish::{acknowledge, acknowledge_with, deliver_all, note_reception};
+use crate::egress::SHARE_FROM;
+use crate::hub::{ConnId, Hub, Publication};
+use crate::index::Place;
+use crate::journal::Keeping;
+use crate::sequence::Number;
+use crate::tasks::Task;
+use crate::{Budget, Message, Nanos};
+
+/// Messages of one publisher that may wait while none is read from it any more. Further ones are dropped.
+const MOST_WAITING: usize = 1024;
+/// Units of work of offering a message to a client, with QoS 0 and above.
+const OFFER: [u64; 2] = [2, 4];
+/// Bytes whose copy takes as long as a unit of work.
+const COPY: usize = 2048;
+
+/// A message on its way to a crowd.
+#[derive(Debug)]
+struct FanOut {
+    message: Arc<Message>,
+    /// What it is called in the mesh, if it has a name.
+    name: Option<Number>,
+    keeping: Keeping,
+    /// The place of the client that it was offered to last.
+    after: Place,
+    /// Whether its publisher waits for receivers that do not keep up.
+    waits: bool,
+    receipt: Option<Receipt>,
+}
+
+/// What the publisher of a message is told when all have it.
+#[derive(Debug)]
+pub(crate) struct Receipt {
+    pub(crate) conn: ConnId,
+    /// Place of its session.
+    pub(crate) session: u32,
+    pub(crate) packet_id: u16,
+    /// About what the message stated.
+    pub(crate) answer: Option<Answer>,
+}
+
+/// Messages of one publisher to crowds.
+#[derive(Debug, Default)]
+struct Queue {
+    messages: VecDeque<FanOut>,
+    /// Connections of the publisher that are not read until all have been given out.
+    paused: Vec<ConnId>,
+}
+
+/// All messages on their way to crowds, by the number of the publisher's session; 0 is the broker.
+#[derive(Debug, Default)]
+pub(crate) struct FanOuts {
+    queues: HashMap<u64, Queue, RandomState>,
+}
+
+impl FanOuts {
+    /// Whether messages of a publisher are on their way.
+    #[inline]
+    pub(crate) fn are_under_way(&self, publisher: u64) -> bool {
+        !self.queues.is_empty() && self.queues.contains_key(&publisher)
+    }
+}
+
+impl Hub {
+    /// Has a task give a publication to the crowd of clients that receive it. Its publisher, if that is
+    /// `conn`, is not read until all have it.
+    #[cold]
+    pub(super) fn fan_out(
+        &mut self,
+        publication: &mut Publication<'_>,
+        (conn, waits): (Option<ConnId>, bool),
+        receipt: Option<Receipt>,
+    ) {
+        let publisher = publication.publisher;
+        let message = publication.message(&mut self.messages);
+        let queue = self.fanouts.queues.entry(publisher).or_default();
+        if queue.messages.len() >= MOST_WAITING && conn.is_none() {
+            return self.stats.not_queued(publication.stamp.class());
+        }
+        if queue.messages.is_empty() {
+            self.tasks.push(Task::FanOut { publisher });
+        }
+        queue.messages.push_back(FanOut {
+            message,
+            name: publication.name,
+            keeping: publication.keeping,
+            after: Place::FIRST_CLIENT,
+            waits,
+            receipt,
+        });
+        if let Some(conn) = conn {
+            self.wait_for_fan_out(publisher, conn);
+        }
+    }
+
+    /// Reads nothing more from a connection until the messages of its publisher have been given out.
+    pub(super) fn wait_for_fan_out(&mut self, publisher: u64, id: ConnId) {
+        let Some(queue) = self.fanouts.queues.get_mut(&publisher) else {
+            return;
+        };
+        // At most one connection of a session is there, and those that it took the place of.
+        if !queue.paused.contains(&id)
+            && let Some(conn) = self.conns.get_mut(id.slot)
+            && conn.generation == id.generation
+        {
+            queue.paused.push(id);
+            conn.paused += 1;
+        }
+    }
+}
+
+impl Shard {
+    /// Gives the next clients of a crowd the message that a publisher has sent first.
+    pub(super) fn continue_fan_out(&mut self, publisher: u64, budget: &mut Budget, now: Nanos) {
+        let hub = &mut self.hub;
+        let queue = hub.fanouts.queues.get_mut(&publisher);
+        let Some(mut fan_out) = queue.and_then(|queue| queue.messages.pop_front()) else {
+            return;
+        };
+        let is_over = hub.offer_to_crowd(&mut fan_out, budget, now);
+        if is_over {
+            hub.is_given_out(fan_out);
+        } else if let Some(queue) = hub.fanouts.queues.get_mut(&publisher) {
+            queue.messages.push_front(fan_out);
+        }
+        let queue = hub.fanouts.queues.get(&publisher);
+        if queue.is_some_and(|queue| !queue.messages.is_empty()) {
+            hub.tasks.push(Task::FanOut { publisher });
+        } else if let Some(queue) = hub.fanouts.queues.remove(&publisher) {
+            hub.resume(queue.paused);
+        }
+        self.share_stats_soon(now);
+    }
+}
+
+impl Hub {
+    /// Offers a message to the next clients of a crowd; whether these were the last.
+    fn offer_to_crowd(&mut self, fan_out: &mut FanOut, budget: &mut Budget, now: Nanos) -> bool {
+        let message = fan_out.message.clone();
+        let directory = self.directory.clone();
+        let mut publication = Publication::from_message(&message, now);
+        publication.name = fan_out.name;
+        publication.keeping = fan_out.keeping;
+        let publisher = fan_out.receipt.as_ref().filter(|_| fan_out.waits);
+        let publisher = publisher.map(|receipt| receipt.conn);
+        let copied = match message.payload().len() {
+            length if length >= SHARE_FROM => 0,
+            length => (length / COPY) as u64,
+        };
+        let cost = OFFER[usize::from(message.qos != QoS::AtMostOnce)] + copied;
+        let mut is_over = false;
+        while !is_over && !budget.is_spent() {
+            let most = usize::try_from(budget.left() / cost).unwrap_or(usize::MAX);
+            // One step takes the lock of the index for a short while only.
+            let most = most.clamp(1, crate::index::CROWD);
+            let (matched, looked_at, next) =
+                directory.clients_after(message.topic(), fan_out.after, most);
+            // Without anyone to refuse it to, a full queue is a counted drop.
+            let _ = deliver_all(self, &matched, &mut publication, publisher, now, false);
+            budget.spend(1 + looked_at as u64 * cost);
+            match next {
+                Some(place) => fan_out.after = place,
+                None => is_over = true,
+            }
+        }
+        fan_out.keeping = publication.keeping;
+        is_over
+    }
+
+    /// All clients of a crowd have a message: its publisher is told.
+    fn is_given_out(&mut self, fan_out: FanOut) {
+        let FanOut {
+            message,
+            keeping,
+            receipt: Some(receipt),
+            ..
+        } = fan_out
+        else {
+            return;
+        };
+        let after = self.after(&keeping);
+        // Its session may have ended, and another one be in its place.
+        let session = self.sessions.get(receipt.session);
+        if session.is_none_or(|session| session.handle.number != message.publisher) {
+            return;
+        }
+        let raw = RawPublish {
+            dup: false,
+            qos: message.qos,
+            retain: message.retain,
+            topic: message.topic_bytes(),
+            packet_id: receipt.packet_id,
+            properties: Properties::EMPTY,
+            payload: message.payload(),
+        };
+        let (id, slot) = (receipt.conn, receipt.session);
+        if self.conn(id).is_none() {
+            if raw.qos == QoS::ExactlyOnce {
+                note_reception(self, &raw, slot, after);
+            }
+            return;
+        }
+        if keeping.awaited {
+            self.pace(id, message.stamp.class());
+        }
+        let reason = ReasonCode::Success;
+        match &receipt.answer {
+            Some(answer) => acknowledge_with(self, id, &raw, slot, reason, answer, after),
+            None => acknowledge(self, id, &raw, slot, reason, after),
+        };
+    }
+}
