@@ -5,8 +5,11 @@
 //! last goes, routes change. Its lock is taken for each message, for as long as it takes to choose a
 //! member; whoever holds it takes none but those of sessions.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, RwLock, RwLockReadGuard};
+
+use foldhash::fast::RandomState;
 
 use crate::directory::SessionHandle;
 use crate::federation::sign;
@@ -26,11 +29,16 @@ pub(crate) struct Group {
     members: RwLock<Members>,
 }
 
+/// Members that are looked through for one of them; of more it is noted where they are.
+const FEW: usize = 32;
+
 /// The members of a shared subscription.
 #[derive(Debug, Default)]
 pub(crate) struct Members {
     /// Those of this broker, in no order.
     pub(crate) here: Vec<Target>,
+    /// Their places by the numbers of their sessions, if there are more than [`FEW`].
+    places: HashMap<u64, u32, RandomState>,
     /// Signs of other brokers of the mesh where it has members.
     pub(crate) elsewhere: Vec<u32>,
 }
@@ -38,6 +46,42 @@ pub(crate) struct Members {
 impl Members {
     pub(crate) fn is_empty(&self) -> bool {
         self.here.is_empty() && self.elsewhere.is_empty()
+    }
+
+    fn place_of(&self, session: &SessionHandle) -> Option<usize> {
+        match self.places.is_empty() {
+            true => self
+                .here
+                .iter()
+                .position(|it| it.session.number == session.number),
+            false => self.places.get(&session.number).map(|at| *at as usize),
+        }
+    }
+
+    fn push(&mut self, member: Target) {
+        if self.here.is_empty() {
+            self.here.reserve_exact(1);
+        }
+        self.here.push(member);
+        let noted = match (self.places.is_empty(), self.here.len()) {
+            (true, 0..=FEW) => return,
+            (true, _) => 0,
+            (false, len) => len - 1,
+        };
+        let members = (0..).zip(&self.here).skip(noted);
+        self.places
+            .extend(members.map(|(at, it)| (it.session.number, at)));
+    }
+
+    fn remove(&mut self, at: usize) {
+        let gone = self.here.swap_remove(at);
+        if self.here.len() <= FEW / 2 {
+            self.places = HashMap::default();
+        } else if self.places.remove(&gone.session.number).is_some()
+            && let Some(moved) = self.here.get(at)
+        {
+            self.places.insert(moved.session.number, at as u32);
+        }
     }
 }
 
@@ -72,27 +116,25 @@ impl Group {
 
     /// Adds or replaces the member of that session. Says whether it is new.
     pub(crate) fn add(&self, member: Target) -> bool {
-        let here = &mut write(&self.members).here;
-        let known = here
-            .iter_mut()
-            .find(|it| Arc::ptr_eq(&it.session, &member.session));
-        if let Some(known) = known {
-            *known = member;
+        let mut members = write(&self.members);
+        if let Some(at) = members.place_of(&member.session) {
+            members.here[at] = member;
             return false;
         }
-        if here.is_empty() {
-            here.reserve_exact(1);
-        }
-        self.connected.store(here.len() as u32, Ordering::Relaxed);
-        here.push(member);
+        self.connected
+            .store(members.here.len() as u32, Ordering::Relaxed);
+        members.push(member);
         true
     }
 
     /// Removes the member of that session. Says whether there was one.
     pub(crate) fn remove(&self, session: &Arc<SessionHandle>) -> bool {
-        let here = &mut write(&self.members).here;
-        let found = here.iter().position(|it| Arc::ptr_eq(&it.session, session));
-        found.map(|at| here.swap_remove(at)).is_some()
+        let mut members = write(&self.members);
+        let place = members.place_of(session);
+        if let Some(at) = place {
+            members.remove(at);
+        }
+        place.is_some()
     }
 
     /// Notes at which other brokers there are members, instead of those before.
@@ -118,5 +160,60 @@ impl Group {
     /// The place noted last; there may be nobody any more.
     pub(crate) fn last_connected(&self) -> usize {
         self.connected.load(Ordering::Relaxed) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use punctual_codec::{QoS, SubscribeOptions};
+
+    use super::*;
+    use crate::Directory;
+    use crate::index::Subscriber;
+
+    /// Each member is found, replaced and removed, whatever others come and go.
+    #[test]
+    fn members_come_and_go() {
+        let directory = Directory::new(1);
+        let group = Group::new("g", "$share/g/t");
+        let sessions: Vec<_> = (0..4 * FEW as u32)
+            .map(|n| directory.handle(&Arc::from(format!("c{n}")), 0, n))
+            .collect();
+        let member = |at: usize, qos| {
+            Target::new(&Subscriber {
+                session: sessions[at].clone(),
+                options: SubscribeOptions {
+                    qos,
+                    ..SubscribeOptions::default()
+                },
+                id: 0,
+                demoted: false,
+                numbered: false,
+            })
+        };
+        for at in 0..sessions.len() {
+            assert!(group.add(member(at, QoS::AtMostOnce)));
+            assert!(!group.add(member(at, QoS::AtLeastOnce)));
+        }
+        // From both ends and the middle.
+        let mut left: Vec<usize> = (0..sessions.len()).collect();
+        for turn in 0..sessions.len() {
+            let gone = left.swap_remove(turn * 7 % left.len());
+            assert!(group.remove(&sessions[gone]));
+            assert!(!group.remove(&sessions[gone]));
+            assert!(group.add(member(gone, QoS::AtMostOnce)));
+            assert!(group.remove(&sessions[gone]));
+            assert!(
+                left.iter()
+                    .all(|at| !group.add(member(*at, QoS::ExactlyOnce)))
+            );
+            let here = &group.members().here;
+            let mut numbers: Vec<u64> = here.iter().map(|it| it.session.number).collect();
+            numbers.sort_unstable();
+            let mut expected: Vec<u64> = left.iter().map(|at| sessions[*at].number).collect();
+            expected.sort_unstable();
+            assert_eq!(numbers, expected);
+        }
+        assert!(group.members().is_empty());
     }
 }
