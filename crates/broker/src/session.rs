@@ -1082,6 +1082,17 @@ impl Queue {
         lower.map(|queued| &queued.delivery)
     }
 
+    /// Bytes that are copied when the next message comes that is not urgent, since the memory for those
+    /// that wait is full.
+    pub(crate) fn growth(&self) -> usize {
+        let full = |list: &VecDeque<Queued>| match list.len() == list.capacity() {
+            true => size_of_val(list.as_slices().0) + size_of_val(list.as_slices().1),
+            false => 0,
+        };
+        let growth = |waiting: &Box<Waiting>| full(&waiting.normal).max(full(&waiting.bulk));
+        self.0.as_ref().map_or(0, growth)
+    }
+
     pub(crate) fn push(&mut self, delivery: Delivery, now: Nanos) {
         let waiting = self.0.get_or_insert_default();
         let rank = delivery.message.stamp.rank;

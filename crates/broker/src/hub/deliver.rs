@@ -21,6 +21,10 @@ use crate::timers::Timer;
 use crate::watch::Watch;
 use crate::{Directory, Message, Nanos, QueueFull, Stats};
 
+/// Bytes that a queue takes more memory for, which the kernel may have to find first, and that take as
+/// long as a unit of work.
+const GROWTH: usize = 512;
+
 /// Whether a publication has been promised room in queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Promise {
@@ -802,6 +806,7 @@ impl Hub {
         };
         publication.reserved -= reserved;
         let session = self.sessions.get_mut(target.slot)?;
+        self.offered += (session.queue.growth() / GROWTH) as u64;
         match need.braked {
             true => session.queue.push_braked(delivery, now),
             false => session.queue.push(delivery, now),

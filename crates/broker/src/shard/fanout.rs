@@ -29,8 +29,10 @@ use crate::{Budget, Message, Nanos};
 
 /// Messages of one publisher that may wait while none is read from it any more. Further ones are dropped.
 const MOST_WAITING: usize = 1024;
-/// Units of work of offering a message to a client, with QoS 0 and above.
-const OFFER: [u64; 2] = [2, 4];
+/// Units of work of offering a message to a client with QoS 0, and above: memory that was not used for long.
+const OFFER: [u64; 2] = [2, 8];
+/// Clients that are looked for at once, with QoS 0 and above, where queues may have to grow.
+const STEP: [usize; 2] = [64, 16];
 /// Bytes whose copy takes as long as a unit of work.
 const COPY: usize = 2048;
 
@@ -167,17 +169,19 @@ impl Hub {
             length if length >= SHARE_FROM => 0,
             length => (length / COPY) as u64,
         };
-        let cost = OFFER[usize::from(message.qos != QoS::AtMostOnce)] + copied;
+        let acknowledged = usize::from(message.qos != QoS::AtMostOnce);
+        let cost = OFFER[acknowledged] + copied;
         let mut is_over = false;
         while !is_over && !budget.is_spent() {
-            let most = usize::try_from(budget.left() / cost).unwrap_or(usize::MAX);
             // One step takes the lock of the index for a short while only.
-            let most = most.clamp(1, crate::index::CROWD);
+            let most = usize::try_from(budget.left() / cost).unwrap_or(usize::MAX);
+            let most = most.clamp(1, STEP[acknowledged]);
+            let before = self.offered;
             let (matched, looked_at, next) =
                 directory.clients_after(message.topic(), fan_out.after, most);
             // Without anyone to refuse it to, a full queue is a counted drop.
             let _ = deliver_all(self, &matched, &mut publication, publisher, now, false);
-            budget.spend(1 + looked_at as u64 * cost);
+            budget.spend(1 + looked_at as u64 * cost + (self.offered - before));
             match next {
                 Some(place) => fan_out.after = place,
                 None => is_over = true,
