@@ -23,7 +23,7 @@ use crate::{Directory, Message, Nanos, QueueFull, Stats};
 
 /// Bytes that a queue takes more memory for, which the kernel may have to find first, and that take as
 /// long as a unit of work.
-const GROWTH: usize = 512;
+const GROWTH: usize = 128;
 
 /// Whether a publication has been promised room in queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

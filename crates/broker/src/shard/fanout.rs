@@ -32,7 +32,7 @@ const MOST_WAITING: usize = 1024;
 /// Units of work of offering a message to a client with QoS 0, and above: memory that was not used for long.
 const OFFER: [u64; 2] = [2, 8];
 /// Clients that are looked for at once, with QoS 0 and above, where queues may have to grow.
-const STEP: [usize; 2] = [64, 16];
+const STEP: [usize; 2] = [64, 4];
 /// Bytes whose copy takes as long as a unit of work.
 const COPY: usize = 2048;
 
