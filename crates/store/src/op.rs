@@ -89,8 +89,7 @@ pub enum Op<'a> {
         /// Its packet identifier, from 1.
         packet_id: u16,
         /// What tells it from another one with that identifier, as the core makes it of
-        /// topic and content; 0 if that is not known. With another value it is an
-        /// operation of its own, which earlier versions do not read.
+        /// topic and content; 0 if that is not known, which takes no room.
         gist: u32,
     },
     /// The publisher has released it.
@@ -926,11 +925,6 @@ impl<'a> Records<'a> {
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
-
-    /// What has not been cut.
-    pub(crate) fn rest(&self) -> &'a [u8] {
-        self.rest
-    }
 }
 
 impl<'a> Iterator for Records<'a> {
@@ -1057,7 +1051,7 @@ mod tests {
     }
 
     #[test]
-    fn a_publication_without_a_gist_is_written_as_ever() {
+    fn a_publication_without_a_gist_takes_no_room_for_it() {
         let received = |gist| {
             let mut bytes = Vec::new();
             let op = Op::Received {
@@ -1121,7 +1115,7 @@ mod tests {
             bytes[bit / 8] ^= 1 << (bit % 8);
             let mut records = Records::new(&bytes);
             if let Some(record) = records.next() {
-                prop_assert!(record.checked(7).is_err() || !records.rest().is_empty());
+                prop_assert!(record.checked(7).is_err() || !records.rest.is_empty());
             }
         }
 

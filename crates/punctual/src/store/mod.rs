@@ -160,7 +160,7 @@ impl Keeper {
                 place.display()
             );
         }
-        let mut log = Log::open(
+        let log = Log::open(
             files,
             LogConfig {
                 max_bytes: keys.max_bytes.0,
@@ -170,19 +170,6 @@ impl Keeper {
             start(),
         )
         .map_err(|error| wrong(place, &error))?;
-        let format = log.format();
-        match log.migrate() {
-            Ok(true) => tracing::info!(
-                "{}: what format {format} had is in format {} now",
-                place.display(),
-                log.format()
-            ),
-            Ok(false) => {}
-            Err(error) => tracing::warn!(
-                "{}: format {format} is kept until there is room for a copy: {error}",
-                place.display()
-            ),
-        }
         let writing = WriterConfig {
             group_delay: keys.group_delay,
             group_bytes: usize::try_from(keys.group_bytes.0).unwrap_or(usize::MAX),

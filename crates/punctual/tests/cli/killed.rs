@@ -11,7 +11,7 @@ use std::process::Stdio;
 
 use tempfile::{TempDir, tempdir};
 
-use super::store::{copy, fixture, store};
+use super::store::{backup, store};
 use super::{command, run};
 
 /// How a command ended.
@@ -174,10 +174,6 @@ fn serve(place: &Path) {
     assert!(!said.iter().any(|line| line.contains("ERROR")), "{said:?}");
 }
 
-fn backup() -> PathBuf {
-    fixture("store-1").join("export.jsonl")
-}
-
 fn import(place: &Path) -> Vec<OsString> {
     arguments(["store", "import"], &[place, &backup()])
 }
@@ -198,20 +194,17 @@ fn compaction_that_is_killed_changes_nothing_of_what_is_kept() {
         }
         place
     };
-    let prepare: [&dyn Fn() -> TempDir; 2] = [&|| copy("store-1"), &imported];
-    for prepare in prepare {
-        before_each_call(
-            prepare,
-            |place| arguments(["store", "compact"], &[place]),
-            |place| {
-                assert!(store("check", place).ok().contains("2 sessions"));
-                assert_eq!(store("export", place).ok(), expected);
-                serve(place);
-                store("compact", place).ok();
-                assert_eq!(store("export", place).ok(), expected);
-            },
-        );
-    }
+    before_each_call(
+        imported,
+        |place| arguments(["store", "compact"], &[place]),
+        |place| {
+            assert!(store("check", place).ok().contains("2 sessions"));
+            assert_eq!(store("export", place).ok(), expected);
+            serve(place);
+            store("compact", place).ok();
+            assert_eq!(store("export", place).ok(), expected);
+        },
+    );
 }
 
 #[test]

@@ -1,10 +1,8 @@
-//! Stores of other versions: what format 1 wrote is read and written anew, and
-//! what a later version wrote is refused and left alone.
+//! Backups and compaction of stores; what a later version wrote is refused and left
+//! alone.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use tempfile::{TempDir, tempdir};
 
@@ -12,16 +10,32 @@ use super::run;
 
 const SEGMENT: &str = "0000000001.segment";
 
-/// A copy of a directory beside this file, to be written to.
-pub(crate) fn copy(name: &str) -> TempDir {
-    let copy = tempdir().unwrap();
-    fs::copy(fixture(name).join(SEGMENT), copy.path().join(SEGMENT)).unwrap();
-    copy
-}
-
+/// A file beside this one.
 pub(crate) fn fixture(name: &str) -> PathBuf {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli");
     tests.join(name)
+}
+
+/// A backup: sessions of a user and of nobody, one with a share; queued messages with
+/// both QoS, a priority and an expiry; a retained message.
+pub(crate) fn backup() -> PathBuf {
+    fixture("backup.jsonl")
+}
+
+/// A new store with what the backup has.
+fn imported() -> TempDir {
+    let new = tempdir().unwrap();
+    import(new.path(), &backup()).ok();
+    new
+}
+
+fn import(place: &Path, file: &Path) -> super::Run {
+    run([
+        "store".as_ref(),
+        "import".as_ref(),
+        place.as_os_str(),
+        file.as_os_str(),
+    ])
 }
 
 pub(crate) fn store(command: &str, place: &Path) -> super::Run {
@@ -29,56 +43,26 @@ pub(crate) fn store(command: &str, place: &Path) -> super::Run {
 }
 
 #[test]
-fn what_format_1_wrote_is_read_and_written_anew() {
-    // Sessions of a user and of nobody, one with a share; queued messages with both
-    // QoS, a priority and an expiry; a retained message.
-    let expected = fs::read_to_string(fixture("store-1").join("export.jsonl")).unwrap();
-    let old = copy("store-1");
-    assert!(store("check", old.path()).ok().contains("2 sessions"));
-    assert_eq!(store("export", old.path()).ok(), expected);
-    store("compact", old.path()).ok();
-    assert!(!old.path().join(SEGMENT).exists());
-    assert_eq!(store("export", old.path()).ok(), expected);
-
-    let new = tempdir().unwrap();
-    let backup = fixture("store-1").join("export.jsonl");
-    let [command, import] = ["store", "import"].map(AsRef::as_ref);
-    let import = [command, import, new.path().as_os_str(), backup.as_os_str()];
-    run(import).ok();
-    assert_eq!(store("export", new.path()).ok(), expected);
-    run(import).fails(1, &["name a new directory"]);
-}
-
-#[test]
-fn a_broker_carries_format_1_over_before_it_serves() {
-    let old = copy("store-1");
-    let stats = store("stats", old.path()).ok();
-    assert!(stats.starts_with("format 1\n"), "{stats}");
-    let mut broker = Command::new(env!("CARGO_BIN_EXE_punctual"))
-        .args(["serve", "--http", "off", "--listen", "tcp://127.0.0.1:0"])
-        .arg("--data")
-        .arg(old.path())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let log = BufReader::new(broker.stderr.take().unwrap());
-    let mut lines = log.lines().map_while(Result::ok);
-    let said = lines.find(|line| line.contains("what format 1 had is in format 2 now"));
-    broker.kill().unwrap();
-    broker.wait().unwrap();
-    assert!(said.is_some());
-    let stats = store("stats", old.path()).ok();
-    assert!(stats.starts_with("format 2\nidentity "), "{stats}");
-    assert!(!old.path().join(SEGMENT).exists());
-    assert!(store("check", old.path()).ok().contains("2 sessions"));
+fn a_backup_is_what_was_imported() {
+    let expected = fs::read_to_string(backup()).unwrap();
+    let new = imported();
+    assert!(store("check", new.path()).ok().contains("2 sessions"));
+    let stats = store("stats", new.path()).ok();
+    assert!(stats.starts_with("format 1\nidentity "), "{stats}");
+    for _ in 0..2 {
+        assert_eq!(store("export", new.path()).ok(), expected);
+        store("compact", new.path()).ok();
+    }
+    import(new.path(), &backup()).fails(1, &["name a new directory"]);
 }
 
 #[test]
 fn what_a_later_version_wrote_is_refused() {
-    let new = copy("store-1000");
+    let new = tempdir().unwrap();
+    let written = fixture("store-format-1000").join(SEGMENT);
+    fs::copy(written, new.path().join(SEGMENT)).unwrap();
     let before = fs::read(new.path().join(SEGMENT)).unwrap();
-    let words = ["format 1000", "up to 2", "start the version that wrote it"];
+    let words = ["format 1000", "up to 1", "start the version that wrote it"];
     for command in ["check", "export", "compact"] {
         store(command, new.path()).fails(1, &words);
     }
@@ -97,16 +81,13 @@ fn is_empty(place: &Path) -> bool {
 
 #[test]
 fn what_is_not_a_whole_backup_fills_nothing() {
-    let backup = fs::read_to_string(fixture("store-1").join("export.jsonl")).unwrap();
+    let backup = fs::read_to_string(backup()).unwrap();
     let all: Vec<&str> = backup.lines().collect();
     let (file, new) = (tempdir().unwrap(), tempdir().unwrap());
     let file = file.path().join("backup");
     let import = |text: &str| {
         fs::write(&file, text).unwrap();
-        let import = ["store".as_ref(), "import".as_ref()];
-        run(import
-            .into_iter()
-            .chain([new.path().as_os_str(), file.as_os_str()]))
+        import(new.path(), &file)
     };
     for lines in 0..all.len() {
         let cut = all[..lines].join("\n");
@@ -151,7 +132,7 @@ fn what_is_not_a_whole_backup_fills_nothing() {
 
 #[test]
 fn what_compaction_leaves_out_is_named() {
-    let old = copy("store-1");
+    let old = imported();
     store("compact", old.path()).ok();
     let mut names = fs::read_dir(old.path()).unwrap();
     let segment = names.find_map(|entry| {

@@ -93,7 +93,7 @@ impl Draft {
         let empty = empty_sectors(&self.bytes, at);
         self.bytes[20..24].copy_from_slice(&empty.to_le_bytes());
         self.bytes[24..28].copy_from_slice(&checksum.to_le_bytes());
-        let checksum = header.checksum(Some(at), &self.bytes[..HEADER - 4]);
+        let checksum = header.checksum(at, &self.bytes[..HEADER - 4]);
         self.bytes[28..HEADER].copy_from_slice(&checksum.to_le_bytes());
         &self.bytes
     }
@@ -104,8 +104,6 @@ impl Draft {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Frame<'a> {
     pub(super) sequence: u64,
-    /// Bytes of its header.
-    pub(super) header: usize,
     /// Bytes up to the next frame.
     pub(super) len: usize,
     /// Those that are there of its records.
@@ -120,7 +118,6 @@ pub(super) fn parse<'a>(header: &Header, bytes: &'a [u8], at: usize) -> Option<F
     let whole = bytes.get(..len);
     Some(Frame {
         sequence,
-        header: HEADER,
         len,
         records: &bytes[HEADER..bytes.len().min(HEADER + records)],
         is_intact: whole.is_some_and(|it| u32_at(it, 24) == Some(crc32fast::hash(&it[HEADER..]))),
@@ -148,7 +145,7 @@ pub(super) fn claim(bytes: &[u8]) -> Option<(u64, usize)> {
 fn measure(header: &Header, bytes: &[u8], at: usize) -> Option<(usize, usize, u64)> {
     let head = bytes.first_chunk::<HEADER>()?;
     let is_header = head.starts_with(&MAGIC)
-        && u32_at(head, 28)? == header.checksum(Some(at as u64), &head[..HEADER - 4]);
+        && u32_at(head, 28)? == header.checksum(at as u64, &head[..HEADER - 4]);
     if !is_header {
         return None;
     }

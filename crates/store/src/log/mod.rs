@@ -22,8 +22,6 @@
 //! succeeded; a commit is there as a whole or not at all.
 
 mod clean;
-mod copy;
-mod format1;
 mod frame;
 mod open;
 mod segment;
@@ -36,7 +34,7 @@ use std::{io, iter};
 use self::clean::{Cleaning, Hopeless, Moved, Round};
 use self::frame::Draft;
 use self::open::Window;
-use self::segment::{COPYING, FORMAT, GISTS, GIVES_BACK, Header, Origin, START};
+use self::segment::{FORMAT, Header, Origin, START};
 use crate::image::Fate;
 use crate::numbers::mix;
 use crate::op::{Record, Records};
@@ -133,20 +131,8 @@ pub struct Log<M> {
     config: LogConfig,
     seed: u64,
     origin: Origin,
-    /// The first segment that counts, since the log was copied; before that 0.
-    base: u32,
-    /// Of the segments that are made.
-    features: u32,
-    /// Segments that are made may have operations with a gist.
-    has_gists: bool,
-    /// Segments that do not count any more, or never did.
-    leftovers: Vec<u32>,
-    /// The highest number of a segment that is not part of the log and is left alone.
-    foreign: u32,
     /// Up to this one segments were given back.
     given_back: u32,
-    /// Of these the one that may say that a copy which was given up is the log.
-    doubtful: Option<u32>,
     image: Image<Place>,
     /// The oldest first.
     segments: VecDeque<Segment>,
@@ -190,13 +176,7 @@ impl<M: Medium> Log<M> {
                 identity: mix(!start.seed),
                 created: start.wall,
             },
-            base: 0,
-            features: 0,
-            has_gists: false,
-            leftovers: Vec::new(),
-            foreign: 0,
             given_back: 0,
-            doubtful: None,
             image: Image::default(),
             segments: VecDeque::new(),
             open: false,
@@ -226,25 +206,25 @@ impl<M: Medium> Log<M> {
         &self.report
     }
 
-    /// The oldest format in use.
+    /// The format of what is written.
     pub fn format(&self) -> u32 {
-        let formats = self.segments.iter().map(|it| it.header.format);
-        formats.min().unwrap_or(FORMAT)
+        FORMAT
     }
 
-    /// A number that tells the store from others, unless nothing is written or all
-    /// of it has format 1. It goes with a copy of the files.
+    /// A number that tells the store from others, unless nothing is written. It goes
+    /// with a copy of the files.
     pub fn identity(&self) -> Option<u64> {
         Some(self.written_origin()?.identity)
     }
 
-    /// When the store was made, or carried over from format 1, which did not say.
+    /// When the store was made.
     pub fn created(&self) -> Option<Wall> {
         Some(self.written_origin()?.created)
     }
 
     fn written_origin(&self) -> Option<Origin> {
-        self.segments.iter().find_map(|it| it.header.origin)
+        let mut written = self.segments.iter().map(|it| it.header.origin);
+        written.find(|it| *it != Origin::default())
     }
 
     /// What it is written to.
@@ -434,7 +414,6 @@ impl<M: Medium> Log<M> {
                 needed: len,
             });
         }
-        self.clear_doubt()?;
         let sequence = self.sequence.wrapping_add(1);
         if let Some(head) = self.segments.back_mut()
             && self.open
@@ -454,14 +433,11 @@ impl<M: Medium> Log<M> {
         }
         let (number, size) = self.take_reserve(START as u64 + len)?;
         let previous = self.segments.back();
-        let gists = if self.has_gists { GISTS } else { 0 };
         let header = Header {
             salt: mix(self.seed ^ mix(u64::from(number))),
             previous: previous.map_or(0, |previous| previous.header.segment),
             previous_end: previous.map_or(0, |previous| previous.end),
-            features: self.features | GIVES_BACK | gists,
-            origin: Some(self.origin),
-            base: self.base,
+            origin: self.origin,
             ..Header::nothing(number, size)
         };
         let mut bytes = header.encode().to_vec();
@@ -503,15 +479,10 @@ impl<M: Medium> Log<M> {
         let Some(&last) = self.segments.back() else {
             return Ok(());
         };
-        let Segment {
-            header, size, end, ..
-        } = last;
-        let number = header.segment;
+        let Segment { size, end, .. } = last;
+        let number = last.header.segment;
         match last.rest {
-            // A copy ends with a segment of another kind, and begins with one.
-            Rest::Free
-                if (header.features & COPYING, header.base) == (self.features, self.base) =>
-            {
+            Rest::Free => {
                 self.wipe(number, end, size)?;
                 self.open = true;
                 // What was looked through of it is not all of it any more.
@@ -606,13 +577,6 @@ impl<M: Medium> Store for Log<M> {
         let fates = self.image.fates(&ops);
         let (mut segment, mut at, mut growth) = (0, 0, Growth::default());
         if fates.iter().any(Fate::is_written) {
-            if !self.leftovers.is_empty() {
-                self.sweep();
-            }
-            if !self.has_gists && ops.iter().any(is_with_gist) {
-                // It goes where an earlier version does not take it for damaged.
-                (self.has_gists, self.open) = (true, false);
-            }
             self.make_place()?;
             self.provide();
             self.make_room(group.as_bytes().len() as u64);
@@ -715,7 +679,6 @@ impl<M: Medium> Store for Log<M> {
     }
 
     fn compact(&mut self) -> Result<(), StoreError> {
-        self.sweep();
         self.clean_all()
     }
 }
@@ -743,10 +706,6 @@ impl Growth {
             _ => {}
         }
     }
-}
-
-fn is_with_gist(op: &Op<'_>) -> bool {
-    matches!(op, Op::Received { gist: 1.., .. })
 }
 
 fn unreadable(segment: u32) -> String {

@@ -5,10 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use super::frame::{Frame, is_zero};
-use super::segment::{
-    self, COPYING, FORMAT, Found, GISTS, GIVES_BACK, Header, Next, Opening, Origin, START,
-};
+use super::frame::{self, Frame, is_zero};
+use super::segment::{self, FORMAT, Found, Header, Next, Opening, Origin, START};
 use super::{BALLAST, Log, Place, Reserve, Rest, Segment, unreadable};
 use crate::image::Image;
 use crate::op::{Record, Records};
@@ -30,7 +28,6 @@ impl<M: Medium> Log<M> {
                         header.segment
                     );
                     self.damage(segment, 0, 0, &what);
-                    self.foreign = segment;
                     continue;
                 }
                 Opening::Newer(found, by) => {
@@ -66,16 +63,12 @@ impl<M: Medium> Log<M> {
                 && is_skipped != Some(true)
             {
                 self.report.bytes += size;
-                self.has_gists |= header.features & GISTS != 0;
                 let end = self.replay(header, size, end, &mut window)?;
                 self.segments.push_back(Segment {
                     header: *header,
                     size,
                     end,
-                    rest: match header.format {
-                        FORMAT => Rest::Free,
-                        _ => Rest::Unknown,
-                    },
+                    rest: Rest::Free,
                 });
                 continue;
             }
@@ -97,7 +90,7 @@ impl<M: Medium> Log<M> {
                 torn = written;
                 if torn == 0 && size >= self.config.segment_bytes {
                     let before = numbers.iter().rfind(|it| **it < number);
-                    let first = before.map_or(1, |it| it + 1).max(self.base);
+                    let first = before.map_or(1, |it| it + 1);
                     if first < number && size == self.config.segment_bytes {
                         let what = format!("segments {first} to {} are missing", number - 1);
                         self.damage(number, 0, 0, &what);
@@ -142,9 +135,8 @@ impl<M: Medium> Log<M> {
             return Ok(numbers);
         };
         let size = self.size(BALLAST)?;
-        if size < self.config.segment_bytes {
-            self.leftovers.push(BALLAST);
-        } else {
+        // A smaller one is removed when another is made.
+        if size >= self.config.segment_bytes {
             self.ballast = Some(Reserve {
                 segment: BALLAST,
                 size,
@@ -163,8 +155,7 @@ impl<M: Medium> Log<M> {
         size.map_err(|error| StoreError::io(unreadable(segment), &error))
     }
 
-    /// Whether those that were before the first segment were given back. Where one was
-    /// written by a program that did not say so, that is not known.
+    /// Whether those that were before the first segment were given back.
     fn look_for_the_first(&mut self, openings: &[(u32, Opening)]) {
         let mut headers = openings.iter().filter_map(|(_, it)| match it {
             Opening::Header(header) => Some(header),
@@ -175,16 +166,13 @@ impl<M: Medium> Log<M> {
         };
         let (previous, given_back) = (first.previous, self.given_back);
         let is_there = openings.iter().any(|(number, _)| *number == previous);
-        let is_known = first.features & headers.fold(!0, |all, it| all & it.features) & GIVES_BACK;
-        if is_known != 0 && !is_there && previous > given_back && previous >= self.base {
-            let first = given_back.max(self.base.saturating_sub(1)) + 1;
-            let what = format!("segments {first} to {previous} are missing");
+        if !is_there && previous > given_back {
+            let what = format!("segments {} to {previous} are missing", given_back + 1);
             self.damage(previous, 0, 0, &what);
         }
     }
 
-    /// Leaves those segments that are the log: not what was copied to others, nor
-    /// a copy that was never complete, nor what is of another store.
+    /// Leaves those segments that are the log, not what is of another store.
     fn choose(&mut self, openings: &mut Vec<(u32, Opening)>) {
         fn header((_, opening): &(u32, Opening)) -> Option<&Header> {
             match opening {
@@ -193,24 +181,17 @@ impl<M: Medium> Log<M> {
             }
         }
         let mut counts = BTreeMap::<Origin, usize>::new();
-        for origin in openings.iter().filter_map(|it| header(it)?.origin) {
+        for origin in openings.iter().filter_map(|it| Some(header(it)?.origin)) {
             *counts.entry(origin).or_default() += 1;
         }
         if let Some((origin, _)) = counts.into_iter().max_by_key(|(_, count)| *count) {
             self.origin = origin;
         }
-        let Self {
-            origin,
-            report,
-            leftovers,
-            foreign,
-            ..
-        } = self;
+        let Self { origin, report, .. } = self;
         openings.retain(|it| {
-            let other = header(it).and_then(|it| it.origin);
+            let other = header(it).map(|it| it.origin);
             let is_own = other.is_none_or(|other| other == *origin);
             if !is_own {
-                *foreign = it.0.max(*foreign);
                 report.damage(Damage {
                     segment: it.0,
                     offset: 0,
@@ -220,23 +201,6 @@ impl<M: Medium> Log<M> {
             }
             is_own
         });
-        let headers = openings.iter().filter_map(header);
-        let (copies, log): (Vec<&Header>, Vec<&Header>) =
-            headers.partition(|it| it.features & COPYING != 0);
-        let mut base = log.iter().map(|it| it.base).max().unwrap_or(0);
-        // Where nothing is left of what was copied, the copy was complete.
-        if log.is_empty() {
-            base = copies.iter().map(|it| it.base).max().unwrap_or(0);
-        }
-        openings.retain(|it| {
-            let unfinished = header(it).filter(|it| it.features & COPYING != 0 && it.base > base);
-            let counts = it.0 >= base && unfinished.is_none();
-            if !counts {
-                leftovers.push(it.0);
-            }
-            counts
-        });
-        self.base = base;
     }
 
     /// Applies what a segment says; returns where it ends.
@@ -250,7 +214,7 @@ impl<M: Medium> Log<M> {
         let number = header.segment;
         let medium = &mut self.medium;
         let start = window.get(medium, number, 0, START)?;
-        for (at, len) in header.damaged_copies(start) {
+        for (at, len) in Header::damaged_copies(start) {
             self.report.damage(Damage {
                 segment: number,
                 offset: at as u64,
@@ -283,11 +247,12 @@ impl<M: Medium> Log<M> {
                 at as u64,
                 until.saturating_sub(at).min(HEAD),
             )?;
-            let Some(len) = header.frame_len(head, at).filter(|len| at + len <= until) else {
+            let Some(len) = frame::len(header, head, at).filter(|len| at + len <= until) else {
                 break;
             };
             let bytes = window.get(medium, number, at as u64, len)?;
-            let Some(frame) = header.frame(bytes, at).filter(|frame| frame.is_intact) else {
+            let Some(frame) = frame::parse(header, bytes, at).filter(|frame| frame.is_intact)
+            else {
                 break;
             };
             replay.commit(&frame, at);
@@ -317,7 +282,7 @@ impl<M: Medium> Log<M> {
         self.report.torn += torn;
         // After a clean end the last segment goes on; a full disk may have no
         // room for another.
-        self.open = torn == 0 && header.format == FORMAT;
+        self.open = torn == 0;
         Ok(at as u64)
     }
 }
@@ -381,7 +346,7 @@ impl Replay<'_> {
     /// One that is intact, at byte `at`.
     fn commit(&mut self, frame: &Frame<'_>, at: usize) {
         self.begin(Some(frame.sequence));
-        let mut offset = (at + frame.header) as u64;
+        let mut offset = (at + frame::HEADER) as u64;
         for record in Records::new(frame.records) {
             self.record(record, offset);
             offset += record.bytes.len() as u64;

@@ -1,9 +1,9 @@
 //! What the bytes of a segment are, and what can be read of damaged ones.
 //!
 //! A segment begins with its header, twice, in sectors of their own; then frames
-//! follow, and then zeros. A frame is one commit ([`super::frame`]; those of
-//! format 1 are in [`super::format1`]). The first 40 bytes of a header are the
-//! same in every format, so that every version can say what it cannot read:
+//! follow, and then zeros. A frame is one commit ([`super::frame`]). The first 40
+//! bytes of a header are the same in every format, so that every version can say
+//! what it cannot read:
 //!
 //! | bytes | |
 //! |---|---|
@@ -19,7 +19,6 @@
 //! | 48 to 55 | identity of the store |
 //! | 56 to 63 | when the store was made, in nanoseconds since 1970 |
 //! | 64 to 71 | bytes of the segment |
-//! | 72 to 75 | number of the first segment of the log; those before are done with |
 //! | 80 to 111 | the program that wrote it |
 //! | 124 to 127 | checksum of all |
 //!
@@ -29,28 +28,19 @@
 //! A header says where the segment before it ends. What is found there beyond
 //! that end was never confirmed; what cannot be read before it is damaged.
 
-use super::format1;
 use super::frame::{self, Frame, is_zero};
 use crate::Wall;
 use crate::op::{Record, Records};
 use crate::store::Damage;
 
-/// Version of this layout and of the operations in it. A segment is read as the
-/// version says with which it was written; new ones have this version.
-pub(crate) const FORMAT: u32 = 2;
+/// Version of this layout and of the operations in it.
+pub(crate) const FORMAT: u32 = 1;
+
+/// Features of a segment that this version can read; none yet.
+const FEATURES: u32 = 0;
 
 /// Bytes before the first frame.
 pub(crate) const START: usize = 1024;
-
-/// The segment is part of a copy of the whole log. It counts if a segment without
-/// this feature says that the log begins with the same one, which is written when
-/// the copy is complete.
-pub(crate) const COPYING: u32 = 1;
-/// Commits say from which segment on the log is needed ([`crate::Op::GivenBack`]).
-pub(crate) const GIVES_BACK: u32 = 2;
-/// There may be operations with a gist ([`crate::Op::Received`]). A log has such segments from
-/// the first of these on.
-pub(crate) const GISTS: u32 = 4;
 
 const MAGIC: [u8; 8] = *b"pnctstor";
 const PROGRAM: &str = concat!("punctual ", env!("CARGO_PKG_VERSION"));
@@ -61,7 +51,7 @@ const ENVELOPE: usize = 40;
 const HEADER: usize = 128;
 
 /// What tells a store from others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Origin {
     pub(crate) identity: u64,
     pub(crate) created: Wall,
@@ -70,19 +60,14 @@ pub(crate) struct Origin {
 /// Header of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
-    pub(crate) format: u32,
     pub(crate) segment: u32,
     pub(crate) salt: u64,
     /// The segment before it, and where that ends; zeros if there is none.
     pub(crate) previous: u32,
     pub(crate) previous_end: u64,
-    pub(crate) features: u32,
-    /// Not in format 1.
-    pub(crate) origin: Option<Origin>,
+    pub(crate) origin: Origin,
     /// Bytes that it was made with; 0 if that is not known.
     pub(crate) size: u64,
-    /// The first segment of the log; 0 if it was never copied.
-    pub(crate) base: u32,
 }
 
 /// What the first bytes of a segment are.
@@ -107,15 +92,12 @@ impl Header {
     /// Of one without anything that can be read.
     pub(crate) fn nothing(segment: u32, size: u64) -> Self {
         Self {
-            format: FORMAT,
             segment,
             salt: 0,
             previous: 0,
             previous_end: 0,
-            features: 0,
-            origin: None,
+            origin: Origin::default(),
             size,
-            base: 0,
         }
     }
 
@@ -123,19 +105,16 @@ impl Header {
     pub(crate) fn encode(&self) -> [u8; START] {
         let mut header = [0; HEADER];
         header[..8].copy_from_slice(&MAGIC);
-        header[8..12].copy_from_slice(&self.format.to_le_bytes());
+        header[8..12].copy_from_slice(&FORMAT.to_le_bytes());
         header[12..16].copy_from_slice(&self.segment.to_le_bytes());
         header[16..24].copy_from_slice(&self.salt.to_le_bytes());
         header[24..32].copy_from_slice(&self.previous_end.to_le_bytes());
         header[32..36].copy_from_slice(&self.previous.to_le_bytes());
         seal(&mut header[..ENVELOPE]);
-        header[40..44].copy_from_slice(&self.features.to_le_bytes());
-        if let Some(Origin { identity, created }) = self.origin {
-            header[48..56].copy_from_slice(&identity.to_le_bytes());
-            header[56..64].copy_from_slice(&created.to_le_bytes());
-        }
+        header[40..44].copy_from_slice(&FEATURES.to_le_bytes());
+        header[48..56].copy_from_slice(&self.origin.identity.to_le_bytes());
+        header[56..64].copy_from_slice(&self.origin.created.to_le_bytes());
         header[64..72].copy_from_slice(&self.size.to_le_bytes());
-        header[72..76].copy_from_slice(&self.base.to_le_bytes());
         let program = &PROGRAM.as_bytes()[..PROGRAM.len().min(32)];
         header[80..80 + program.len()].copy_from_slice(program);
         seal(&mut header);
@@ -166,20 +145,6 @@ impl Header {
             return None;
         }
         let format = u32_at(bytes, 8)?;
-        let header = Self {
-            format,
-            segment: u32_at(bytes, 12)?,
-            salt: u64_at(bytes, 16)?,
-            previous: u32_at(bytes, 32)?,
-            previous_end: u64_at(bytes, 24)?,
-            features: 0,
-            origin: None,
-            size: 0,
-            base: 0,
-        };
-        if format == 1 {
-            return Some(Opening::Header(header));
-        }
         let whole = bytes.get(..HEADER).filter(|it| is_sealed(it));
         let program = || {
             let name = whole?[80..112].split(|byte| *byte == 0).next()?;
@@ -190,78 +155,53 @@ impl Header {
             return Some(Opening::Newer(format, program()));
         }
         let whole = whole?;
-        let features = u32_at(whole, 40)?;
-        let unknown = features & !(COPYING | GIVES_BACK | GISTS);
+        let unknown = u32_at(whole, 40)? & !FEATURES;
         if unknown != 0 {
             return Some(Opening::Features(unknown, program()));
         }
         Some(Opening::Header(Self {
-            features,
-            origin: Some(Origin {
+            segment: u32_at(bytes, 12)?,
+            salt: u64_at(bytes, 16)?,
+            previous: u32_at(bytes, 32)?,
+            previous_end: u64_at(bytes, 24)?,
+            origin: Origin {
                 identity: u64_at(whole, 48)?,
                 created: u64_at(whole, 56)?,
-            }),
+            },
             size: u64_at(whole, 64)?,
-            base: u32_at(whole, 72)?,
-            ..header
         }))
     }
 
-    /// Copies of a header of this format that have changed since they were written:
-    /// at which byte, and how many. One that is missing, or lacks its checksum, may
-    /// never have got to the disk.
-    pub(crate) fn damaged_copies(&self, bytes: &[u8]) -> impl Iterator<Item = (usize, usize)> {
-        let len = if self.format == 1 { ENVELOPE } else { HEADER };
+    /// Copies of a header that have changed since they were written: at which byte,
+    /// and how many. One that is missing, or lacks its checksum, may never have got
+    /// to the disk.
+    pub(crate) fn damaged_copies(bytes: &[u8]) -> impl Iterator<Item = (usize, usize)> {
         [0, COPY].into_iter().filter_map(move |at| {
-            let copy = bytes.get(at..at + len)?;
-            let is_there = !is_zero(&copy[len - 4..]);
-            (is_there && Self::copy(copy).is_none()).then_some((at, len))
+            let copy = bytes.get(at..at + HEADER)?;
+            let is_there = !is_zero(&copy[HEADER - 4..]);
+            (is_there && Self::copy(copy).is_none()).then_some((at, HEADER))
         })
     }
 
-    /// Of the header of a frame.
-    pub(super) fn checksum(&self, at: Option<u64>, bytes: &[u8]) -> u32 {
+    /// Of the header of a frame that is at byte `at`.
+    pub(super) fn checksum(&self, at: u64, bytes: &[u8]) -> u32 {
         let mut hasher = crc32fast::Hasher::new();
         hasher.update(&self.salt.to_le_bytes());
         hasher.update(&self.segment.to_le_bytes());
-        if let Some(at) = at {
-            hasher.update(&at.to_le_bytes());
-        }
+        hasher.update(&at.to_le_bytes());
         hasher.update(bytes);
         hasher.finalize()
     }
 
     /// What the checksums of records depend on.
     pub(super) fn record_salt(&self) -> u32 {
-        match self.format {
-            1 => 0,
-            _ => (self.salt >> 32) as u32,
-        }
-    }
-
-    /// Bytes of the frame whose header these are the first of.
-    pub(super) fn frame_len(&self, bytes: &[u8], at: usize) -> Option<usize> {
-        match self.format {
-            1 => format1::len(self, bytes),
-            _ => frame::len(self, bytes, at),
-        }
-    }
-
-    /// The frame that begins with these bytes, if one does.
-    pub(super) fn frame<'a>(&self, bytes: &'a [u8], at: usize) -> Option<Frame<'a>> {
-        match self.format {
-            1 => format1::parse(self, bytes),
-            _ => frame::parse(self, bytes, at),
-        }
+        (self.salt >> 32) as u32
     }
 
     /// Where the next frame begins, after the first of these bytes.
     fn next_frame(&self, bytes: &[u8], at: usize) -> Option<usize> {
-        match self.format {
-            1 => (1..bytes.len()).find(|&next| format1::len(self, &bytes[next..]).is_some()),
-            _ => { (frame::ALIGN..bytes.len()).step_by(frame::ALIGN) }
-                .find(|&next| frame::len(self, &bytes[next..], at + next).is_some()),
-        }
+        let mut places = (frame::ALIGN..bytes.len()).step_by(frame::ALIGN);
+        places.find(|&next| frame::len(self, &bytes[next..], at + next).is_some())
     }
 }
 
@@ -301,10 +241,10 @@ pub(crate) fn read(
     let known = end.map(|end| (end as usize).min(bytes.len()));
     let rest = bytes[..known.unwrap_or(bytes.len())].get(at..);
     let rest = rest.unwrap_or_default();
-    let frame = header.frame(rest, at);
+    let frame = frame::parse(header, rest, at);
     if let Some(frame) = frame.filter(|frame| frame.is_intact) {
         found(Found::Commit(Some(frame.sequence)));
-        let mut offset = (at + frame.header) as u64;
+        let mut offset = (at + frame::HEADER) as u64;
         for record in Records::new(frame.records) {
             found(Found::Record { record, offset });
             offset += record.bytes.len() as u64;
@@ -320,8 +260,7 @@ pub(crate) fn read(
         return Next::End(0);
     }
     let next = header.next_frame(rest, at);
-    let is_torn = || header.format == 1 || frame::is_torn(header, rest, at);
-    if next.is_none() && known.is_none() && is_torn() {
+    if next.is_none() && known.is_none() && frame::is_torn(header, rest, at) {
         return Next::End(written as u64);
     }
     let len = match (frame, next) {
@@ -343,19 +282,15 @@ fn salvage(
     frame: Option<Frame<'_>>,
     found: &mut dyn FnMut(Found<'_>),
 ) {
-    let first = match header.format {
-        1 => format1::HEADER,
-        _ => frame::HEADER,
-    };
     if frame.is_none() {
-        let len = bytes.len().min(first);
+        let len = bytes.len().min(frame::HEADER);
         found(Found::damage(header, at, len, "no commit begins here"));
     }
     let end = match frame {
-        Some(frame) => (first + frame.records.len()).min(bytes.len()),
+        Some(frame) => (frame::HEADER + frame.records.len()).min(bytes.len()),
         None => bytes.len(),
     };
-    let mut from = first;
+    let mut from = frame::HEADER;
     while from < end {
         let rest = &bytes[from..end];
         if frame.is_none() && frame::is_padding(rest) {
@@ -394,13 +329,7 @@ fn next_record(header: &Header, bytes: &[u8]) -> usize {
         // Most of what is none is not an operation either, which is seen sooner.
         record.is_some_and(|it| it.op().is_ok() && it.is_intact(salt))
     };
-    let next = match header.format {
-        // A payload may look like a record: only what follows it is one.
-        1 => { Records::new(bytes).next() }
-            .map(|it| it.bytes.len())
-            .filter(|next| is_record(*next)),
-        _ => (1..bytes.len()).find(|next| is_record(*next)),
-    };
+    let next = (1..bytes.len()).find(|next| is_record(*next));
     next.unwrap_or(bytes.len())
 }
 

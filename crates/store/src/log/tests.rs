@@ -292,8 +292,6 @@ proptest! {
         };
         let mut run = Run::new();
         run.log = Some(Log::open(Simulated::default(), config, start(7)).expect("a store"));
-        // So that the first gist does not begin another segment.
-        run.log().has_gists = true;
         let mut states = vec![Vec::new()];
         for draws in &groups {
             let group = run.group(draws);

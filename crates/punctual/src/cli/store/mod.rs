@@ -340,10 +340,7 @@ fn compact(directory: &Path) -> Result<(), Failure> {
     let mut log = open(own(directory)?)?;
     let (damages, more) = (log.report().damages.clone(), log.report().more_damages);
     let before = log.stats().disk_bytes;
-    // A copy in the present format has nothing that is done with.
-    if !matches!(log.migrate(), Ok(true)) {
-        log.compact()?;
-    }
+    log.compact()?;
     let after = log.stats().disk_bytes;
     let room = format!("{before} bytes before, {after} bytes now");
     match damages.len() as u64 + more {
