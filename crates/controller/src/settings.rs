@@ -133,6 +133,9 @@ pub struct Intervals {
     pub drain: Nanos,
     /// A switch has to confirm a change within this time.
     pub confirm: Nanos,
+    /// After a restart decisions wait so long, at most, for switches, links and hosts of flows
+    /// that were promised: longer than switches wait between two attempts to connect.
+    pub recover: Nanos,
 }
 
 impl Default for Settings {
@@ -169,6 +172,7 @@ impl Default for Settings {
                 window: Nanos::from_secs(5),
                 drain: Nanos::from_millis(100),
                 confirm: Nanos::from_secs(2),
+                recover: Nanos::from_secs(15),
             },
         }
     }

@@ -308,11 +308,18 @@ impl World {
     }
 
     fn restart_controller(&mut self) {
-        self.heard.clear();
-        self.controller = Controller::new(&self.settings);
+        self.begin_anew();
         for datapath in self.switches.keys().copied().collect::<Vec<_>>() {
             self.connect(datapath);
         }
+        self.changes.clear();
+        self.run(6_000);
+    }
+
+    /// Another controller, which has been told all requests and knows no switch.
+    fn begin_anew(&mut self) {
+        self.heard.clear();
+        self.controller = Controller::new(&self.settings);
         for channel in self.rows.values().cloned().collect::<Vec<_>>() {
             self.tell(Event::Known(channel));
         }
@@ -320,8 +327,6 @@ impl World {
             self.tell(Event::Request(request));
         }
         self.tell(Event::Synchronised);
-        self.changes.clear();
-        self.run(6_000);
     }
 
     /// The group's packets come once to each member, as if sent to it alone.
@@ -524,6 +529,92 @@ fn nothing_is_sent_that_is_there_and_nothing_is_touched_that_is_not_ours() {
     world.switch_on(3);
     world.connect(3);
     world.run(3_000);
+    world.check_group((1, 1), &members);
+}
+
+/// Switches wait some seconds between two attempts to connect, each as long as it likes. A
+/// packet a millisecond finds its entries all the time.
+#[test]
+fn what_was_promised_stays_while_switches_come_back_one_after_the_other() {
+    for order in [[1, 2, 3, 4, 5], [3, 5, 4, 2, 1]] {
+        let mut world = World::ring(5);
+        let members = [(3, 1), (4, 2)];
+        let mut asked = group_of(&members);
+        asked.period_ns = 500_000;
+        world.request(asked);
+        world.run(1_000);
+        let before = world.rows.clone();
+        world.begin_anew();
+        world.changes.clear();
+        for datapath in order {
+            for _ in 0..2_100 {
+                world.run(1);
+                world.check_group((1, 1), &members);
+            }
+            world.connect(datapath);
+        }
+        for _ in 0..6_000 {
+            world.run(1);
+            world.check_group((1, 1), &members);
+        }
+        assert!(world.controller.is_settled());
+        assert_eq!(world.changes, [], "{order:?}");
+        assert_eq!(world.rows, before);
+    }
+}
+
+/// What other packets go by stays as well, also where nothing was promised.
+#[test]
+fn a_switch_that_comes_late_keeps_what_is_on_it_until_hosts_are_known() {
+    let mut world = World::ring(3);
+    world.run(1_000);
+    world.begin_anew();
+    world.changes.clear();
+    world.run(9_000);
+    for datapath in 1..=3 {
+        world.connect(datapath);
+        world.run(300);
+    }
+    for _ in 0..6_000 {
+        world.run(1);
+        world.udp((1, 1), address(3, 2), mac(3, 2), (4000, 1883));
+        let ends: Vec<End> = world.arrived.iter().map(|arrived| arrived.at).collect();
+        let there = End {
+            datapath: 3,
+            port: 2,
+        };
+        assert_eq!(ends, [there], "at {} ms", world.now / 1_000_000);
+    }
+    assert!(world.controller.is_settled());
+    assert_eq!(world.changes, []);
+}
+
+/// A switch that does not come back does not hold up decisions for ever.
+#[test]
+fn what_is_not_there_for_long_is_gone() {
+    let mut world = World::ring(4);
+    let members = [(3, 1)];
+    world.request(group_of(&members));
+    world.switches.remove(&3);
+    world.begin_anew();
+    for datapath in [1, 2, 4] {
+        world.connect(datapath);
+    }
+    world.states.clear();
+    let mut other = group_of(&[(2, 2)]);
+    other.flow = "other".into();
+    world.tell(Event::Request(other));
+    world.run(14_000);
+    assert_eq!(world.states, [], "nothing is decided yet");
+    world.run(3_000);
+    assert_eq!(world.rows["other"].state, State::Admitted);
+    assert_ne!(world.rows["g"].state, State::Admitted);
+    world.switch_on(3);
+    world.connect(3);
+    world.run(3_000);
+    world.arp(3, 1);
+    world.run(2_000);
+    assert_eq!(world.rows["g"].state, State::Admitted);
     world.check_group((1, 1), &members);
 }
 

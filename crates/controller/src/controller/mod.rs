@@ -9,6 +9,7 @@
 
 mod again;
 mod protect;
+mod recovery;
 mod status;
 mod switches;
 
@@ -29,6 +30,7 @@ use crate::updates::{Progress, Target, Updates};
 
 use again::Again;
 use protect::Protection;
+use recovery::Recovery;
 pub use status::{HostStatus, LinkStatus, Status, SwitchStatus, Uncovered};
 pub use switches::port_state;
 
@@ -70,6 +72,7 @@ pub struct Controller {
     begun: bool,
     /// When all requests were known.
     synchronised: Option<Nanos>,
+    recovery: Recovery,
     steps: u64,
     next_probe: Nanos,
     next_statistics: Nanos,
@@ -114,6 +117,7 @@ impl Controller {
             max_flows: settings.max_flows,
             begun: false,
             synchronised: None,
+            recovery: Recovery::default(),
             steps: 1 << 48,
             next_probe: Nanos(0),
             next_statistics: Nanos(0),
@@ -147,6 +151,7 @@ impl Controller {
                     return;
                 }
                 self.topology.disconnected(datapath);
+                self.recovery.left(datapath);
                 self.monitor.forget(datapath);
                 let switch = self.name(datapath);
                 effects.push(Effect::Notice(Notice::SwitchDown { switch }));
@@ -197,10 +202,6 @@ impl Controller {
 
     /// When [`Event::Tick`] is to be told next, or before.
     pub fn next_tick(&self) -> Nanos {
-        let begins = self
-            .synchronised
-            .filter(|_| !self.begun)
-            .map(|at| at + self.patience());
         let times = [
             Some(self.next_probe),
             Some(self.next_statistics),
@@ -209,7 +210,7 @@ impl Controller {
             self.refresh_due,
             self.again.due(),
             self.updates.next(),
-            begins,
+            self.recovery.due(),
         ];
         soonest(times).unwrap_or(Nanos::MAX)
     }
@@ -237,18 +238,6 @@ impl Controller {
             && self.background_due.is_none()
             && self.again.due().is_none()
             && self.switches.values().all(ready)
-    }
-
-    /// Time that is given to switches to say what there is before anything is
-    /// decided.
-    fn patience(&self) -> Nanos {
-        let mut links = self.switches.values();
-        let asks = links.any(|link| matches!(link, Link::OpenFlow(_)));
-        // After a restart none may be there yet.
-        match asks || self.switches.is_empty() {
-            true => self.intervals.settle + self.intervals.probe,
-            false => Nanos(0),
-        }
     }
 
     fn name(&self, datapath: u64) -> String {
@@ -280,6 +269,7 @@ impl Controller {
         }
         self.ledger.insert(request, hint);
         if !self.begun {
+            self.recovery.changed();
             return;
         }
         if same {
@@ -329,19 +319,16 @@ impl Controller {
         }
     }
 
-    /// Begins to decide once all that is there is known.
+    /// Begins to decide once all that is there is known, or takes in switches that came
+    /// later.
     fn begin(&mut self, now: Nanos, effects: &mut Vec<Effect>) {
-        let patience = self.patience();
-        let due = self.synchronised.is_some_and(|at| now >= at + patience);
-        let reading = |link: &Link| match link {
-            Link::OpenFlow(session) => !session.is_ready() && !session.is_read(),
-            Link::Plans(_) => false,
-        };
-        // A switch that never says what is on it does not hold up the others.
-        let overdue = self
-            .synchronised
-            .is_some_and(|at| now >= at + patience + self.intervals.confirm);
-        if self.begun || !due || (self.switches.values().any(reading) && !overdue) {
+        if self.begun {
+            if self.recovery.due().is_some_and(|due| due <= now) {
+                self.join(now, effects);
+            }
+            return;
+        }
+        if !self.is_recovered(now, effects) {
             return;
         }
         self.begun = true;
@@ -379,33 +366,7 @@ impl Controller {
         for datapath in read {
             self.reconcile(datapath, effects);
         }
-    }
-
-    /// Hosts that were there in an earlier life are as long as nothing else is
-    /// heard, so that their flows are not torn down before they speak.
-    fn recall_hosts(&mut self) {
-        let mut addresses = Vec::new();
-        for (datapath, link) in &self.switches {
-            let Link::OpenFlow(session) = link else {
-                continue;
-            };
-            for resident in session.residents() {
-                let at = End {
-                    datapath: *datapath,
-                    port: resident.port,
-                };
-                match resident.mac {
-                    Some(mac) => self.topology.recall(mac, resident.address, at),
-                    None => addresses.extend(resident.address.map(|address| (address, at))),
-                }
-            }
-        }
-        // Whose an address is can be told where there is one host at the port.
-        for (address, at) in addresses {
-            if let Some(mac) = self.topology.only_host_at(at) {
-                self.topology.recall(mac, Some(address), at);
-            }
-        }
+        self.took_in(now);
     }
 
     /// Something is not as it was.
@@ -414,6 +375,7 @@ impl Controller {
             return;
         }
         self.base_due.get_or_insert(now + BASE_DELAY);
+        self.recovery.changed();
         let changed = self.begun && self.renew_map(effects);
         for change in found {
             self.tell(*change, effects);

@@ -14,7 +14,7 @@ use super::{Controller, Link};
 use crate::event::{Change, Effect, Notice, Speaks};
 use crate::openflow::{FLOOD, Heard, Session};
 use crate::plan::{Mac, Mark};
-use crate::topology::{Change as Found, End, PortState, lldp};
+use crate::topology::{Change as Found, Earlier, End, PortState, lldp};
 use crate::updates::Progress;
 
 /// Packets to unknown hosts that are sent to all, between two probes.
@@ -55,6 +55,9 @@ impl Controller {
             false => Link::Plans(false),
         };
         self.switches.insert(datapath, link);
+        if speaks.is_openflow() {
+            self.recovery.arrived(datapath, now);
+        }
         self.perform(progress, now, effects);
         if self.begun && !speaks.is_openflow() {
             self.tell_all(datapath, effects);
@@ -133,16 +136,32 @@ impl Controller {
         match session.hear(xid, message) {
             Heard::Nothing => {}
             Heard::Read => {
-                if self.begun {
+                let is_blank = session.is_blank();
+                if self.begun && !self.recovery.waits_for(datapath, is_blank) {
                     self.reconcile(datapath, effects);
-                } else {
-                    for (header, dscp) in session.marks() {
+                    return;
+                }
+                if let Some(uses) = session.port_uses() {
+                    let ports = self.topology.switches.get(&datapath);
+                    let ports = ports.into_iter().flat_map(|switch| switch.ports.keys());
+                    for port in ports.copied().collect::<Vec<_>>() {
+                        let earlier = match (uses.edge.contains(&port), uses.out.contains(&port)) {
+                            (true, _) => Earlier::Unknown,
+                            (false, false) => Earlier::Inner,
+                            (false, true) => Earlier::Link,
+                        };
+                        self.topology.recall_port(End { datapath, port }, earlier);
+                    }
+                }
+                let mut out = Vec::new();
+                session.prepare(&mut out);
+                for (header, dscp) in session.marks() {
+                    if !self.ledger.streams.contains_key(&header) {
                         self.ledger.found(header, Mark { dscp, pcp: None });
                     }
-                    let mut out = Vec::new();
-                    session.prepare(&mut out);
-                    send(datapath, out, effects);
                 }
+                send(datapath, out, effects);
+                self.recovery.read(now);
             }
             Heard::Done(step, problem) => {
                 if let Some(reason) = &problem {

@@ -8,7 +8,7 @@
 
 mod render;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use punctual_openflow::multipart::{FlowStats, FlowStatsRequest, GroupDesc, MeterConfig};
 use punctual_openflow::{
@@ -17,7 +17,7 @@ use punctual_openflow::{
 };
 
 use crate::event::Change;
-use crate::plan::{Base, Header, Match, Police, SwitchPlan};
+use crate::plan::{Base, Header, Match, Police, PortNumber, SwitchPlan};
 use crate::streams::hash;
 
 pub(crate) use render::{FLOOD, OURS, OURS_MASK, Resident};
@@ -59,6 +59,15 @@ impl Reading {
             false => Heard::Nothing,
         }
     }
+}
+
+/// For what a switch used its ports in an earlier life.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct PortUses {
+    /// Packets entered the network there.
+    pub(crate) edge: BTreeSet<PortNumber>,
+    /// Packets left by these.
+    pub(crate) out: BTreeSet<PortNumber>,
 }
 
 /// What is on a switch, of ours.
@@ -229,6 +238,34 @@ impl Session {
             let xid = self.xid();
             out.push((xid, add(place, rule)));
         }
+    }
+
+    /// Whether nothing of ours was found on it.
+    pub(crate) fn is_blank(&self) -> bool {
+        self.reading
+            .as_ref()
+            .is_some_and(|reading| reading.flows.0.is_empty() && reading.groups.0.is_empty())
+    }
+
+    /// For what its entries and groups use its ports; `None` if nothing of ours was found.
+    pub(crate) fn port_uses(&self) -> Option<PortUses> {
+        let reading = self.reading.as_ref().filter(|_| !self.is_blank())?;
+        let mut uses = PortUses::default();
+        for stats in &reading.flows.0 {
+            let (place, rule) = (place_of(stats), rule_of(stats));
+            uses.edge.extend(render::unmarked(&place));
+            for instruction in &rule.instructions {
+                if let Instruction::ApplyActions(actions) = instruction {
+                    uses.out.extend(render::outputs(actions));
+                }
+            }
+        }
+        for group in &reading.groups.0 {
+            for bucket in &group.buckets {
+                uses.out.extend(render::outputs(&bucket.actions));
+            }
+        }
+        Some(uses)
     }
 
     /// Whom its entries know: hosts, their addresses, and the ports to them as

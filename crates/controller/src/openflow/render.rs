@@ -187,6 +187,21 @@ pub(crate) struct Resident {
     pub(crate) port: PortNumber,
 }
 
+/// The port whose marks an entry takes off: packets enter the network there.
+pub(crate) fn unmarked(place: &Place) -> Option<PortNumber> {
+    let is_it = place.table == FLOWS && place.priority == UNMARK;
+    let port = place.fields.in_port().filter(|_| is_it)?;
+    Some(port.0)
+}
+
+/// The ports by which actions send packets.
+pub(crate) fn outputs(actions: &[Action]) -> impl Iterator<Item = PortNumber> {
+    actions.iter().filter_map(|action| match action {
+        Action::Output { port, .. } if *port <= PortNo::MAX => Some(port.0),
+        _ => None,
+    })
+}
+
 /// Whom an entry knows.
 pub(crate) fn residents(place: &Place, rule: &Rule, all: &mut Vec<Resident>) {
     let actions = rule
@@ -197,10 +212,7 @@ pub(crate) fn residents(place: &Place, rule: &Rule, all: &mut Vec<Resident>) {
             _ => None,
         });
     let actions = actions.unwrap_or_default();
-    let output = actions.iter().find_map(|action| match action {
-        Action::Output { port, .. } if *port <= PortNo::MAX => Some(port.0),
-        _ => None,
-    });
+    let output = outputs(actions).next();
     let fields = place.fields.fields();
     if place.table == FORWARD {
         let mac = fields.iter().find_map(|field| match field {

@@ -14,7 +14,7 @@ use std::ops::Bound;
 use punctual_analysis::Admission;
 use punctual_model::MAX_PRIORITY;
 use punctual_model::network::{Flow, FlowEntry, LinkIndex, Network};
-use punctual_model::srt::{Channel, Peer, Request};
+use punctual_model::srt::{Channel, Peer, Request, State};
 
 use super::entries::are_consistent;
 use super::ways::Wanted;
@@ -170,7 +170,17 @@ impl Ledger {
     /// Whether it was admitted in an earlier life.
     pub(crate) fn was_promised(&self, key: &Key) -> bool {
         let hint = self.flows.get(key).and_then(|held| held.hint.as_ref());
-        hint.is_some_and(|hint| hint.state == punctual_model::srt::State::Admitted)
+        hint.is_some_and(|hint| hint.state == State::Admitted)
+    }
+
+    /// Requests that were admitted in an earlier life and have nothing yet, with what was
+    /// answered then.
+    pub(crate) fn promised(&self) -> impl Iterator<Item = (&Request, &Channel)> {
+        self.flows.values().filter_map(|held| {
+            let hint = held.hint.as_ref()?;
+            let is_promised = held.granted.is_none() && hint.state == State::Admitted;
+            is_promised.then_some((&held.request, hint))
+        })
     }
 
     /// Forgets a request and what it has. False if there is none.
@@ -901,7 +911,7 @@ impl Ledger {
     pub(crate) fn channel(&self, key: &Key, map: &Map, topology: &Topology) -> Option<Channel> {
         let held = self.flows.get(key)?;
         let granted = held.granted.as_ref()?;
-        let mut channel = Channel::of(&held.request, punctual_model::srt::State::Admitted, "");
+        let mut channel = Channel::of(&held.request, State::Admitted, "");
         channel.bounds_ns.clone_from(&granted.bounds);
         let mut up: Vec<LinkIndex> = Vec::new();
         let named = |links: &[LinkIndex]| {

@@ -16,6 +16,9 @@ use punctual_model::network::{
 use super::{End, Topology};
 use crate::settings::{Defaults, Service, Settings};
 
+/// How the names of brokers' service links end.
+const SERVICE: &str = "!service";
+
 /// Ends of a link of the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ends {
@@ -194,7 +197,7 @@ impl Map {
         }
         let blocking = self.service.map_or(0, |service| service.blocking_ns);
         let service = LinkEntry {
-            id: format!("{id}!service"),
+            id: format!("{id}{SERVICE}"),
             from: id,
             to: name,
             be_ns: Some(blocking),
@@ -214,6 +217,16 @@ impl Map {
     /// The service link of a broker, if there is one at a node.
     pub(crate) fn service_of(&self, node: NodeIndex) -> Option<LinkIndex> {
         self.servers.get(&node).map(|(_, link)| *link)
+    }
+
+    /// Whether a link with that name is there and works.
+    pub(crate) fn is_up_named(&self, name: &str) -> bool {
+        self.link_named(name).is_some_and(|link| self.is_up(link))
+    }
+
+    /// Whether it is the name of a broker's service link, which is made when it is needed.
+    pub(crate) fn is_service_name(name: &str) -> bool {
+        name.ends_with(SERVICE)
     }
 
     pub(crate) fn is_service(&self, link: LinkIndex) -> bool {

@@ -75,10 +75,23 @@ pub(crate) struct Port {
     since: Nanos,
     /// It leads to no switch.
     pub(crate) edge: bool,
+    /// What an earlier life used it for, since it is up.
+    earlier: Earlier,
     /// A probe came through since it is up: it leads to a switch, also when no
     /// more come. Taken for the way to hosts, it would close a ring of frames
     /// for all when they come again.
     inner: bool,
+}
+
+/// What an earlier life used a port for, as its switch's entries tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Earlier {
+    /// That is not known, or hosts were there.
+    Unknown,
+    /// No hosts were there.
+    Inner,
+    /// Packets went by it to another switch.
+    Link,
 }
 
 impl Port {
@@ -130,6 +143,7 @@ pub(crate) struct Topology {
     names: BTreeMap<u64, String>,
     known_nodes: Vec<String>,
     settle: Nanos,
+    recover: Nanos,
     timeout: Nanos,
     max_hosts: usize,
     max_switches: usize,
@@ -152,6 +166,7 @@ impl Topology {
                 .map(|node| node.id.clone())
                 .collect(),
             settle: settings.intervals.settle,
+            recover: settings.intervals.recover,
             timeout: settings.intervals.probe_timeout,
             max_hosts: settings.max_hosts,
             max_switches: settings.max_switches,
@@ -268,6 +283,7 @@ impl Topology {
                 if state.up && !port.state.up {
                     port.since = now;
                     port.inner = false;
+                    port.earlier = Earlier::Unknown;
                 }
                 port.state = state;
             }
@@ -277,6 +293,7 @@ impl Topology {
                     silent: false,
                     since: now,
                     edge: false,
+                    earlier: Earlier::Unknown,
                     inner: false,
                 };
                 switch.ports.insert(end.port, port);
@@ -421,7 +438,7 @@ impl Topology {
             .iter()
             .flat_map(|(from, link)| [*from, link.to])
             .collect();
-        let settle = self.settle;
+        let (settle, recover) = (self.settle, self.recover);
         let mut edges = 0;
         for (datapath, switch) in &mut self.switches {
             for (number, port) in &mut switch.ports {
@@ -430,7 +447,12 @@ impl Topology {
                     port: *number,
                 };
                 let is_inner = port.inner || linked.contains(&end);
-                let edge = port.state.up && !is_inner && now - port.since >= settle;
+                // Its neighbour may come back later than it did.
+                let patience = match port.earlier {
+                    Earlier::Unknown => settle,
+                    Earlier::Inner | Earlier::Link => settle.max(recover),
+                };
+                let edge = port.state.up && !is_inner && now - port.since >= patience;
                 if edge && !port.edge {
                     port.edge = true;
                     edges += 1;
@@ -440,6 +462,32 @@ impl Topology {
         if edges > 0 {
             changes.push(Change::Edge);
         }
+    }
+
+    /// What an earlier life used a port for.
+    pub(crate) fn recall_port(&mut self, end: End, earlier: Earlier) {
+        if let Some(port) = self.port_mut(end) {
+            port.earlier = earlier;
+        }
+    }
+
+    /// Whether a port by which packets went to another switch in an earlier life works and
+    /// has no link yet.
+    pub(crate) fn lacks_links(&self) -> bool {
+        let connected = self.switches.iter().filter(|(_, switch)| switch.connected);
+        let mut ports = connected.flat_map(|(datapath, switch)| {
+            switch
+                .ports
+                .iter()
+                .map(|(number, port)| (*datapath, *number, port))
+        });
+        ports.any(|(datapath, number, port)| {
+            let end = End {
+                datapath,
+                port: number,
+            };
+            port.earlier == Earlier::Link && port.works() && !port.edge && self.far(end).is_none()
+        })
     }
 
     /// A port leads to hosts, somebody says.

@@ -23,7 +23,7 @@ use punctual_southbound::ovsdb::Endpoint;
 
 use clients::{asking, hear, plain, publish, subscribe, told};
 use network::{Network, RATE};
-use programs::{Controller, Flood, Programs, put_first};
+use programs::{Controller, Flood, Programs, Traffic, put_first};
 use stages::Stages;
 
 /// Where a test ends that would hang.
@@ -209,6 +209,54 @@ fn without_the_controller_there_is_an_answer_in_time() {
         let channel = programs.channel(flow).unwrap();
         assert_eq!(channel["state"], "admitted");
     }
+}
+
+/// A controller that ends and begins again removes nothing from the switches of what was
+/// admitted, nor of what other packets go by: not one of a datagram each millisecond is lost.
+/// The switches come back when they like, seconds after the controller.
+#[test]
+fn what_was_admitted_stays_while_the_controller_begins_again() {
+    let Some(network) = Network::build(3, 2) else {
+        return;
+    };
+    let patience = ["--decision-timeout", "20000"];
+    let Some(mut programs) = Programs::start(&network, &patience) else {
+        return;
+    };
+    let asked = asking("axis/1", Duration::from_millis(50));
+    let (mut subscriber, mut publisher, _) = admitted(&network, &asked);
+    hear(&mut subscriber);
+    let traffic = Traffic::start(&network);
+    until("datagrams", || (traffic.arrived() > 100).then_some(()));
+    for round in 1..=2 {
+        programs.controller.stop();
+        let began = Instant::now();
+        let before: Vec<_> = (1..=3).map(|number| network.entries(number)).collect();
+        until("switches to wait between attempts", || {
+            let waited = network.seconds_without_controller();
+            waited.iter().all(|seconds| *seconds >= 3).then_some(())
+        });
+        programs.controller = Controller::start(&network, &programs.table, &[]);
+        until("all switches to be compared", || {
+            (programs.controller.compared() == 3).then_some(())
+        });
+        let away = began.elapsed().as_secs_f64();
+        for (number, before) in (1..=3).zip(before) {
+            let after = network.entries(number);
+            for entry in before.keys() {
+                let age = after.get(entry);
+                assert!(
+                    age.is_some_and(|age| *age >= away.floor()),
+                    "{round}: s{number} had for {away:.1} s, and has for {age:?} s: {entry}"
+                );
+            }
+            assert_eq!(after.len(), before.len(), "{after:#?}");
+        }
+        publish(&mut publisher, &asked);
+        hear(&mut subscriber);
+    }
+    let (sent, arrived) = traffic.stop();
+    assert_eq!(arrived, sent, "datagrams arrived and sent");
 }
 
 /// How long it takes from PUBLISH to PUBACK until all eight switches have a new

@@ -1,6 +1,7 @@
 //! Switches in a row with queues at every port, and hosts: `s1-s2` is the port of
 //! `s1` to `s2`, `s2-b` its port to the broker.
 
+use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
@@ -149,6 +150,52 @@ impl Network {
         let before = text.split(unit).next().unwrap_or_default();
         let digits = before.trim_end().rsplit(|c: char| !c.is_ascii_digit());
         digits.map(str::to_owned).next().unwrap().parse().unwrap()
+    }
+
+    /// The entries of a switch, without what counts, and how many seconds each has been there.
+    pub(crate) fn entries(&self, number: u64) -> BTreeMap<String, f64> {
+        let bridge = format!("s{number}");
+        let text = self.ovs.ofctl("dump-flows", &bridge, [""; 0]).unwrap();
+        let entries = text.lines().filter(|line| line.contains("cookie="));
+        entries
+            .map(|line| {
+                let (counts, rest): (Vec<&str>, Vec<&str>) = line.split(", ").partition(|field| {
+                    let name = field.trim_start().split('=').next();
+                    ["duration", "n_packets", "n_bytes"]
+                        .map(Some)
+                        .contains(&name)
+                });
+                let age = counts.iter().find_map(|field| {
+                    let age = field.trim_start().strip_prefix("duration=")?;
+                    age.strip_suffix('s')?.parse().ok()
+                });
+                (rest.join(", "), age.unwrap())
+            })
+            .collect()
+    }
+
+    /// For how long each switch has had no controller, in seconds; 0 while it has one.
+    pub(crate) fn seconds_without_controller(&self) -> Vec<u64> {
+        let columns = ["--columns=status", "--format=list", "list", "controller"];
+        let text = self.ovs.vsctl(columns).unwrap();
+        let statuses = text.lines().filter(|line| line.starts_with("status"));
+        statuses
+            .map(|status| {
+                let rest = status.split("sec_since_disconnect=").nth(1);
+                let number = |rest: &str| {
+                    let digits: String = rest
+                        .chars()
+                        .filter(|it| *it != '"')
+                        .take_while(char::is_ascii_digit)
+                        .collect();
+                    digits.parse().ok()
+                };
+                match status.contains("state=ACTIVE") {
+                    true => 0,
+                    false => rest.and_then(number).unwrap_or(0),
+                }
+            })
+            .collect()
     }
 
     /// A client on one of the hosts, at the manager.

@@ -7,7 +7,7 @@ use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,16 @@ pub(crate) struct Program(Child);
 
 impl Program {
     pub(crate) fn start(host: &Namespace, command: &mut Command, ready: Option<&str>) -> Self {
+        Self::start_heard(host, command, ready, drop)
+    }
+
+    /// The same; `hear` gets what it says once it is ready.
+    fn start_heard(
+        host: &Namespace,
+        command: &mut Command,
+        ready: Option<&str>,
+        hear: impl FnMut(String) + Send + 'static,
+    ) -> Self {
         command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -41,7 +51,7 @@ impl Program {
             assert!(found, "{command:?} ended: {said}");
         }
         // Whoever writes to a pipe that nobody reads is stopped.
-        thread::spawn(move || lines.for_each(drop));
+        thread::spawn(move || lines.for_each(hear));
         Self(child)
     }
 }
@@ -63,7 +73,11 @@ impl Drop for Program {
 }
 
 /// A running controller.
-pub(crate) struct Controller(Option<Program>);
+pub(crate) struct Controller {
+    program: Option<Program>,
+    /// Switches whose entries were compared with the plan.
+    compared: Arc<AtomicUsize>,
+}
 
 impl Controller {
     const HTTP: &str = "127.0.0.1:8081";
@@ -85,7 +99,18 @@ impl Controller {
         for (name, address) in [("p", PUBLISHER), ("b", BROKER), ("s", SUBSCRIBER)] {
             command.arg("--host").arg(format!("{name}={address}"));
         }
-        let program = Program::start(&network.switches, &mut command, Some("may connect"));
+        let compared = Arc::new(AtomicUsize::new(0));
+        let counted = compared.clone();
+        let program = Program::start_heard(
+            &network.switches,
+            &mut command,
+            Some("may connect"),
+            move |line| {
+                if line.contains("brought up to date") {
+                    counted.fetch_add(1, Ordering::Relaxed);
+                }
+            },
+        );
         for number in 1..=network.count {
             let target = format!("tcp:{}", Self::SWITCHES);
             let bridge = format!("s{number}");
@@ -103,11 +128,19 @@ impl Controller {
             });
             (status["deciding"] == true && between.count() >= links).then_some(())
         });
-        Self(Some(program))
+        Self {
+            program: Some(program),
+            compared,
+        }
     }
 
     pub(crate) fn stop(&mut self) {
-        self.0 = None;
+        self.program = None;
+    }
+
+    /// How many switches were compared with the plan.
+    pub(crate) fn compared(&self) -> usize {
+        self.compared.load(Ordering::Relaxed)
     }
 }
 
@@ -283,5 +316,74 @@ impl Drop for Flood {
         if let Some(sender) = self.sender.take() {
             let _ = sender.join();
         }
+    }
+}
+
+/// A datagram each millisecond from the publisher's host to the subscriber's, in which nothing
+/// was asked for.
+pub(crate) struct Traffic {
+    stop: Arc<AtomicBool>,
+    arrived: Arc<AtomicUsize>,
+    sender: JoinHandle<usize>,
+    receiver: JoinHandle<()>,
+}
+
+impl Traffic {
+    const PORT: u16 = 4711;
+    const PAUSE: Duration = Duration::from_millis(1);
+
+    pub(crate) fn start(network: &Network) -> Self {
+        let open = |address| UdpSocket::bind(address).unwrap();
+        let from = network.publisher.enter(|| open((PUBLISHER, 0))).unwrap();
+        let to = (SUBSCRIBER, Self::PORT);
+        let receiving = network.subscriber.enter(|| open(to)).unwrap();
+        receiving
+            .set_read_timeout(Some(Duration::from_millis(100)))
+            .unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let arrived = Arc::new(AtomicUsize::new(0));
+        let (stopped, counted) = (stop.clone(), arrived.clone());
+        let sender = thread::spawn(move || {
+            let mut sent: usize = 0;
+            while !stopped.load(Ordering::Relaxed) {
+                from.send_to(&sent.to_be_bytes(), to).unwrap();
+                sent += 1;
+                thread::sleep(Self::PAUSE);
+            }
+            sent
+        });
+        let stopped = stop.clone();
+        let receiver = thread::spawn(move || {
+            let mut datagram = [0; 8];
+            loop {
+                match receiving.recv(&mut datagram) {
+                    Ok(_) => {
+                        counted.fetch_add(1, Ordering::Relaxed);
+                    }
+                    // Nothing has come for long after the last was sent.
+                    Err(_) if stopped.load(Ordering::Relaxed) => return,
+                    Err(_) => {}
+                }
+            }
+        });
+        Self {
+            stop,
+            arrived,
+            sender,
+            receiver,
+        }
+    }
+
+    /// How many datagrams have come.
+    pub(crate) fn arrived(&self) -> usize {
+        self.arrived.load(Ordering::Relaxed)
+    }
+
+    /// How many were sent, and how many of them have come.
+    pub(crate) fn stop(self) -> (usize, usize) {
+        self.stop.store(true, Ordering::Relaxed);
+        let sent = self.sender.join().unwrap();
+        self.receiver.join().unwrap();
+        (sent, self.arrived.load(Ordering::Relaxed))
     }
 }

@@ -1,0 +1,225 @@
+//! What is on switches from an earlier life stays there until it is known what it is for.
+//!
+//! After a restart switches connect one after the other, some seconds apart, and tell
+//! nothing of links and hosts by themselves. Comparing one with a plan that lacks these
+//! would take away what forwards packets and lay it again a moment later. So a switch that
+//! connects for the first time *arrives*: it is read, probes and questions go out, and only
+//! when all that arrived have had time to show hosts, and ports by which packets went to other
+//! switches have links again, are they compared. Nothing is decided before what was promised
+//! earlier can be laid as it was. Both have a bound:
+//! what is not there after [`Intervals::recover`](crate::settings::Intervals::recover)
+//! counts as gone.
+//!
+//! A switch that was compared once in this life is compared at once when it connects
+//! again, and so is one on which nothing of ours is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use punctual_model::Nanos;
+use punctual_model::srt::{Channel, Request};
+
+use super::{Controller, Link};
+use crate::event::Effect;
+use crate::topology::{End, Map};
+
+/// Switches that came, and when they are compared with the plan.
+#[derive(Debug, Default)]
+pub(super) struct Recovery {
+    /// When they connected, of those that were not compared in this life.
+    arrivals: BTreeMap<u64, Nanos>,
+    compared: BTreeSet<u64>,
+    /// When it is to be seen again whether decisions can begin, or arrivals be compared.
+    due: Option<Nanos>,
+    /// Something is known that was not when it was last seen whether all that was promised
+    /// is there.
+    is_news: bool,
+}
+
+impl Recovery {
+    /// A switch connected.
+    pub(super) fn arrived(&mut self, datapath: u64, now: Nanos) {
+        if !self.compared.contains(&datapath) {
+            self.arrivals.insert(datapath, now);
+            self.due = Some(now);
+        }
+    }
+
+    /// A switch is away. It arrives anew if it was not compared.
+    pub(super) fn left(&mut self, datapath: u64) {
+        self.arrivals.remove(&datapath);
+    }
+
+    /// Whether a switch that was read is compared later. One on which nothing of ours is has
+    /// nothing to lose.
+    pub(super) fn waits_for(&mut self, datapath: u64, is_blank: bool) -> bool {
+        if is_blank && self.arrivals.remove(&datapath).is_some() {
+            self.compared.insert(datapath);
+        }
+        self.arrivals.contains_key(&datapath)
+    }
+
+    /// A switch that is compared later was read.
+    pub(super) fn read(&mut self, now: Nanos) {
+        self.is_news = true;
+        self.due = Some(now);
+    }
+
+    /// Something new is known.
+    pub(super) fn changed(&mut self) {
+        self.is_news = true;
+    }
+
+    /// When the next look is due.
+    pub(super) fn due(&self) -> Option<Nanos> {
+        self.due
+    }
+}
+
+impl Controller {
+    /// When all switches that arrived have had time to show what is there; `None` if none
+    /// arrived that can be compared.
+    fn settled(&self) -> Option<Nanos> {
+        let patience = self.intervals.settle + self.intervals.probe;
+        let arrivals = self.recovery.arrivals.iter();
+        let each = arrivals.map(|(datapath, at)| {
+            let is_read = match self.switches.get(datapath) {
+                Some(Link::OpenFlow(session)) => session.is_read(),
+                _ => false,
+            };
+            // One that never says what is on it does not hold up the others.
+            match is_read {
+                true => *at + patience,
+                false => *at + patience + self.intervals.confirm,
+            }
+        });
+        let first = self.recovery.arrivals.values().min()?;
+        Some(each.max()?.min(*first + self.intervals.recover))
+    }
+
+    /// Whether decisions can begin: all requests are known, the switches are read, and what
+    /// was promised is there again, or had time enough to be.
+    pub(super) fn is_recovered(&mut self, now: Nanos, effects: &mut Vec<Effect>) -> bool {
+        let Some(since) = self.synchronised else {
+            self.recovery.due = None;
+            return false;
+        };
+        // Those that take plans cannot be read, and tell links and hosts at once.
+        let mut links = self.switches.values();
+        let asks = links.any(|link| matches!(link, Link::OpenFlow(_)));
+        let patience = match asks || self.switches.is_empty() {
+            true => self.intervals.settle + self.intervals.probe,
+            false => Nanos(0),
+        };
+        let settled = (since + patience).max(self.settled().unwrap_or(Nanos(0)));
+        let bound = since + self.intervals.recover;
+        if now >= bound {
+            return true;
+        }
+        if now < settled {
+            self.recovery.due = Some(settled.min(bound));
+            return false;
+        }
+        self.recovery.due = Some(bound);
+        std::mem::take(&mut self.recovery.is_news)
+            && !self.topology.lacks_links()
+            && self.has_promised(effects)
+    }
+
+    /// Whether the hosts and links of all that was promised are there.
+    fn has_promised(&mut self, effects: &mut Vec<Effect>) -> bool {
+        if self.ledger.promised().next().is_none() {
+            return true;
+        }
+        self.recall_hosts();
+        self.renew_map(effects);
+        let is_located = |address: IpAddr| {
+            address.is_multicast() || address.is_unspecified() || { self.topology.host(address) }
+                .is_some_and(|(_, host)| host.at.is_some())
+        };
+        let is_there = |(request, channel): (&Request, &Channel)| {
+            let peers = [&request.publisher].into_iter();
+            let mut peers = peers.chain(&request.broker).chain(&request.subscribers);
+            let mut names = channel.paths.values().flatten();
+            peers.all(|peer| is_located(peer.address))
+                && names.all(|name| Map::is_service_name(name) || self.map.is_up_named(name))
+        };
+        self.ledger.promised().all(is_there)
+    }
+
+    /// Takes in switches that arrived after decisions began.
+    pub(super) fn join(&mut self, now: Nanos, effects: &mut Vec<Effect>) {
+        let settled = self.settled();
+        if let Some(settled) = settled.filter(|settled| *settled > now) {
+            self.recovery.due = Some(settled);
+            return;
+        }
+        // Their neighbours may come later.
+        let first = self.recovery.arrivals.values().min().copied();
+        let bound = first.map_or(now, |at| at + self.intervals.recover);
+        if self.topology.lacks_links() && now < bound {
+            self.recovery.due = Some(bound.min(now + self.intervals.probe));
+            return;
+        }
+        self.recall_hosts();
+        self.renew_map(effects);
+        self.renew_base(effects);
+        let again = self.waiting.iter().chain(&self.lost).cloned().collect();
+        self.decide(again, now, effects);
+        self.try_again(now);
+        self.protect_anew(now);
+        let arrived: Vec<u64> = self.recovery.arrivals.keys().copied().collect();
+        for datapath in arrived {
+            self.reconcile(datapath, effects);
+        }
+        self.took_in(now);
+    }
+
+    /// Switches were compared; those that are not read yet follow.
+    pub(super) fn took_in(&mut self, now: Nanos) {
+        let Recovery {
+            arrivals, compared, ..
+        } = &mut self.recovery;
+        let switches = &self.switches;
+        arrivals.retain(|datapath, _| {
+            let is_compared = match switches.get(datapath) {
+                Some(Link::OpenFlow(session)) => session.is_ready(),
+                _ => true,
+            };
+            if is_compared {
+                compared.insert(*datapath);
+            }
+            !is_compared
+        });
+        let settled = self.settled();
+        // Those that are not read yet say so when they are.
+        self.recovery.due = settled.filter(|at| *at > now);
+    }
+
+    /// Hosts that were there in an earlier life are as long as nothing else is
+    /// heard, so that their flows are not torn down before they speak.
+    pub(super) fn recall_hosts(&mut self) {
+        let mut addresses = Vec::new();
+        for (datapath, link) in &self.switches {
+            let Link::OpenFlow(session) = link else {
+                continue;
+            };
+            for resident in session.residents() {
+                let at = End {
+                    datapath: *datapath,
+                    port: resident.port,
+                };
+                match resident.mac {
+                    Some(mac) => self.topology.recall(mac, resident.address, at),
+                    None => addresses.extend(resident.address.map(|address| (address, at))),
+                }
+            }
+        }
+        // Whose an address is can be told where there is one host at the port.
+        for (address, at) in addresses {
+            if let Some(mac) = self.topology.only_host_at(at) {
+                self.topology.recall(mac, Some(address), at);
+            }
+        }
+    }
+}
