@@ -1,32 +1,66 @@
 //! Segments as files of a directory, which one process has to itself.
 //!
 //! A file is made with all its room (`fallocate`), and the directory is synced
-//! whenever a name in it comes or goes. The lock is the system's (`flock`): it
-//! goes with the process, however that ends.
+//! whenever a name in it comes or goes. Two locks of the system (`flock`) keep other
+//! processes away, and go with the process however that ends: one of the directory, which
+//! nobody can remove and make again beside it, and one of the file `lock` in it, for file
+//! systems that lock no directories. Its two lines have fixed places, so that writing
+//! them again needs no room: the number of the process, and the mark of the log.
 
-use std::collections::HashMap;
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, TryLockError};
+use std::io::{self, Read as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
-use crate::{Medium, StoreError};
+use crate::{CommitMark, Medium, StoreError};
 
 const LOCK: &str = "lock";
 const SUFFIX: &str = ".segment";
 /// How often segments may go while they are being opened.
 const ATTEMPTS: u32 = 100;
+/// Segments that one call of [`Medium::verify`] looks at.
+const VERIFIED: usize = 8;
 
 /// A directory with segments.
 #[derive(Debug)]
 pub struct Files {
     place: PathBuf,
-    files: HashMap<u32, File>,
-    /// Held while the directory is written to.
-    lock: Option<File>,
+    files: BTreeMap<u32, Segment>,
+    access: Access,
+    /// The segment that is looked at first the next time.
+    next: u32,
+}
+
+/// A segment's file.
+#[derive(Debug)]
+struct Segment {
+    file: File,
+    /// Bytes that it had when it was opened.
+    len: u64,
+}
+
+/// What may be done with the directory.
+#[derive(Debug)]
+enum Access {
+    /// Nobody else writes to it.
+    Write(Lock),
+    /// Somebody may, and had set this mark before the segments were opened.
+    Read(Option<CommitMark>),
+}
+
+/// What keeps other processes away.
+#[derive(Debug)]
+struct Lock {
+    /// Locked where the file system can.
+    directory: File,
+    file: File,
+    mark: Option<CommitMark>,
+    /// Whether there were segments and no lock file.
+    was_missing: bool,
 }
 
 impl Files {
@@ -42,12 +76,28 @@ impl Files {
             .mode(0o700)
             .create(place)
             .map_err(|error| StoreError::io(format!("{name} cannot be made"), &error))?;
-        let lock = lock(place)?;
-        Ok(Self {
+        let mut files = Self {
             place: place.into(),
-            files: HashMap::new(),
-            lock: Some(lock),
-        })
+            files: BTreeMap::new(),
+            access: Access::Read(None),
+            next: 0,
+        };
+        let failed = |error| StoreError::io(format!("{name} cannot be read"), &error);
+        let directory = File::open(place).map_err(failed)?;
+        if matches!(directory.try_lock(), Err(TryLockError::WouldBlock)) {
+            return Err(locked(place));
+        }
+        let path = place.join(LOCK);
+        let had_lock = path.try_exists().map_err(failed)?;
+        let (file, mark) = lock(place)?;
+        files.access = Access::Write(Lock {
+            directory,
+            file,
+            mark,
+            // A name that is not one of a segment is refused when they are listed.
+            was_missing: !had_lock && files.names().is_ok_and(|names| !names.is_empty()),
+        });
+        Ok(files)
     }
 
     /// Opens what is there at this moment for reading, also while another
@@ -59,16 +109,19 @@ impl Files {
     pub fn read_only(place: &Path) -> Result<Self, StoreError> {
         let mut files = Self {
             place: place.into(),
-            files: HashMap::new(),
-            lock: None,
+            files: BTreeMap::new(),
+            access: Access::Read(None),
+            next: 0,
         };
         let failed = |error| StoreError::io(format!("{} cannot be read", place.display()), &error);
         for _ in 0..ATTEMPTS {
             files.files.clear();
+            // Before the segments: these may have more than it says, but not less.
+            files.access = Access::Read(read_mark(place).map_err(failed)?);
             let segments = files.names().map_err(failed)?;
             let opened = segments.iter().try_for_each(|segment| {
                 let file = File::open(files.path(*segment))?;
-                files.files.insert(*segment, file);
+                files.files.insert(*segment, Segment::new(file)?);
                 Ok(())
             });
             match opened {
@@ -79,6 +132,12 @@ impl Files {
             }
         }
         Err(failed(io::ErrorKind::ResourceBusy.into()))
+    }
+
+    /// Whether the directory had segments and no lock file when it was opened for writing:
+    /// it was copied without it, or somebody removed it.
+    pub fn lacked_lock(&self) -> bool {
+        matches!(&self.access, Access::Write(lock) if lock.was_missing)
     }
 
     fn path(&self, segment: u32) -> PathBuf {
@@ -110,31 +169,87 @@ impl Files {
 
     fn file(&mut self, segment: u32) -> io::Result<&mut File> {
         let path = self.path(segment);
-        let writes = self.lock.is_some();
-        match self.files.entry(segment) {
-            std::collections::hash_map::Entry::Occupied(entry) => Ok(entry.into_mut()),
-            std::collections::hash_map::Entry::Vacant(entry) => {
+        let writes = matches!(self.access, Access::Write(_));
+        let opened = match self.files.entry(segment) {
+            std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
+            std::collections::btree_map::Entry::Vacant(entry) => {
                 let file = OpenOptions::new().read(true).write(writes).open(path)?;
-                Ok(entry.insert(file))
+                entry.insert(Segment::new(file)?)
             }
-        }
+        };
+        Ok(&mut opened.file)
     }
 
     fn sync_names(&self) -> io::Result<()> {
         File::open(&self.place)?.sync_all()
     }
 
-    fn writable(&self) -> io::Result<()> {
-        match self.lock {
-            Some(_) => Ok(()),
-            None => Err(io::ErrorKind::ReadOnlyFilesystem.into()),
+    fn writable(&mut self) -> io::Result<&mut Lock> {
+        match &mut self.access {
+            Access::Write(lock) => Ok(lock),
+            Access::Read(_) => Err(io::ErrorKind::ReadOnlyFilesystem.into()),
         }
+    }
+
+    /// Sees whether a segment that is open is still the file of its name, and whole.
+    fn verify_segment(&self, segment: u32, opened: &Segment) -> io::Result<()> {
+        let found = opened.file.metadata()?;
+        let what = if found.nlink() == 0 {
+            "was removed"
+        } else if found.len() < opened.len {
+            "has lost its end"
+        } else {
+            return Ok(());
+        };
+        Err(gone(&format!("{} {what}", self.path(segment).display())))
+    }
+}
+
+impl Segment {
+    fn new(file: File) -> io::Result<Self> {
+        let len = file.metadata()?.len();
+        Ok(Self { file, len })
+    }
+}
+
+impl Lock {
+    /// Sees whether the directory and the lock file at `place` are those that were taken. A
+    /// lock file that is missing is made again.
+    fn verify(&mut self, place: &Path) -> io::Result<()> {
+        let name = place.display();
+        let is_same =
+            |one: &Metadata, other: &Metadata| (one.dev(), one.ino()) == (other.dev(), other.ino());
+        let found = match fs::metadata(place) {
+            Err(error) if is_missing(&error) => {
+                return Err(gone(&format!("{name} was removed or renamed")));
+            }
+            found => found?,
+        };
+        if !is_same(&found, &self.directory.metadata()?) {
+            return Err(gone(&format!(
+                "another directory is in the place of {name}"
+            )));
+        }
+        let own = self.file.metadata()?;
+        let found = match fs::symlink_metadata(place.join(LOCK)) {
+            Err(error) if is_missing(&error) => None,
+            found => Some(found?),
+        };
+        if found.is_some_and(|found| is_same(&found, &own)) {
+            return Ok(());
+        }
+        (self.file, _) = lock(place).map_err(io::Error::other)?;
+        write_lock(&self.file, self.mark)?;
+        Err(io::Error::other(format!(
+            "{name}/{LOCK} was removed while the store is in use, and has been made again: another \
+             process that was started meanwhile may have written to the store"
+        )))
     }
 }
 
 impl Medium for Files {
     fn list(&mut self) -> io::Result<Vec<u32>> {
-        if self.lock.is_some() {
+        if let Access::Write(_) = self.access {
             return self.names();
         }
         let mut segments: Vec<u32> = self.files.keys().copied().collect();
@@ -153,7 +268,7 @@ impl Medium for Files {
             .and_then(|()| self.sync_names());
         match made {
             Ok(()) => {
-                self.files.insert(segment, file);
+                self.files.insert(segment, Segment { file, len: size });
                 Ok(())
             }
             Err(error) => {
@@ -188,7 +303,12 @@ impl Medium for Files {
     }
 
     fn sync(&mut self, segment: u32) -> io::Result<()> {
-        self.file(segment)?.sync_data()
+        self.file(segment)?.sync_data()?;
+        match self.files.get(&segment) {
+            // What is in a file without a name is not safe.
+            Some(opened) => self.verify_segment(segment, opened),
+            None => Ok(()),
+        }
     }
 
     fn remove(&mut self, segment: u32) -> io::Result<()> {
@@ -212,6 +332,38 @@ impl Medium for Files {
         }
         self.sync_names()
     }
+
+    fn mark(&mut self) -> io::Result<Option<CommitMark>> {
+        match &self.access {
+            Access::Write(lock) => Ok(lock.mark),
+            Access::Read(mark) => Ok(*mark),
+        }
+    }
+
+    fn set_mark(&mut self, mark: CommitMark) -> io::Result<()> {
+        let lock = self.writable()?;
+        write_lock(&lock.file, Some(mark))?;
+        lock.mark = Some(mark);
+        lock.file.sync_data()
+    }
+
+    fn verify(&mut self) -> io::Result<()> {
+        let Access::Write(lock) = &mut self.access else {
+            return Ok(());
+        };
+        lock.verify(&self.place)?;
+        let others = self.files.range(..self.next);
+        let in_turn = self.files.range(self.next..).chain(others);
+        let mut next = self.next;
+        for (segment, opened) in in_turn.take(VERIFIED) {
+            // One that is gone is looked at again.
+            next = *segment;
+            self.verify_segment(*segment, opened)
+                .inspect_err(|_| self.next = next)?;
+        }
+        self.next = next.wrapping_add(1);
+        Ok(())
+    }
 }
 
 /// The name of a segment's file.
@@ -231,7 +383,8 @@ fn allocate(mut file: &File, size: u64) -> io::Result<()> {
     }
 }
 
-fn lock(place: &Path) -> Result<File, StoreError> {
+/// Takes the lock file, which is made if there is none; the mark that it has.
+fn lock(place: &Path) -> Result<(File, Option<CommitMark>), StoreError> {
     let path = place.join(LOCK);
     let failed =
         |error: io::Error| StoreError::io(format!("{} cannot be locked", path.display()), &error);
@@ -240,21 +393,64 @@ fn lock(place: &Path) -> Result<File, StoreError> {
     let mut file = options.mode(0o600).open(&path).map_err(failed)?;
     match file.try_lock() {
         Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            let mut process = String::new();
-            let _ = file.read_to_string(&mut process);
-            return Err(StoreError::Locked {
-                place: place.display().to_string(),
-                process: process.trim().parse().ok(),
-            });
-        }
+        Err(TryLockError::WouldBlock) => return Err(locked(place)),
         Err(TryLockError::Error(error)) => return Err(failed(error)),
     }
+    let mut text = Vec::new();
+    (&mut file)
+        .take(LOCK_BYTES)
+        .read_to_end(&mut text)
+        .map_err(failed)?;
+    let mark = parse_mark(&text);
     // Only for the message of whoever comes second: it need not succeed on a
     // full disk.
-    let _ = file.set_len(0);
-    let _ = write!(file, "{}", std::process::id());
-    Ok(file)
+    let _ = write_lock(&file, mark);
+    Ok((file, mark))
+}
+
+/// Bytes of the lock file.
+const LOCK_BYTES: u64 = 11 + 38;
+
+/// Writes what the lock file has: the process, and the mark if there is one.
+fn write_lock(file: &File, mark: Option<CommitMark>) -> io::Result<()> {
+    let mark = mark.map_or(String::new(), |CommitMark { store, commit }| {
+        format!("{store:016x} {commit:020}")
+    });
+    let text = format!("{:<10}\n{mark:<37}\n", std::process::id());
+    file.write_all_at(text.as_bytes(), 0)
+}
+
+fn read_mark(place: &Path) -> io::Result<Option<CommitMark>> {
+    match fs::read(place.join(LOCK)) {
+        Ok(text) => Ok(parse_mark(&text)),
+        Err(error) if is_missing(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The mark in the second line of the lock file.
+fn parse_mark(text: &[u8]) -> Option<CommitMark> {
+    let line = std::str::from_utf8(text).ok()?.lines().nth(1)?;
+    let (store, commit) = line.trim_end().split_once(' ')?;
+    Some(CommitMark {
+        store: u64::from_str_radix(store, 16).ok()?,
+        commit: commit.parse().ok()?,
+    })
+}
+
+fn locked(place: &Path) -> StoreError {
+    let process = fs::read_to_string(place.join(LOCK)).unwrap_or_default();
+    let process = process.lines().next().unwrap_or_default();
+    StoreError::Locked {
+        place: place.display().to_string(),
+        process: process.trim().parse().ok(),
+    }
+}
+
+fn gone(what: &str) -> io::Error {
+    io::Error::other(format!(
+        "{what} while the store is in use: put it back, or stop the broker and restore a backup"
+    ))
 }
 
 fn is_missing(error: &io::Error) -> bool {

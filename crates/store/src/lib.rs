@@ -30,11 +30,11 @@ mod writer;
 pub use files::Files;
 pub use image::Image;
 pub use log::{Log, LogConfig, Start};
-pub use medium::{Medium, Simulated};
+pub use medium::{CommitMark, Medium, Simulated};
 pub use numbers::{ByNumber, NumberHasher};
 pub use op::{Batch, Op, Wall};
 pub use rising::Rising;
-pub use store::{Damage, Memory, Report, Store, StoreError, StoreStats};
+pub use store::{Damage, Memory, Report, Store, StoreError, StoreStats, Tail};
 pub use tentative::Tentative;
 #[cfg(feature = "disk")]
 pub use writer::{Histogram, Outcome, Poster, Told, Writer, WriterConfig, WriterStats};

@@ -8,6 +8,16 @@
 use std::collections::BTreeMap;
 use std::io;
 
+/// What is kept beside the segments of a log: that so many of its commits were confirmed.
+/// What is missing at the end of a log can be told by nothing else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CommitMark {
+    /// Identity of the store.
+    pub store: u64,
+    /// Number of a commit that was confirmed; later ones may have been.
+    pub commit: u64,
+}
+
 /// Numbered segments of bytes.
 pub trait Medium {
     /// The segments that exist, in rising order.
@@ -61,6 +71,26 @@ pub trait Medium {
     /// # Errors
     /// As the system says; it has one number or the other.
     fn rename(&mut self, segment: u32, to: u32) -> io::Result<()>;
+
+    /// The mark that was set last; `None` if there is none.
+    ///
+    /// # Errors
+    /// As the system says.
+    fn mark(&mut self) -> io::Result<Option<CommitMark>>;
+
+    /// Keeps a mark instead of the one before, and makes it safe.
+    ///
+    /// # Errors
+    /// As the system says; the one before may still be there.
+    fn set_mark(&mut self, mark: CommitMark) -> io::Result<()>;
+
+    /// Sees whether the segments, and what keeps others away from them, are still there:
+    /// a bounded number of segments in one call, the others in the next ones.
+    ///
+    /// # Errors
+    /// What is gone or was replaced, and what to do about it. As long as it is gone each
+    /// call says so.
+    fn verify(&mut self) -> io::Result<()>;
 }
 
 /// Bytes that a disk writes at once.
@@ -72,6 +102,7 @@ const SECTOR: usize = 512;
 #[derive(Debug, Clone, Default)]
 pub struct Simulated {
     segments: BTreeMap<u32, Segment>,
+    mark: Option<CommitMark>,
     /// Bytes that fit on it.
     pub capacity: Option<u64>,
     /// Operations that succeed before all fail; counted down.
@@ -245,6 +276,19 @@ impl Medium for Simulated {
         let renamed = self.segments.remove(&segment);
         let renamed = renamed.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
         self.segments.insert(to, renamed);
+        Ok(())
+    }
+
+    fn mark(&mut self) -> io::Result<Option<CommitMark>> {
+        Ok(self.mark)
+    }
+
+    fn set_mark(&mut self, mark: CommitMark) -> io::Result<()> {
+        self.mark = Some(mark);
+        Ok(())
+    }
+
+    fn verify(&mut self) -> io::Result<()> {
         Ok(())
     }
 }

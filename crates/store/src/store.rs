@@ -1,6 +1,6 @@
 //! What keeps groups of operations, and the simplest that does.
 
-use std::io;
+use std::{fmt, io};
 
 use crate::op::Highest;
 use crate::{Batch, Image, Op};
@@ -105,8 +105,26 @@ pub enum StoreError {
         by: Option<String>,
     },
     /// It is something else.
-    #[error("{0} is not part of a store; name a directory of its own")]
+    #[error(
+        "{0} is not part of a store, or has been overwritten: name a directory of its own, or put \
+         the files back from a backup"
+    )]
     Foreign(String),
+    /// Commits were confirmed, and none of them can be read.
+    #[error(
+        "the store had {commit} commits or more, and none of them can be read{}; put its files back \
+         from a backup, or move the directory away to begin with an empty store",
+        .damage.as_ref().map_or(String::new(), |damage| format!(" ({damage})"))
+    )]
+    Emptied {
+        /// Number of one that was confirmed.
+        commit: u64,
+        /// The first of what is damaged, if something is there.
+        damage: Option<Damage>,
+    },
+    /// What was written is not there any more, or is not only this process's.
+    #[error("{0}")]
+    Lost(String),
 }
 
 impl StoreError {
@@ -142,9 +160,11 @@ pub struct Report {
     pub bytes: u64,
     /// Commits read.
     pub commits: u64,
-    /// Bytes of a last commit that was not complete, and therefore never
-    /// confirmed.
+    /// Bytes of commits that are not complete: those before the end of the log were never
+    /// confirmed; for the last one see `tail`.
     pub torn: u64,
+    /// Where the log ends with such a commit.
+    pub tail: Option<Tail>,
     /// What was kept without what belongs to it, and never confirmed.
     pub unfinished: u64,
     /// What cannot be read, the first of it.
@@ -173,6 +193,34 @@ impl Report {
         self.retained = image.retained() as u64;
         self.flows = image.flows() as u64;
         self.highest = image.highest;
+    }
+}
+
+/// A last commit that is not complete. As a rule it was being written when the power
+/// failed; nothing in the files tells that from one that was confirmed and of which the end
+/// was lost since, perhaps with commits after it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tail {
+    /// In which segment.
+    pub segment: u32,
+    /// From which byte.
+    pub offset: u64,
+    /// Bytes that are there of it.
+    pub len: u64,
+}
+
+impl fmt::Display for Tail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "segment {}, bytes {} to {}: the last commit is not complete and is left out. If the power \
+             failed, or the process was killed, while it was written, it was never confirmed and nothing \
+             is missing; if the file has changed since, it may have been confirmed, and so may commits \
+             after it of which nothing is there: the files do not tell",
+            self.segment,
+            self.offset,
+            self.offset + self.len
+        )
     }
 }
 

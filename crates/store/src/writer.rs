@@ -37,6 +37,8 @@ pub struct WriterConfig {
     pub group_bytes: usize,
     /// How long after a failure it is tried again.
     pub retry: Duration,
+    /// How long nothing is posted before it is seen whether the store is still there.
+    pub watch: Duration,
 }
 
 impl Default for WriterConfig {
@@ -45,6 +47,7 @@ impl Default for WriterConfig {
             group_delay: Duration::from_millis(1),
             group_bytes: 1 << 20,
             retry: Duration::from_millis(200),
+            watch: Duration::from_secs(1),
         }
     }
 }
@@ -362,8 +365,8 @@ impl<S: Store, T: Fn(Told)> Work<S, T> {
         }
     }
 
-    /// Waits for something to do and takes it; says whether it is the last. While the
-    /// store is full that may be nothing: it is to be seen whether there is room again.
+    /// Waits for something to do and takes it; says whether it is the last. That may be
+    /// nothing: it is to be seen whether there is room again, and the store still there.
     fn gather(&mut self) -> bool {
         let shared = self.shared.clone();
         let config = &shared.config;
@@ -387,12 +390,11 @@ impl<S: Store, T: Fn(Told)> Work<S, T> {
                     if queue.closed {
                         return true;
                     }
-                    if self.full.is_none() {
-                        let waited = shared.changed.wait(queue);
-                        queue = waited.unwrap_or_else(PoisonError::into_inner);
-                        continue;
-                    }
-                    let waited = shared.changed.wait_timeout(queue, config.retry);
+                    let pause = match self.full {
+                        None => config.watch,
+                        Some(_) => config.retry,
+                    };
+                    let waited = shared.changed.wait_timeout(queue, pause);
                     let (waited, result) = waited.unwrap_or_else(PoisonError::into_inner);
                     if result.timed_out() {
                         return false;

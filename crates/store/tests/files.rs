@@ -269,3 +269,152 @@ fn a_file_with_nearly_the_name_of_a_segment_is_named_with_the_right_one() {
         }
     }
 }
+
+fn is_lost<T: std::fmt::Debug>(result: Result<T, StoreError>, words: &[&str]) {
+    let Err(StoreError::Lost(why)) = result else {
+        panic!("{result:?}");
+    };
+    for word in words {
+        assert!(why.contains(word), "{why}");
+    }
+}
+
+/// What is written to files that were removed would be confirmed and gone.
+#[test]
+fn a_store_that_is_removed_while_it_is_used_confirms_nothing_any_more() {
+    type Harm = fn(&Path);
+    let harms: [(&str, &str, Harm); 4] = [
+        ("the directory", "was removed or renamed", |place| {
+            fs::remove_dir_all(place).unwrap();
+        }),
+        (
+            "another one",
+            "another directory is in the place",
+            |place| {
+                fs::remove_dir_all(place).unwrap();
+                fs::create_dir(place).unwrap();
+            },
+        ),
+        ("the segments", "was removed while", |place| {
+            segments(place)
+                .iter()
+                .for_each(|it| fs::remove_file(it).unwrap());
+        }),
+        ("their ends", "has lost its end", |place| {
+            for segment in segments(place) {
+                let file = fs::OpenOptions::new().write(true).open(segment);
+                file.unwrap().set_len(0).unwrap();
+            }
+        }),
+    ];
+    for (what, why, harm) in harms {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().join("store");
+        let mut log = open(&place);
+        log.commit(&session(1)).unwrap();
+        assert_eq!(log.full(), None, "{what}");
+        harm(&place);
+        let count = |place: &Path| place.exists().then(|| segments(place).len());
+        let left = count(&place);
+        // Whether the next thing is a commit or a look.
+        is_lost(log.commit(&session(2)), &[why, "restore a backup"]);
+        for _ in 0..3 {
+            is_lost(log.full().map_or(Ok(()), Err), &[why]);
+            is_lost(log.commit(&session(2)), &[why]);
+        }
+        assert_eq!(count(&place), left, "{what}: nothing is begun anew");
+    }
+}
+
+#[test]
+fn a_store_that_is_put_back_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let [place, elsewhere] = ["store", "elsewhere"].map(|name| dir.path().join(name));
+    let mut log = open(&place);
+    log.commit(&session(1)).unwrap();
+    fs::rename(&place, &elsewhere).unwrap();
+    is_lost(log.full().map_or(Ok(()), Err), &["was removed or renamed"]);
+    is_lost(log.commit(&session(2)), &[]);
+    fs::rename(&elsewhere, &place).unwrap();
+    assert_eq!(log.full(), None);
+    log.commit(&session(2)).unwrap();
+    drop(log);
+    assert_eq!(open(&place).report().sessions, 2);
+}
+
+/// Every segment is looked at, however many there are.
+#[test]
+fn an_old_segment_that_is_removed_is_missed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = open(dir.path());
+    log.commit(&session(1)).unwrap();
+    for first in (0..1500).step_by(20) {
+        let messages = (first + 1..=first + 20).map(|number| message(number, &[7; 1000]));
+        log.commit(&joined(messages)).unwrap();
+    }
+    let all = segments(dir.path());
+    assert!(all.len() > 20);
+    fs::remove_file(&all[11]).unwrap();
+    let lost = (0..all.len()).find_map(|_| log.full());
+    let name = all[11].display().to_string();
+    is_lost(lost.map_or(Ok(()), Err), &[&name, "was removed"]);
+    // As long as it is gone.
+    is_lost(log.full().map_or(Ok(()), Err), &[]);
+    is_lost(log.commit(&session(2)), &[]);
+}
+
+#[test]
+fn a_lock_that_is_removed_lets_nobody_in() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = open(dir.path());
+    log.commit(&session(1)).unwrap();
+    let lock = dir.path().join("lock");
+    for replaces in [false, true] {
+        fs::remove_file(&lock).unwrap();
+        if replaces {
+            fs::write(&lock, "").unwrap();
+        }
+        let refused = Files::open(dir.path()).unwrap_err();
+        assert!(matches!(refused, StoreError::Locked { .. }), "{refused}");
+        // It is said once, and the lock is there again.
+        let _ = fs::remove_file(&lock);
+        is_lost(
+            log.full().map_or(Ok(()), Err),
+            &["lock was removed", "made again"],
+        );
+        assert_eq!(log.full(), None);
+        let refused = Files::open(dir.path()).unwrap_err();
+        let process = Some(std::process::id());
+        assert!(
+            matches!(refused, StoreError::Locked { process: it, .. } if it == process),
+            "{refused}"
+        );
+        log.commit(&session(2)).unwrap();
+    }
+    drop(log);
+    assert!(!Files::open(dir.path()).unwrap().lacked_lock());
+    fs::remove_file(&lock).unwrap();
+    assert!(Files::open(dir.path()).unwrap().lacked_lock());
+}
+
+#[test]
+fn a_directory_that_lost_its_segments_is_no_new_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = open(dir.path());
+    assert!(log.is_new());
+    log.commit(&session(1)).unwrap();
+    drop(log);
+    assert!(!open(dir.path()).is_new());
+    for segment in segments(dir.path()) {
+        fs::remove_file(segment).unwrap();
+    }
+    for _ in 0..2 {
+        for files in [Files::open(dir.path()), Files::read_only(dir.path())] {
+            let refused = Log::open(files.unwrap(), CONFIG, START).unwrap_err();
+            assert!(
+                matches!(refused, StoreError::Emptied { commit: 1, .. }),
+                "{refused}"
+            );
+        }
+    }
+}

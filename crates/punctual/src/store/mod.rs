@@ -170,6 +170,20 @@ impl Keeper {
             start(),
         )
         .map_err(|error| wrong(place, &error))?;
+        if log.medium().lacked_lock() {
+            tracing::warn!(
+                "{}: there are segments and no lock file: they were copied without it, or it was \
+                 removed; what was confirmed after the last commit that is there is not known",
+                place.display()
+            );
+        }
+        if log.is_new() {
+            tracing::warn!(
+                "{}: nothing is there, and a new store is begun; if there should be one, stop the \
+                 broker and see whether the file system is mounted",
+                place.display()
+            );
+        }
         let writing = WriterConfig {
             group_delay: keys.group_delay,
             group_bytes: usize::try_from(keys.group_bytes.0).unwrap_or(usize::MAX),
@@ -203,6 +217,9 @@ impl Keeper {
             "restored from {}",
             place.display()
         );
+        if let Some(tail) = &report.tail {
+            tracing::warn!("{}: {tail}", place.display());
+        }
         for damage in &report.damages {
             tracing::error!("{}: {damage}; it is left out", place.display());
         }
@@ -269,7 +286,7 @@ impl Keeper {
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         if let Some(writer) = writer {
-            let _ = writer.close();
+            writer.close().close();
         }
     }
 }

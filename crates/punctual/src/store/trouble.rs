@@ -74,7 +74,7 @@ impl Trouble {
         })
     }
 
-    /// Since `now` it is full, with a reason, or is not any more.
+    /// Since `now` it takes nothing that grows, with a reason, or does again.
     pub(super) fn full(&mut self, why: Option<&StoreError>, now: Instant) -> Option<Line> {
         self.full = why.is_some();
         match why {
@@ -82,7 +82,10 @@ impl Trouble {
             Some(why) => {
                 let failing = self.failing.get_or_insert_with(|| Failing::new(why, now));
                 failing.error = why.clone();
-                Some(Line::Full(why.clone()))
+                Some(match why {
+                    StoreError::Full { .. } => Line::Full(why.clone()),
+                    _ => Line::Fails(why.clone()),
+                })
             }
         }
     }
@@ -102,6 +105,7 @@ fn same_kind(one: &StoreError, other: &StoreError) -> bool {
     match (one, other) {
         (StoreError::Full { what, .. }, StoreError::Full { what: it, .. }) => what == it,
         (StoreError::Io { kind, .. }, StoreError::Io { kind: it, .. }) => kind == it,
+        (StoreError::Lost(_), StoreError::Lost(_)) => true,
         _ => false,
     }
 }

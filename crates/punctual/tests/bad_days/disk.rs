@@ -535,6 +535,60 @@ fn it_is_damaged() {
     assert_eq!(broker.metric("punctual_store_damages"), 0.0);
 }
 
+/// What was stored is not where it was: nothing is confirmed and nothing begun anew until it
+/// is there again, also not by a start.
+#[test]
+fn its_directory_is_taken_away() {
+    let data = tempfile::tempdir().unwrap();
+    let [place, elsewhere] = ["data", "elsewhere"].map(|name| data.path().join(name));
+    let mut broker = Mortal::start_in(&place);
+    broker.wait();
+    let mut absent = Absent::new(broker.port);
+    let mut unconcerned = Unconcerned::new(&broker);
+    assert_eq!(absent.stuff(10), None);
+    std::fs::rename(&place, &elsewhere).unwrap();
+    is_in_trouble(&broker, "was removed or renamed");
+    let refusal = eventually("a refusal", || absent.stuff(1));
+    let why = "the store cannot be written".to_owned();
+    assert_eq!(refusal, (ReasonCode::ImplementationSpecificError, why));
+    unconcerned.goes_on();
+    assert!(!place.exists());
+    std::fs::rename(&elsewhere, &place).unwrap();
+    is_well(&broker);
+    assert_eq!(absent.stuff(10), None);
+    std::fs::remove_file(place.join("lock")).unwrap();
+    eventually("it is locked again", || {
+        place.join("lock").exists().then_some(())
+    });
+    is_well(&broker);
+    broker.kill();
+    broker.start();
+    absent.has_everything();
+    broker.kill();
+
+    for entry in std::fs::read_dir(&place).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|it| it == "segment") {
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+    let output = Command::new(env!("CARGO_BIN_EXE_punctual"))
+        .args(["serve", "--http", "off", "--listen", "tcp://127.0.0.1:0"])
+        .arg("--data")
+        .arg(&place)
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success(), "{said}");
+    for words in [
+        "none of them can be read",
+        "from a backup",
+        "move the directory away",
+    ] {
+        assert!(said.contains(words), "{said}");
+    }
+}
+
 #[test]
 fn it_fails() {
     let data = tempfile::tempdir().unwrap();

@@ -39,7 +39,7 @@ use crate::image::Fate;
 use crate::numbers::mix;
 use crate::op::{Record, Records};
 use crate::store::Damage;
-use crate::{Batch, Image, Medium, Op, Report, Store, StoreError, StoreStats, Wall};
+use crate::{Batch, CommitMark, Image, Medium, Op, Report, Store, StoreError, StoreStats, Wall};
 
 /// How a log uses its medium.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -152,6 +152,10 @@ pub struct Log<M> {
     /// The highest number of a segment that was ever used.
     last_segment: u32,
     sequence: u64,
+    /// Whether the medium knows of a commit of the last segment.
+    is_marked: bool,
+    /// What was found to be gone.
+    lost: Option<StoreError>,
     cleaning: Option<Cleaning>,
     report: Report,
     stats: StoreStats,
@@ -188,6 +192,8 @@ impl<M: Medium> Log<M> {
             hopeless: None,
             last_segment: numbers.last().copied().unwrap_or(0),
             sequence: 0,
+            is_marked: false,
+            lost: None,
             cleaning: None,
             report: Report::default(),
             stats: StoreStats::default(),
@@ -404,9 +410,52 @@ impl<M: Medium> Log<M> {
         }
     }
 
+    /// Whether nothing was there.
+    pub fn is_new(&self) -> bool {
+        self.segments.is_empty() && self.reserve.is_none()
+    }
+
+    /// Notes that all commits are there, so that the next start knows of each that is lost
+    /// until then.
+    pub fn close(&mut self) {
+        if self.sequence > 0 {
+            self.set_mark();
+        }
+    }
+
+    /// Notes beside the segments that a commit was confirmed. Where that is not possible
+    /// only less is known of what is lost.
+    fn set_mark(&mut self) {
+        let marked = self.medium.set_mark(CommitMark {
+            store: self.origin.identity,
+            commit: self.sequence,
+        });
+        self.is_marked = marked.is_ok();
+    }
+
+    /// Sees whether what was written is still there.
+    fn verify(&mut self) -> Result<(), StoreError> {
+        let verified = self.medium.verify();
+        self.lost = verified
+            .err()
+            .map(|error| StoreError::Lost(error.to_string()));
+        self.lost.clone().map_or(Ok(()), Err)
+    }
+
     /// Writes the frame that was made and makes it safe. Returns in which
     /// segment it is, and from which byte.
     fn write_frame(&mut self) -> Result<(u32, u64), StoreError> {
+        let written = self.append_frame();
+        match &written {
+            Ok(_) if !self.is_marked => self.set_mark(),
+            // That it was removed says more than that it cannot be written.
+            Err(StoreError::Io { .. }) => self.verify()?,
+            _ => {}
+        }
+        written
+    }
+
+    fn append_frame(&mut self) -> Result<(u32, u64), StoreError> {
         let len = self.frame.len();
         if len > u64::from(u32::MAX) {
             return Err(StoreError::Full {
@@ -452,6 +501,7 @@ impl<M: Medium> Log<M> {
             .map_err(|error| unwritable(number, &error))?;
         self.reserve = None;
         self.open = true;
+        self.is_marked = false;
         self.segments.push_back(Segment {
             header,
             size,
@@ -573,6 +623,10 @@ impl<M: Medium> Log<M> {
 
 impl<M: Medium> Store for Log<M> {
     fn commit(&mut self, group: &Batch) -> Result<(), StoreError> {
+        if self.lost.is_some() {
+            // What is written beside what is gone would pass for all of it.
+            self.verify()?;
+        }
         let ops: Vec<Op<'_>> = group.iter().collect();
         let fates = self.image.fates(&ops);
         let (mut segment, mut at, mut growth) = (0, 0, Growth::default());
@@ -659,6 +713,9 @@ impl<M: Medium> Store for Log<M> {
     }
 
     fn full(&mut self) -> Option<StoreError> {
+        if let Err(lost) = self.verify() {
+            return Some(lost);
+        }
         if !self.segments.is_empty() {
             if self.short.is_some() {
                 self.reclaim();
@@ -679,7 +736,9 @@ impl<M: Medium> Store for Log<M> {
     }
 
     fn compact(&mut self) -> Result<(), StoreError> {
-        self.clean_all()
+        self.clean_all()?;
+        self.close();
+        Ok(())
     }
 }
 

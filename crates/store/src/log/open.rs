@@ -11,7 +11,7 @@ use super::{BALLAST, Log, Place, Reserve, Rest, Segment, unreadable};
 use crate::image::Image;
 use crate::op::{Record, Records};
 use crate::store::Damage;
-use crate::{Medium, Op, Report, StoreError};
+use crate::{CommitMark, Medium, Op, Report, StoreError, Tail};
 
 impl<M: Medium> Log<M> {
     /// Reads the segments with these numbers.
@@ -107,16 +107,20 @@ impl<M: Medium> Log<M> {
             // written to again: what got there of that commit could pass for a
             // part of the next one.
             let had_commits = end.map_or(has_commits, |end| end > START as u64);
-            let is_damaged = had_commits && is_skipped != Some(true);
+            let is_overwritten = *opening == Opening::Unknown;
+            let is_damaged = (had_commits || is_overwritten) && is_skipped != Some(true);
             if is_damaged {
-                self.damage(number, 0, size, "its header cannot be read");
+                let what = "neither copy of its header can be read, and so nothing that is in it";
+                self.damage(number, 0, size, what);
             } else if is_emptied && written == 0 {
                 let what = "nothing is in it, unless the power failed when it was made";
                 self.damage(number, 0, size, what);
-            } else if matches!(opening, Opening::Torn | Opening::Unknown) {
+            } else if *opening == Opening::Torn {
                 torn = START as u64;
             }
-            self.report.torn += torn;
+            if torn > 0 {
+                self.leave_out(number, 0, torn, is_last);
+            }
             self.open = false;
             let rest = match opening {
                 Opening::Unused | Opening::Torn if !is_damaged => Rest::Blank,
@@ -126,6 +130,32 @@ impl<M: Medium> Log<M> {
                 .push_back(Segment::without_commits(number, size, rest));
         }
         self.look_for_the_first(&openings);
+        self.compare_with_mark()
+    }
+
+    /// Compares what was read with what is known of it beside the segments.
+    fn compare_with_mark(&mut self) -> Result<(), StoreError> {
+        let mark = self.medium.mark();
+        let mark =
+            mark.map_err(|error| StoreError::io("the store's lock cannot be read", &error))?;
+        let Some(CommitMark { store, commit }) = mark else {
+            return Ok(());
+        };
+        if self.report.commits == 0 {
+            let damage = self.report.damages.first().cloned();
+            return Err(StoreError::Emptied { commit, damage });
+        }
+        if store != self.origin.identity || commit <= self.sequence {
+            return Ok(());
+        }
+        let tail = self.report.tail.take();
+        let last = self.segments.back();
+        let (segment, offset) = last.map_or((0, 0), |it| (it.header.segment, it.end));
+        let what = format!(
+            "commits after {} are missing; those up to {commit} were confirmed",
+            self.sequence
+        );
+        self.damage(segment, offset, tail.map_or(0, |it| it.len), &what);
         Ok(())
     }
 
@@ -148,6 +178,16 @@ impl<M: Medium> Log<M> {
             self.damage(BALLAST, 0, 0, what);
         }
         Ok(others)
+    }
+
+    /// Leaves out what is there of a commit that is not complete, perhaps the last one.
+    fn leave_out(&mut self, segment: u32, offset: u64, len: u64, is_last: bool) {
+        self.report.torn += len;
+        self.report.tail = is_last.then_some(Tail {
+            segment,
+            offset,
+            len,
+        });
     }
 
     fn size(&mut self, segment: u32) -> Result<u64, StoreError> {
@@ -279,7 +319,9 @@ impl<M: Medium> Log<M> {
             };
         }
         replay.image.settle();
-        self.report.torn += torn;
+        if torn > 0 {
+            self.leave_out(number, at as u64, torn, true);
+        }
         // After a clean end the last segment goes on; a full disk may have no
         // room for another.
         self.open = torn == 0;

@@ -131,7 +131,12 @@ impl Header {
             return opening;
         }
         let start = &bytes[..bytes.len().min(START)];
-        let is_left_of_one = |copy: &[u8]| is_zero(&copy[copy.len().min(HEADER)..]);
+        let known = MAGIC.iter().copied().chain(FORMAT.to_le_bytes());
+        let is_left_of_one = |copy: &[u8]| {
+            let mut fields = copy.iter().zip(known.clone());
+            fields.all(|(found, written)| *found == 0 || *found == written)
+                && is_zero(&copy[copy.len().min(HEADER)..])
+        };
         match start.chunks(COPY).all(is_left_of_one) {
             _ if is_zero(start) => Opening::Unused,
             true if start.len() == START => Opening::Torn,

@@ -120,11 +120,14 @@ fn check(directory: &Path) -> Result<(), Failure> {
         report.retained,
         report.flows,
     );
-    if report.torn > 0 {
+    let before = report.torn - report.tail.map_or(0, |tail| tail.len);
+    if before > 0 {
         text += &format!(
-            "{} bytes of a commit that was not complete are left out; it was not confirmed\n",
-            report.torn
+            "{before} bytes of commits that were not complete are left out; they were not confirmed\n",
         );
+    }
+    if let Some(tail) = report.tail {
+        text += &format!("{tail}\n");
     }
     if report.unfinished > 0 {
         text += &format!(

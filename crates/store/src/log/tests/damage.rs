@@ -213,10 +213,15 @@ fn segments() -> Simulated {
     log.into_medium()
 }
 
+/// What is damaged, or why it is not opened at all.
 fn damages(disk: &Simulated) -> Vec<String> {
-    let log = open(disk.clone());
-    let damages = log.report().damages.iter();
-    damages.map(ToString::to_string).collect()
+    match Log::open(disk.clone(), CONFIG, start(7)) {
+        Ok(log) => {
+            let damages = log.report().damages.iter();
+            damages.map(ToString::to_string).collect()
+        }
+        Err(error) => vec![error.to_string()],
+    }
 }
 
 #[test]
@@ -236,10 +241,14 @@ fn whichever_segments_are_missing_are_named() {
         for segment in missing {
             disk.remove(*segment).expect("it is there");
         }
-        let [damage] = &damages(&disk)[..] else {
-            panic!("{missing:?}: {:?}", damages(&disk));
-        };
-        assert!(damage.contains(what), "{missing:?}: {damage}");
+        let damages = damages(&disk);
+        assert!(damages[0].contains(what), "{missing:?}: {damages:?}");
+        // That the last of them are missing is known for another reason as well.
+        let others = damages[1..].iter();
+        assert!(
+            { others }.all(|it| it.contains("were confirmed")),
+            "{missing:?}: {damages:?}"
+        );
     }
     // What was given back is not missing, whatever went with it.
     let mut log = open(disk);
@@ -296,7 +305,7 @@ fn a_segment_whose_header_is_gone_is_not_taken_for_a_first_commit() {
     let [damage] = &damages(&disk)[..] else {
         panic!("{:?}", damages(&disk));
     };
-    assert!(damage.contains("its header cannot be read"), "{damage}");
+    assert!(damage.contains("neither copy of its header"), "{damage}");
     for left in [0, 100, CONFIG.segment_bytes as usize] {
         let bytes = disk.safe_bytes(1).expect("a segment");
         bytes.resize(left, 0);
@@ -305,6 +314,119 @@ fn a_segment_whose_header_is_gone_is_not_taken_for_a_first_commit() {
             panic!("{left}: {:?}", damages(&disk));
         };
         assert!(damage.contains("nothing is in it"), "{damage}");
+    }
+}
+
+/// Whatever is left of the files: nothing that was confirmed can be read.
+#[test]
+fn a_store_that_was_emptied_is_not_begun_anew() {
+    type Harm = fn(&mut Simulated);
+    let harms: [(&str, Harm); 5] = [
+        ("all segments removed", |disk| {
+            let all: Vec<u32> = disk.segments().collect();
+            all.into_iter()
+                .for_each(|it| disk.remove(it).expect("it is there"));
+        }),
+        ("only the reserve left", |disk| {
+            disk.remove(1).expect("it is there");
+        }),
+        ("all segments cut to nothing", |disk| {
+            let all: Vec<u32> = disk.segments().collect();
+            all.into_iter()
+                .for_each(|it| disk.safe_bytes(it).expect("it is there").clear());
+        }),
+        ("all bytes zero", |disk| {
+            disk.safe_bytes(1).expect("it is there").fill(0);
+        }),
+        ("both headers overwritten", |disk| {
+            let bytes = disk.safe_bytes(1).expect("it is there");
+            [0..128, 512..640]
+                .into_iter()
+                .for_each(|copy| bytes[copy].fill(0xFF));
+        }),
+    ];
+    for commits in [1, 5] {
+        for (what, harm) in harms {
+            let mut disk = with_sessions(commits).into_medium();
+            harm(&mut disk);
+            let refused = Log::open(disk, CONFIG, start(8)).err();
+            assert!(
+                matches!(refused, Some(StoreError::Emptied { commit: 1, .. })),
+                "{commits}, {what}: {refused:?}"
+            );
+        }
+    }
+    // A store that never had a commit has nothing to lose.
+    let mut log = open(Simulated::default());
+    log.medium_mut().fail_after = Some(1);
+    log.commit(&[session_op(1)].into_iter().collect())
+        .expect_err("the disk fails");
+    let mut disk = log.into_medium();
+    disk.crash(|| false);
+    assert_eq!(damages(&disk), NONE);
+}
+
+/// A header of which both copies are garbage is not one that never got to the disk, also
+/// where only one commit follows.
+#[test]
+fn an_overwritten_header_is_named() {
+    let mut disk = segments();
+    let group: Batch = [session_op(1000)].into_iter().collect();
+    let mut log = open(disk);
+    let before = log.segments.len();
+    while log.segments.len() == before {
+        log.commit(&group).expect("room");
+    }
+    let last = log.segments.back().expect("segments").header.segment;
+    disk = log.into_medium();
+    let bytes = disk.safe_bytes(last).expect("it is there");
+    [0..128, 512..640]
+        .into_iter()
+        .for_each(|copy| bytes[copy].fill(0x5A));
+    let damages = damages(&disk);
+    assert!(
+        damages[0].contains("neither copy of its header"),
+        "{damages:?}"
+    );
+}
+
+#[test]
+fn after_an_orderly_end_it_is_known_what_is_missing_at_the_end() {
+    for closes in [false, true] {
+        let mut log = with_sessions(10);
+        if closes {
+            log.close();
+        }
+        let mut disk = log.into_medium();
+        let bytes = disk.safe_bytes(1).expect("a segment");
+        let frames =
+            { bytes.windows(4).enumerate() }.filter(|(_, it)| *it == [0xF5, b'p', b'f', 10]);
+        let (sixth, _) = { frames }.nth(5).expect("the sixth");
+        // The sixth commit has lost its end, and all after it.
+        bytes[sixth + 40..].fill(0);
+        let log = open(disk);
+        let report = log.report();
+        assert_eq!(report.sessions, 5);
+        assert_eq!(report.torn, 40);
+        if closes {
+            let [damage] = &report.damages[..] else {
+                panic!("{:?}", report.damages);
+            };
+            assert_eq!((damage.offset, damage.len), (sixth as u64, 40));
+            assert_eq!(
+                damage.what,
+                "commits after 5 are missing; those up to 10 were confirmed"
+            );
+            assert_eq!(report.tail, None);
+        } else {
+            assert_eq!(report.damages, []);
+            let tail = report.tail.expect("the last commit");
+            let place = (tail.segment, tail.offset, tail.len);
+            assert_eq!(place, (1, sixth as u64, 40));
+            for word in ["never confirmed", "may have been confirmed", "do not tell"] {
+                assert!(tail.to_string().contains(word), "{tail}");
+            }
+        }
     }
 }
 
