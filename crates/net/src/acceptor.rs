@@ -1,9 +1,13 @@
 //! The thread that accepts connections: throttled, bounded, and away from the
 //! shards, so that a storm of connections or a lack of file descriptors does
 //! not touch messages that are under way.
+//!
+//! Clients leave the last file descriptors to everything else, so that the HTTP
+//! interface answers, links are made and files are opened when clients have all others.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsRawFd as _, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
@@ -23,6 +27,9 @@ use crate::worker::{Clock, WAKE};
 
 /// Pause after the system refused another file descriptor.
 const EXHAUSTED: Nanos = Nanos::from_millis(100);
+/// File descriptors that are left to others than clients, at most: the HTTP interface may have
+/// 128 connections.
+const RESERVED: u64 = 192;
 /// Time between two lines in the log about that.
 const REPORT_INTERVAL: Nanos = Nanos::from_secs(10);
 /// Connections accepted from one listener in one turn.
@@ -110,6 +117,41 @@ pub(crate) struct Acceptor {
     pub(crate) nonces: Nonces,
     /// Connections for the first shard that were accepted and not posted yet.
     pub(crate) posted: Vec<Mail>,
+    pub(crate) descriptors: Descriptors,
+    /// Was accepted and has to wait for a descriptor below the bound.
+    pub(crate) held: Option<Held>,
+}
+
+/// A connection that was accepted when clients had as many descriptors as they may have.
+pub(crate) struct Held {
+    listener: usize,
+    stream: TcpStream,
+    peer: SocketAddr,
+}
+
+/// Which file descriptors clients may have.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Descriptors {
+    /// Of the process.
+    limit: u64,
+}
+
+impl Descriptors {
+    /// Of a process that may have so many.
+    pub(crate) fn new(limit: u64) -> Self {
+        Self { limit }
+    }
+
+    /// Clients have those below this one. The system gives the lowest that is free, so the
+    /// number of a new one says that all below it are in use.
+    fn bound(self) -> u64 {
+        self.limit - RESERVED.min(self.limit / 4)
+    }
+
+    /// Whether a client may have this one.
+    fn allow(self, descriptor: RawFd) -> bool {
+        u64::try_from(descriptor).is_ok_and(|it| it < self.bound())
+    }
 }
 
 impl Acceptor {
@@ -134,6 +176,13 @@ impl Acceptor {
                 }
             }
             wait = None;
+            if let Some(held) = self.held.take()
+                && let Err(held) = self.admit_held(held, &mut next_reception)
+            {
+                self.held = Some(held);
+                wait = Some(Duration::from_nanos(EXHAUSTED.0));
+                continue;
+            }
             for (at, ready) in ready.iter_mut().enumerate() {
                 for _ in 0..BATCH {
                     if !*ready {
@@ -150,7 +199,19 @@ impl Acceptor {
                         Ok((stream, peer)) => {
                             tokens.take();
                             let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
-                            self.admit(at, stream.into(), peer, &mut next_reception);
+                            let stream = TcpStream::from(stream);
+                            if self.descriptors.allow(stream.as_raw_fd()) {
+                                self.admit(at, stream, peer, &mut next_reception);
+                                continue;
+                            }
+                            self.held = Some(Held {
+                                listener: at,
+                                stream,
+                                peer,
+                            });
+                            self.say_exhausted(&mut exhaustion, self.clients_have_all());
+                            wait = Some(Duration::from_nanos(EXHAUSTED.0));
+                            break;
                         }
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                             *ready = false;
@@ -159,14 +220,7 @@ impl Acceptor {
                             }
                         }
                         Err(error) if is_exhaustion(&error) => {
-                            self.counters.accept_errors.fetch_add(1, Ordering::Relaxed);
-                            if exhaustion.begins(self.clock.now()) {
-                                tracing::warn!(
-                                    %error,
-                                    "a connection cannot be accepted; it waits. Raise the \
-                                     limit of open files (LimitNOFILE, ulimit -n)"
-                                );
-                            }
+                            self.say_exhausted(&mut exhaustion, error.to_string());
                             wait = Some(Duration::from_nanos(EXHAUSTED.0));
                             break;
                         }
@@ -177,11 +231,51 @@ impl Acceptor {
                     }
                 }
                 self.mailboxes[0].post_all(&mut self.posted);
+                if self.held.is_some() {
+                    break;
+                }
                 if *ready && wait.is_none() {
                     wait = Some(Duration::ZERO);
                 }
             }
         }
+    }
+
+    /// Lets a connection in that was held, if there is a descriptor for it now.
+    fn admit_held(&mut self, held: Held, next_reception: &mut usize) -> Result<(), Held> {
+        // The copy has the lowest descriptor that is free.
+        let copy = held.stream.try_clone();
+        let copy = copy
+            .ok()
+            .filter(|it| self.descriptors.allow(it.as_raw_fd()));
+        let Some(stream) = copy else {
+            return Err(held);
+        };
+        let Held { listener, peer, .. } = held;
+        self.admit(listener, stream, peer, next_reception);
+        self.mailboxes[0].post_all(&mut self.posted);
+        Ok(())
+    }
+
+    /// Counts a connection that has to wait, and says so now and then.
+    fn say_exhausted(&self, exhaustion: &mut Exhaustion, error: String) {
+        self.counters.accept_errors.fetch_add(1, Ordering::Relaxed);
+        if exhaustion.begins(self.clock.now()) {
+            tracing::warn!(
+                %error,
+                "a connection cannot be accepted; it waits. Raise the limit of open files \
+                 (LimitNOFILE, ulimit -n)"
+            );
+        }
+    }
+
+    fn clients_have_all(&self) -> String {
+        let Descriptors { limit } = self.descriptors;
+        let bound = self.descriptors.bound();
+        format!(
+            "{bound} of {limit} file descriptors are in use; the others are for the HTTP \
+             interface, links and files"
+        )
     }
 
     /// How long accepting has to pause now, if it has to.
@@ -197,7 +291,7 @@ impl Acceptor {
     fn admit(
         &mut self,
         listener: usize,
-        stream: std::net::TcpStream,
+        stream: TcpStream,
         peer: SocketAddr,
         next_reception: &mut usize,
     ) {
@@ -383,6 +477,17 @@ mod tests {
         now = now + Nanos(wait.as_nanos() as u64 + 1_000_000);
         assert_eq!(bucket.wait(10, now), None);
         assert_eq!(bucket.wait(0, now), None);
+    }
+
+    #[test]
+    fn clients_leave_descriptors_to_others() {
+        for (limit, bound) in [(4, 3), (100, 75), (1024, 832), (1_000_000, 999_808)] {
+            let descriptors = Descriptors::new(limit);
+            assert!(
+                descriptors.allow(bound - 1) && !descriptors.allow(bound),
+                "{limit}"
+            );
+        }
     }
 
     #[test]

@@ -19,7 +19,7 @@ use punctual_broker::{
 use punctual_store::Op;
 
 use crate::acceptor::{
-    AcceptPolicy, Acceptor, ListenerPolicy, Nonces, Shared, fixed_address, register,
+    AcceptPolicy, Acceptor, Descriptors, ListenerPolicy, Nonces, Shared, fixed_address, register,
 };
 use crate::certificates::Certificates;
 use crate::handshake::{self, HandshakeLimits, Surroundings};
@@ -226,7 +226,7 @@ impl Server {
     /// # Errors
     /// See [`StartError`].
     pub fn start(options: ServerOptions) -> Result<Self, StartError> {
-        realtime::raise_file_limit();
+        let descriptors = Descriptors::new(realtime::raise_file_limit());
         let (marking, less) = options.marking.allowed();
         if let Some(why) = less {
             tracing::warn!("{why}");
@@ -452,6 +452,8 @@ impl Server {
             locals,
             nonces: Nonces::default(),
             posted: Vec::new(),
+            descriptors,
+            held: None,
         };
         let acceptor = thread::Builder::new()
             .name("acceptor".into())

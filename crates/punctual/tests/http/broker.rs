@@ -2,6 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -48,8 +49,18 @@ impl Broker {
 
     /// With $SYS topics that often.
     pub(crate) fn with_sys(arguments: &[&str], interval: &str) -> Self {
+        Self::launch(arguments, interval, None)
+    }
+
+    /// That may have so many files open.
+    pub(crate) fn with_descriptors(most: libc::rlim_t) -> Self {
+        Self::launch(&[], "off", Some(most))
+    }
+
+    fn launch(arguments: &[&str], interval: &str, descriptors: Option<libc::rlim_t>) -> Self {
         let tokens = tempfile::tempdir().unwrap();
-        let mut process = Command::new(env!("CARGO_BIN_EXE_punctual"))
+        let mut command = Command::new(env!("CARGO_BIN_EXE_punctual"));
+        command
             .args([
                 "serve",
                 "--listen",
@@ -66,9 +77,23 @@ impl Broker {
             )
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+            .stderr(Stdio::piped());
+        if let Some(most) = descriptors {
+            let limit = libc::rlimit {
+                rlim_cur: most,
+                rlim_max: most,
+            };
+            // SAFETY: setrlimit is async-signal-safe and touches only the child.
+            unsafe {
+                command.pre_exec(move || {
+                    match libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) {
+                        0 => Ok(()),
+                        _ => Err(std::io::Error::last_os_error()),
+                    }
+                });
+            }
+        }
+        let mut process = command.spawn().unwrap();
         let log = Log::of(process.stderr.take().unwrap());
         let mut broker = Self {
             process,

@@ -7,6 +7,7 @@ mod admission;
 mod api;
 mod auth;
 mod broker;
+mod descriptors;
 mod management;
 mod metrics;
 mod mqtt;
