@@ -77,6 +77,16 @@ pub fn put_answer(properties: &mut PropertyBuf, answer: &Answer, rest: usize, ma
     answer.bound.is_some() && put(&short, properties)
 }
 
+/// The topic on which a client is told what concerns it alone: `+` and `#` are written `_`.
+pub(crate) fn client_topic(client_id: &str) -> String {
+    format!("$SYS/rt/clients/{}", plain(client_id))
+}
+
+/// A name as a part of a topic.
+pub(crate) fn plain(name: &str) -> String {
+    name.replace(['+', '#'], "_")
+}
+
 /// What tells a client on a topic of its own what became of what it asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notification {
@@ -97,7 +107,7 @@ impl Notification {
             text.push_str(&format!(" {key}={value}"));
         }
         Self {
-            topic: format!("$SYS/rt/clients/{}", client_id.replace(['+', '#'], "_")),
+            topic: client_topic(client_id),
             text,
             properties,
         }

@@ -1,5 +1,9 @@
 //! What a neighbour takes only little of, because somebody behind it has no room for more.
 //!
+//! The same goes for clients whose policy is to refuse (`overflow.rs`): while the queue of one is nearly
+//! full, all neighbours are told what it has subscribed to, and what comes for it waits where it has no
+//! room.
+//!
 //! A broker whose queue for one neighbour fills up tells the others what that one wants
 //! (`$mesh/brake`). They keep back what they have for it on these filters, apart from the rest of its
 //! queue, and send it in a window of its own, as large as that of the rest, which overtakes. Of a
@@ -26,7 +30,8 @@
 //! A broker that does not understand that is told nothing, and has its messages wait where there is
 //! no room for them, until its window is full.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
@@ -119,7 +124,12 @@ fn next(topic: &str) -> (&str, Option<&str>) {
 
 /// Filters that match all that these match, sorted; the same if they are few enough.
 pub(crate) fn gist<'a>(filters: impl Iterator<Item = &'a str> + Clone) -> Vec<Box<str>> {
-    let first = |levels| cut(filters.clone(), levels);
+    gist_of(filters, MOST)
+}
+
+/// The same in so many filters at most.
+fn gist_of<'a>(filters: impl Iterator<Item = &'a str> + Clone, most: usize) -> Vec<Box<str>> {
+    let first = |levels| cut(filters.clone(), levels, most);
     let all = first(usize::MAX).or_else(|| (1..=LEVELS).rev().find_map(first));
     match all {
         Some(all) => all.into_iter().collect(),
@@ -128,7 +138,11 @@ pub(crate) fn gist<'a>(filters: impl Iterator<Item = &'a str> + Clone) -> Vec<Bo
 }
 
 /// The first levels of these filters, if they are few.
-fn cut<'a>(filters: impl Iterator<Item = &'a str>, levels: usize) -> Option<BTreeSet<Box<str>>> {
+fn cut<'a>(
+    filters: impl Iterator<Item = &'a str>,
+    levels: usize,
+    most: usize,
+) -> Option<BTreeSet<Box<str>>> {
     let (mut all, mut bytes) = (BTreeSet::new(), 0);
     for filter in filters {
         let end = filter.match_indices('/').nth(levels.wrapping_sub(1));
@@ -140,11 +154,62 @@ fn cut<'a>(filters: impl Iterator<Item = &'a str>, levels: usize) -> Option<BTre
         if !all.insert(cut) {
             continue;
         }
-        if all.len() > MOST || bytes > MOST_BYTES {
+        if all.len() > most || bytes > MOST_BYTES {
             return None;
         }
     }
     Some(all)
+}
+
+/// Clients whose filters are told apart, and filters of each.
+const MOST_FULL: usize = 64;
+const MOST_OF_ONE: usize = 32;
+/// Filters of one client that are looked at: more are taken for all there are.
+const MOST_LOOKED_AT: usize = 1024;
+
+/// The clients of a broker for which messages are refused because their queues are nearly full, by the
+/// number of the session, and what they have subscribed to.
+#[derive(Debug, Default)]
+pub(crate) struct FullClients {
+    clients: BTreeMap<u64, Arc<[Box<str>]>>,
+    /// Those that are too many to be told apart.
+    others: usize,
+    /// What stands for them, once there was one.
+    all: Option<Arc<[Box<str>]>>,
+}
+
+impl FullClients {
+    /// The queue of a client with these filters is nearly full now. It was not.
+    pub(crate) fn add<'a>(
+        &mut self,
+        number: u64,
+        filters: impl ExactSizeIterator<Item = &'a str> + Clone,
+    ) {
+        if self.clients.len() >= MOST_FULL {
+            self.others += 1;
+            self.all.get_or_insert_with(|| Arc::new(["#".into()]));
+            return;
+        }
+        let gist = match filters.len() <= MOST_LOOKED_AT {
+            true => gist_of(filters, MOST_OF_ONE),
+            false => vec!["#".into()],
+        };
+        self.clients.insert(number, gist.into());
+    }
+
+    /// The queue of that client is not full any more.
+    pub(crate) fn remove(&mut self, number: u64) {
+        if self.clients.remove(&number).is_none() {
+            self.others -= 1;
+        }
+    }
+
+    /// What is to be told of them, the same objects as long as nothing changes.
+    pub(crate) fn parts(&self) -> Vec<Arc<[Box<str>]>> {
+        let others = self.all.iter().filter(|_| self.others > 0);
+        let parts = self.clients.values().chain(others);
+        parts.filter(|part| !part.is_empty()).cloned().collect()
+    }
 }
 
 /// What a neighbour is told: filters as [`parse`] reads them.
@@ -220,6 +285,29 @@ mod tests {
         assert_eq!(some, expected);
         let all: Vec<String> = (0..4000).map(|n| format!("{n}/a")).collect();
         assert_eq!(gist(all.iter().map(String::as_str)), ["#".into()]);
+    }
+
+    #[test]
+    fn however_many_clients_are_full_few_filters_stand_for_them() {
+        let mut full = FullClients::default();
+        let deep: Vec<String> = (0..100).map(|n| format!("a/{}/{n}", n % 7)).collect();
+        let many: Vec<String> = (0..5000).map(|n| n.to_string()).collect();
+        full.add(1, deep.iter().map(String::as_str));
+        full.add(2, many.iter().map(String::as_str));
+        full.add(3, [].into_iter());
+        assert_eq!(full.parts().len(), 2);
+        assert_eq!(full.parts()[0].len(), 7);
+        assert_eq!(*full.parts()[1], ["#".into()]);
+        for number in 4..1000 {
+            full.add(number, ["b"].into_iter());
+        }
+        assert_eq!(full.parts().len(), MOST_FULL);
+        assert!(full.parts().iter().any(|part| **part == ["#".into()]));
+        for number in 1..1000 {
+            full.remove(number);
+        }
+        assert!(full.parts().is_empty());
+        assert_eq!(full.others, 0);
     }
 
     #[test]

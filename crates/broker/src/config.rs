@@ -6,6 +6,7 @@ use crate::admission::Admission;
 use crate::egress::{Discipline, LaneLimits, Shares};
 use crate::identifiers::ClientIds;
 use crate::journal::DurabilityPolicy;
+use crate::overflow::{QueueFull, QueuePolicies};
 use crate::urgency::UrgencyRule;
 
 /// Settings of a broker. All sizes are bytes.
@@ -15,12 +16,16 @@ pub struct Config {
     pub limits: Limits,
     /// What happens to a QoS 1 or 2 message whose receiver's queue is full.
     pub queue_full: QueueFull,
+    /// Where something else happens.
+    pub queue_policies: QueuePolicies,
     /// Whether QoS 0 messages are queued for persistent sessions that are not
     /// connected.
     pub queue_qos0_offline: bool,
     /// How long a publisher may be held back by one receiver that does not
     /// keep up; after that the receiver counts as slow until it has caught up.
     pub max_publisher_pause: Nanos,
+    /// The same where the policy is [`QueueFull::Hold`] and the queue is half full.
+    pub max_publisher_hold: Nanos,
     /// Time between two publications of the `$SYS` topics; `None` for never.
     pub sys_interval: Option<Nanos>,
     /// Time a connection may take from being opened to a complete CONNECT,
@@ -148,22 +153,6 @@ pub struct Limits {
     pub topic_cache: usize,
 }
 
-/// Policy for a full queue of QoS 1 and 2 messages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum QueueFull {
-    /// The publication is refused: 0x97 in MQTT 5; before MQTT 5 the
-    /// publisher's connection is closed, the only refusal 3.1.1 knows
-    /// [MQTT-3.3.5-2 of 3.1.1]. Nothing acknowledged is lost.
-    #[default]
-    Refuse,
-    /// The oldest waiting message makes room, and is counted.
-    DropOldest,
-    /// The new message is not queued for that receiver, and is counted.
-    DropNew,
-    /// The session that does not keep up is ended.
-    Disconnect,
-}
-
 impl Default for Limits {
     fn default() -> Self {
         Self {
@@ -189,7 +178,7 @@ impl Default for Limits {
             topic_alias_maximum: 64,
             max_retained_messages: 1_000_000,
             max_retained_bytes: 1 << 30,
-            max_session_expiry: u32::MAX,
+            max_session_expiry: 7 * 86_400,
             max_keep_alive: 0,
             max_numbered_topics: 1_024,
             sessions_asked: 256,
@@ -213,8 +202,10 @@ impl Default for Config {
         Self {
             limits: Limits::default(),
             queue_full: QueueFull::default(),
+            queue_policies: QueuePolicies::default(),
             queue_qos0_offline: false,
             max_publisher_pause: Nanos::from_millis(100),
+            max_publisher_hold: Nanos::from_secs(30),
             sys_interval: Some(Nanos::from_secs(10)),
             connect_timeout: Nanos::from_secs(10),
             maximum_qos: 2,

@@ -3,7 +3,9 @@
 //! access rights. Nothing here is touched for a message whose topic a shard
 //! has seen before, except for reading two counters, and for members of shared subscriptions.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
+use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -13,7 +15,7 @@ use punctual_model::latest_instant;
 
 use crate::access::{AccessControl, Permissions, may_receive};
 use crate::alarm::{Alarm, Alarms};
-use crate::brake::Brake;
+use crate::brake::{Brake, FullClients};
 use crate::federation::{Federation, LINK_PREFIX, MessageName, Notes, Understands};
 use crate::hub::Admits;
 use crate::index::{Generation, Generations, Index, Place};
@@ -38,8 +40,6 @@ pub(crate) struct SessionHandle {
     pub(crate) client_id: Arc<str>,
     /// Whether it is that of a neighbour broker.
     pub(crate) link: bool,
-    /// Whether brokers behind that neighbour are away for long: nobody waits for room here.
-    pub(crate) away: AtomicBool,
     /// What of [`crate::federation::Notes`] that neighbour understands: an [`Understands`].
     pub(crate) understands: AtomicU8,
     /// Whether what is for that neighbour goes to it, and does not wait.
@@ -54,10 +54,12 @@ pub(crate) struct SessionHandle {
     pub(crate) reserved: AtomicU32,
     /// Their bytes.
     pub(crate) reserved_bytes: AtomicUsize,
-    /// What is kept back; neighbours have it, so that other sessions pay one word.
+    /// What is kept back, and for whom; neighbours have it, so that other sessions pay one word.
     pub(crate) braking: Option<Box<Braking>>,
     /// Whether publishers on other shards are to hold back.
     pub(crate) congested: AtomicBool,
+    /// What is said of it about a full queue; see [`crate::overflow`].
+    pub(crate) queue_full: AtomicU8,
     /// Whether the store has it.
     durable: AtomicBool,
     /// Whether there are messages that it may not receive,
@@ -69,6 +71,8 @@ pub(crate) struct SessionHandle {
 /// What other shards know of what is kept back for a neighbour; see [`crate::brake`].
 #[derive(Debug, Default)]
 pub(crate) struct Braking {
+    /// Whether brokers behind that neighbour are away for long: nobody waits for room here.
+    away: AtomicBool,
     /// Messages in the queue that are kept back.
     messages: AtomicU32,
     /// Their bytes.
@@ -153,7 +157,14 @@ impl SessionHandle {
     /// Whether it is that of a neighbour behind which brokers are away for long.
     #[inline]
     pub(crate) fn is_away(&self) -> bool {
-        self.link && self.away.load(Ordering::Acquire)
+        let braking = self.braking.as_ref();
+        braking.is_some_and(|braking| braking.away.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn set_away(&self, away: bool) {
+        if let Some(braking) = &self.braking {
+            braking.away.store(away, Ordering::Release);
+        }
     }
 
     /// Whether a message with QoS 1 or 2 for that neighbour is to be kept back.
@@ -278,6 +289,10 @@ pub struct Directory {
     stats: Box<[Mutex<Stats>]>,
     pub(crate) watches: Watches,
     pub(crate) alarms: Alarms,
+    /// How many messages sessions have lost because their queues were full, by client identifier.
+    lossy: Mutex<BTreeMap<Arc<str>, Arc<AtomicU64>>>,
+    /// In a mesh: clients for which messages are refused.
+    full: Mutex<FullClients>,
     /// Load of each shard in per mille, as its shell says.
     load: Box<[AtomicU32]>,
 }
@@ -309,6 +324,8 @@ impl Directory {
             stats: (0..shards).map(|_| Mutex::default()).collect(),
             watches: Watches::default(),
             alarms: Alarms::default(),
+            lossy: Mutex::default(),
+            full: Mutex::default(),
             load: (0..shards).map(|_| AtomicU32::new(0)).collect(),
         })
     }
@@ -320,6 +337,38 @@ impl Directory {
         let last = watches.last().map(|watch| watch.name().clone());
         let flows = watches.iter().filter(|watch| !watch.has_ended());
         (flows.map(|watch| watch.sight()).collect(), last)
+    }
+
+    /// In a mesh: clients for which messages are refused.
+    pub(crate) fn full_clients(&self) -> MutexGuard<'_, FullClients> {
+        lock(&self.full)
+    }
+
+    /// A session loses messages because its queue is full: so many, as `count` says from now on.
+    pub(crate) fn note_lossy(&self, client_id: &Arc<str>, count: &Arc<AtomicU64>) {
+        lock(&self.lossy).insert(client_id.clone(), count.clone());
+    }
+
+    /// The session with that count has ended.
+    pub(crate) fn forget_lossy(&self, client_id: &str, count: &Arc<AtomicU64>) {
+        let mut lossy = lock(&self.lossy);
+        // Its client may have another one by now.
+        if lossy
+            .get(client_id)
+            .is_some_and(|it| Arc::ptr_eq(it, count))
+        {
+            lossy.remove(client_id);
+        }
+    }
+
+    /// The next `most` clients after one by identifier whose sessions have lost messages because their
+    /// queues were full, and how many.
+    pub fn losses(&self, after: Option<&str>, most: usize) -> Vec<(Arc<str>, u64)> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let lossy = lock(&self.lossy);
+        let some = lossy.range::<str, _>((from, Bound::Unbounded)).take(most);
+        let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        some.map(|(id, it)| (id.clone(), count(it))).collect()
     }
 
     /// The last alarms and when they were raised, the latest first.
@@ -687,7 +736,6 @@ impl Directory {
             number,
             client_id: client_id.clone(),
             link,
-            away: AtomicBool::new(false),
             understands: AtomicU8::new(Understands::Rights as u8),
             carries: AtomicBool::new(false),
             connected: AtomicBool::new(false),
@@ -697,6 +745,7 @@ impl Directory {
             reserved_bytes: AtomicUsize::new(0),
             braking: link.then(Box::default),
             congested: AtomicBool::new(false),
+            queue_full: AtomicU8::new(0),
             durable: AtomicBool::new(false),
             restricted: AtomicBool::new(false),
             permissions: RwLock::new(None),

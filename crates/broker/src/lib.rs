@@ -10,7 +10,7 @@
 //!
 //! Invariants: every queue and buffer has a bound named in [`Limits`]; a
 //! message is acknowledged only when everyone who is to receive it has room
-//! for it, or policy says that it may be dropped, and then it is counted.
+//! for it, or policy says that it may be dropped, and then it is counted (`overflow`).
 //!
 //! Source: OASIS MQTT 5.0 and 3.1.1; statement numbers in brackets are those of
 //! MQTT 5.0.
@@ -36,6 +36,7 @@ pub mod lock;
 mod message;
 mod moves;
 mod order;
+mod overflow;
 mod parked;
 mod passed;
 mod ready;
@@ -63,7 +64,7 @@ pub use admission::{
 };
 pub use alarm::{Alarm, Overrun};
 pub use budget::Budget;
-pub use config::{Config, Limits, QueueFull};
+pub use config::{Config, Limits};
 pub use depth::Depth;
 pub use directory::{Directory, Totals};
 pub use egress::{
@@ -85,6 +86,7 @@ pub use journal::{
 };
 pub use message::Message;
 pub use moves::{Holder, MoveTimes};
+pub use overflow::{QueueFull, QueuePolicies, SessionPolicy, TopicPolicy};
 pub use punctual_model::Nanos;
 pub use ready::{Need, Ready};
 pub use retained::{RetainedCursor, version_at};

@@ -11,6 +11,9 @@
 //! What is kept back for a neighbour ([`crate::brake`]) is refused when it takes half of a
 //! bound, and this half does not count for the others.
 //!
+//! Where the policy is to drop ([`crate::overflow`]), nothing is promised: what needs room takes it
+//! from what waits.
+//!
 //! Invariant: with policy `refuse`, what waits in a session and what is
 //! reserved in it never exceed its bounds, and by half at most where something is kept back,
 //! nor all sessions theirs.
@@ -26,6 +29,15 @@ use crate::egress::Class;
 use crate::hub::{Conn, Hub};
 use crate::route::Target;
 use crate::session::{Session, Subscription};
+
+/// Which bound keeps a message from waiting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shortage {
+    /// One of its session.
+    Session,
+    /// That of all sessions.
+    Total,
+}
 
 /// What a message needs of one receiver.
 #[derive(Debug, Clone, Copy)]
@@ -106,6 +118,29 @@ impl Hub {
         bounds.fit(session, need, 0) && total + size <= bounds.total
     }
 
+    /// What keeps a message from waiting in a local session where others may be dropped for it: what is
+    /// promised to messages on their way from other shards does not count.
+    pub(crate) fn shortage(&self, target: &Target, need: Need) -> Option<Shortage> {
+        let session = self.session_of(target)?;
+        let bounds = Bounds::of(&self.config.limits, need.class);
+        let total = self.directory.queued_bytes.load(Ordering::Relaxed);
+        if !bounds.have(&Filled::of_queue(session), need, 0) {
+            return Some(Shortage::Session);
+        }
+        (total + need.size > bounds.total).then_some(Shortage::Total)
+    }
+
+    /// Whether a message could wait in a session if nothing else did.
+    pub(crate) fn may_ever_fit(&self, need: Need) -> bool {
+        let bounds = Bounds::of(&self.config.limits, need.class);
+        let empty = Filled {
+            messages: 0,
+            bytes: 0,
+            braked: (0, 0),
+        };
+        bounds.have(&empty, need, 0) && need.size <= bounds.total
+    }
+
     /// Promises room for a message with QoS above 0 in a local session, of which
     /// `copies` copies go there before. What it will take in the queue is added to
     /// the bytes of all sessions right away, and to `reserved`.
@@ -159,8 +194,8 @@ impl Hub {
     }
 
     /// Promises room for one message in a session of another shard, where it is
-    /// of that class, if it has that.
-    pub(crate) fn reserve(&self, handle: &SessionHandle, need: Need) -> bool {
+    /// of that class, if it has that, or without asking.
+    pub(crate) fn reserve(&self, handle: &SessionHandle, need: Need, asks: bool) -> bool {
         let Need { class, size, .. } = need;
         let bounds = Bounds::of(&self.config.limits, class);
         let messages = handle.reserved.fetch_add(1, Ordering::AcqRel) as usize;
@@ -171,7 +206,7 @@ impl Hub {
             .queued_bytes
             .fetch_add(size, Ordering::Relaxed);
         let fits = bounds.have(&filled, need, 0) && total + size <= bounds.total;
-        let fits = fits || handle.is_away();
+        let fits = fits || handle.is_away() || !asks;
         if !fits {
             self.give_back(handle, size);
             self.release(size);
@@ -225,11 +260,9 @@ impl Bounds {
     /// Whether a session's queue takes another message after `copies` of it.
     fn fit(&self, session: &Session, need: Need, copies: usize) -> bool {
         let handle = &session.handle;
-        let filled = Filled {
-            messages: session.queue.len() + handle.reserved.load(Ordering::Acquire) as usize,
-            bytes: session.queue.bytes() + handle.reserved_bytes.load(Ordering::Acquire),
-            braked: session.queue.braked(),
-        };
+        let mut filled = Filled::of_queue(session);
+        filled.messages += handle.reserved.load(Ordering::Acquire) as usize;
+        filled.bytes += handle.reserved_bytes.load(Ordering::Acquire);
         // For who is away for long all is kept that there is room for.
         let braked = need.braked && !handle.is_away();
         self.have(&filled, Need { braked, ..need }, copies)
@@ -261,6 +294,15 @@ struct Filled {
 }
 
 impl Filled {
+    /// What waits in a session of this shard.
+    fn of_queue(session: &Session) -> Self {
+        Self {
+            messages: session.queue.len(),
+            bytes: session.queue.bytes(),
+            braked: session.queue.braked(),
+        }
+    }
+
     /// That of a session of another shard, with what is reserved there.
     fn of_handle(handle: &SessionHandle, reserved: usize, reserved_bytes: usize) -> Self {
         Self {
@@ -283,11 +325,7 @@ impl Filled {
 /// How full the queue of a neighbour is in eighths, but for what is kept back, and that.
 pub(crate) fn fullness(limits: &Limits, session: &Session) -> [usize; 2] {
     let bounds = Bounds::of(limits, Class::Normal);
-    let filled = Filled {
-        messages: session.queue.len(),
-        bytes: session.queue.bytes(),
-        braked: session.queue.braked(),
-    };
+    let filled = Filled::of_queue(session);
     let eighths = |(messages, bytes): (usize, usize), (most, most_bytes): (usize, usize)| {
         let of = |part: usize, all: usize| part.saturating_mul(8) / all.max(1);
         of(messages, most).max(of(bytes, most_bytes))

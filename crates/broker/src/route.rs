@@ -17,6 +17,7 @@ use crate::group::Group;
 use crate::index::{Generation, Subscriber, generation_slot};
 use crate::journal::{self, Durability, DurabilityRule};
 use crate::order::Order;
+use crate::overflow::{QueueFull, QueuePolicies};
 use crate::urgency::{self, UrgencyRule};
 
 /// One receiver of a message.
@@ -189,6 +190,8 @@ pub(crate) struct Route {
     pub(crate) rule: Option<Box<UrgencyRule>>,
     /// What is promised about its messages, if the topic decides that.
     pub(crate) durability: Option<Durability>,
+    /// What happens to its messages where a queue is full, if the topic decides that.
+    pub(crate) queue_full: Option<QueueFull>,
     /// The order of its messages in a mesh; `None` as long as there was none.
     order: RefCell<Option<Box<Order>>>,
 }
@@ -262,6 +265,7 @@ pub(crate) struct RouteCache {
     hand: usize,
     rules: Vec<UrgencyRule>,
     durability: Vec<DurabilityRule>,
+    policies: QueuePolicies,
     /// Changes of the rules.
     changes: u32,
 }
@@ -271,6 +275,7 @@ impl RouteCache {
         capacity: usize,
         rules: Vec<UrgencyRule>,
         durability: Vec<DurabilityRule>,
+        policies: QueuePolicies,
     ) -> Self {
         Self {
             routes: vec![Route::default()],
@@ -284,6 +289,7 @@ impl RouteCache {
             hand: GUEST,
             rules,
             durability,
+            policies,
             changes: 0,
         }
     }
@@ -301,10 +307,17 @@ impl RouteCache {
     }
 
     /// Replaces the rules. Known topics follow them when they are asked for.
-    pub(crate) fn set_rules(&mut self, rules: &[UrgencyRule], durability: &[DurabilityRule]) {
-        if self.rules != rules || self.durability != durability {
+    pub(crate) fn set_rules(
+        &mut self,
+        rules: &[UrgencyRule],
+        durability: &[DurabilityRule],
+        policies: &QueuePolicies,
+    ) {
+        let known = (&*self.rules, &*self.durability, &self.policies);
+        if known != (rules, durability, policies) {
             self.rules = rules.to_vec();
             self.durability = durability.to_vec();
+            self.policies = policies.clone();
             self.changes = self.changes.wrapping_add(1);
         }
     }
@@ -390,6 +403,7 @@ impl RouteCache {
             route.rules = self.changes;
             route.rule = rule_of(&self.rules, &route.topic);
             route.durability = journal::of_topic(&self.durability, &route.topic);
+            route.queue_full = self.policies.of_topic(&route.topic);
         }
         let number = route.number;
         match at {
@@ -453,6 +467,7 @@ impl RouteCache {
             matched,
             rule: rule_of(&self.rules, topic),
             durability: journal::of_topic(&self.durability, topic),
+            queue_full: self.policies.of_topic(topic),
             order: RefCell::default(),
         };
         if at == GUEST {

@@ -23,6 +23,7 @@ use crate::federation::{LinkState, MessageName};
 use crate::hub::Conn;
 use crate::journal::Durability;
 use crate::moves::{Began, Had, Leaving};
+use crate::overflow::Losses;
 use crate::reserved::Reserved;
 use crate::sequence::{Number, Sequences};
 use crate::slab::Slab;
@@ -973,6 +974,28 @@ impl Waiting {
         self.urgent.iter().flat_map(|lanes| lanes.iter())
     }
 
+    /// Removes one of the least urgent class if it is not more urgent than that: the first, if its
+    /// deadline has passed, or the least urgent.
+    fn give_up_urgent(&mut self, rank: Rank, now: Nanos) -> Option<Queued> {
+        let lanes = self.urgent.as_mut()?;
+        let mut classes = [Class::Priority, Class::RealTime].into_iter();
+        let class = classes.find(|class| !lanes[*class as usize].is_empty())?;
+        if class < rank.class {
+            return None;
+        }
+        let lane = &mut lanes[class as usize];
+        let is_late = |queued: &Queued| queued.delivery.message.stamp.deadline < now;
+        if lane.peek().is_some_and(|(_, first)| is_late(first)) {
+            return lane.pop().map(|(_, _, first)| first);
+        }
+        match lane.worst_key() {
+            Some(key) if (class, key) >= (rank.class, rank.key) => {
+                lane.give_up().map(|(_, worst)| worst)
+            }
+            _ => None,
+        }
+    }
+
     fn pop_urgent(&mut self) -> Option<Queued> {
         let lanes = self.urgent.as_mut()?;
         lanes.iter_mut().find_map(|lane| Some(lane.pop()?.2))
@@ -1194,32 +1217,29 @@ impl Queue {
         Some(delivery)
     }
 
-    /// Removes the oldest of those that are kept back.
-    pub(crate) fn give_up_braked(&mut self) -> Option<Delivery> {
-        let lanes = &mut self.0.as_mut()?.braked.as_mut()?.lanes;
-        let queued = lanes.iter_mut().rev().find_map(VecDeque::pop_front)?;
-        self.forget_braked(&queued.delivery);
-        Some(queued.delivery)
-    }
-
-    /// Removes the oldest of the least urgent messages, if it is not more
-    /// urgent than one with `rank` that needs the room.
-    pub(crate) fn give_up(&mut self, rank: Rank) -> Option<Delivery> {
+    /// Removes what goes first for a message with that QoS and rank that needs the room: the oldest of
+    /// bulk, then of the normal ones, then an urgent one that is not more urgent, see
+    /// [`crate::overflow`]. Plain messages stay that `may_go` does not let go by their topic, and with
+    /// `spares_urgent` all urgent ones.
+    pub(crate) fn give_up(
+        &mut self,
+        (qos, rank): (QoS, Rank),
+        now: Nanos,
+        spares_urgent: bool,
+        may_go: impl Fn(&str) -> bool,
+    ) -> Option<Delivery> {
         let waiting = self.0.as_mut()?;
-        let mut queued = waiting.bulk.pop_front();
+        let goes = |queued: &mut Queued| {
+            let delivery = &queued.delivery;
+            let is_worth_it = qos > QoS::AtMostOnce || delivery.qos == QoS::AtMostOnce;
+            is_worth_it && may_go(delivery.message.topic())
+        };
+        let mut queued = waiting.bulk.pop_front_if(goes);
         if queued.is_none() && rank.class != Class::Bulk {
-            queued = waiting.normal.pop_front();
+            queued = waiting.normal.pop_front_if(goes);
         }
-        if let (None, Some(lanes)) = (&queued, &mut waiting.urgent) {
-            for class in [Class::Priority, Class::RealTime] {
-                let lane = &mut lanes[class as usize];
-                if let Some(key) = lane.worst_key() {
-                    if (class, key) >= (rank.class, rank.key) {
-                        queued = lane.give_up().map(|(_, queued)| queued);
-                    }
-                    break;
-                }
-            }
+        if queued.is_none() && !spares_urgent {
+            queued = waiting.give_up_urgent(rank, now);
         }
         let delivery = queued?.delivery;
         self.forget(&delivery);
@@ -1430,6 +1450,10 @@ pub(crate) struct Session {
     pub(crate) began_stored: bool,
     /// What may come again, while that is likely.
     pub(crate) had: Option<Box<Had>>,
+    /// What it has lost because its queue was full, if anything.
+    pub(crate) losses: Option<Box<Losses>>,
+    /// In a mesh: its policy is to refuse, and its queue is nearly full, as neighbours are told.
+    pub(crate) is_full: bool,
 }
 
 /// Where a session was before, as far as that matters. Without a mesh no session has one.
@@ -1539,6 +1563,8 @@ impl Session {
             past: None,
             began_stored: false,
             had: None,
+            losses: None,
+            is_full: false,
         }
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use punctual_codec::{Properties, QoS};
 
+use crate::answers::{client_topic, plain};
 use crate::egress::Class;
 use crate::{Budget, Config, Directory, Message, Nanos, Stats};
 
@@ -15,7 +16,9 @@ const AVERAGES: [(f64, &str); 3] = [(1.0, "1min"), (5.0, "5min"), (15.0, "15min"
 
 /// Admitted flows that have a topic, the first by name.
 const FLOWS: usize = 1000;
-/// Flows whose topics are made at a time.
+/// Clients that have a topic for what they have lost, the first by identifier.
+const CLIENTS: usize = 1000;
+/// Flows or clients whose topics are made at a time.
 const PIECE: usize = 16;
 /// Units of work of a topic: to write its value, and to publish it.
 const TOPIC: u64 = 16;
@@ -35,7 +38,8 @@ pub(crate) struct SysTopics {
     maximum_clients: u64,
     averages: HashMap<&'static str, [f64; 3], foldhash::fast::RandomState>,
     published: HashMap<String, String, foldhash::fast::RandomState>,
-    /// Topics of admitted flows, of the federation and of other parts: those that come and go.
+    /// Topics of admitted flows, of clients, of the federation and of other parts: those that come and
+    /// go.
     passing: BTreeSet<String>,
     round: Round,
 }
@@ -45,17 +49,19 @@ pub(crate) struct SysTopics {
 struct Round {
     /// Topics and their values, those that have not changed among them.
     topics: VecDeque<(String, String)>,
-    flows: Flows,
+    turn: Turn,
     /// Topics that have come and gone, if nothing of this round names them.
     gone: BTreeSet<String>,
 }
 
-/// Which admitted flows have had their turn in a round.
+/// What has had its turn in a round.
 #[derive(Debug, Default)]
-enum Flows {
-    /// So many, up to the one with this name.
-    Seen(usize, Option<Arc<str>>),
-    /// All, or as many as have topics.
+enum Turn {
+    /// So many admitted flows, up to the one with this name.
+    Flows(usize, Option<Arc<str>>),
+    /// All flows, or as many as have topics, and so many clients, up to the one with this identifier.
+    Clients(usize, Option<Arc<str>>),
+    /// All.
     #[default]
     Done,
 }
@@ -156,7 +162,7 @@ impl SysTopics {
         self.last = Some((now, stats));
         self.round = Round {
             topics: topics.into(),
-            flows: Flows::Seen(0, None),
+            turn: Turn::Flows(0, None),
             gone,
         };
     }
@@ -200,33 +206,62 @@ impl SysTopics {
 
     /// Whether the round goes on.
     pub(crate) fn is_amid(&self) -> bool {
-        !self.round.topics.is_empty() || !matches!(self.round.flows, Flows::Done)
+        !self.round.topics.is_empty() || !matches!(self.round.turn, Turn::Done)
     }
 
-    /// Adds topics of flows to the round, at last those that are not there any more. False if there
-    /// are no more.
+    /// Adds topics of flows and clients to the round, at last those that are not there any more. False
+    /// if there are no more.
     fn name_more(&mut self, directory: &Directory) -> bool {
-        let Flows::Seen(seen, last) = std::mem::take(&mut self.round.flows) else {
-            return false;
-        };
+        match std::mem::take(&mut self.round.turn) {
+            Turn::Flows(seen, last) => self.name_flows(directory, seen, last),
+            Turn::Clients(seen, last) => self.name_clients(directory, seen, last),
+            Turn::Done => return false,
+        }
+        true
+    }
+
+    fn name_flows(&mut self, directory: &Directory, seen: usize, last: Option<Arc<str>>) {
         let most = PIECE.min(FLOWS.saturating_sub(seen));
         let (flows, last) = directory.flows(last.as_deref(), most);
         let Some(last) = last else {
+            self.round.turn = Turn::Clients(0, None);
+            return;
+        };
+        self.round.turn = Turn::Flows(seen + flows.len(), Some(last));
+        for flow in &flows {
+            self.name(
+                format!("$SYS/rt/flows/{}", plain(&flow.name)),
+                flow.to_string(),
+            );
+        }
+    }
+
+    fn name_clients(&mut self, directory: &Directory, seen: usize, last: Option<Arc<str>>) {
+        let most = PIECE.min(CLIENTS.saturating_sub(seen));
+        let losses = directory.losses(last.as_deref(), most);
+        let Some((last, _)) = losses.last() else {
             // An empty message takes a retained one away.
             let gone = std::mem::take(&mut self.round.gone).into_iter();
             self.round
                 .topics
                 .extend(gone.map(|topic| (topic, String::new())));
-            return true;
+            return;
         };
-        self.round.flows = Flows::Seen(seen + flows.len(), Some(last));
-        for flow in &flows {
-            let topic = format!("$SYS/rt/flows/{}", flow.name.replace(['+', '#'], "_"));
-            self.round.gone.remove(&topic);
-            self.passing.insert(topic.clone());
-            self.round.topics.push_back((topic, flow.to_string()));
+        self.round.turn = Turn::Clients(seen + losses.len(), Some(last.clone()));
+        for (client_id, dropped) in &losses {
+            let topic = client_topic(client_id);
+            // An identifier may be as long as a topic.
+            if topic.len() <= usize::from(u16::MAX) {
+                self.name(topic, format!("dropped={dropped}"));
+            }
         }
-        true
+    }
+
+    /// Adds a topic of those that come and go to the round.
+    fn name(&mut self, topic: String, value: String) {
+        self.round.gone.remove(&topic);
+        self.passing.insert(topic.clone());
+        self.round.topics.push_back((topic, value));
     }
 
     /// Moving averages per minute.

@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex};
 use punctual_broker::{
     AccessControl, Admits, Budget, Config, ConnId, ConnMeta, Directory, Discipline, Federation,
     LINK_PREFIX, LinkLimits, LinkNews, MessageName, MoveTimes, Nanos, Newcomer, Permissions,
-    Restorer, RetainedCursor, Scope, Shard, StoreTrouble, Testament, Understands, Unwelcome,
-    UrgencyRights,
+    QueueFull, Restorer, RetainedCursor, Scope, Shard, StoreTrouble, Testament, Understands,
+    Unwelcome, UrgencyRights,
 };
 use punctual_codec::{
     Ack, Connect, Packet, PacketType, Properties, PropertyBuf, PropertyId, Publish, QoS,
@@ -227,6 +227,22 @@ impl Broker {
         let conn = self.open();
         self.give(conn, connect(id));
         self.take(conn);
+        conn
+    }
+
+    /// One with a session that outlives its connection, which has not read anything.
+    fn lasting(&mut self, id: &str) -> ConnId {
+        let conn = self.open();
+        let mut properties = PropertyBuf::new();
+        properties.push_number(PropertyId::SessionExpiryInterval, 3600);
+        let Packet::Connect(connect) = connect(id) else {
+            unreachable!();
+        };
+        let connect = Connect {
+            properties: properties.as_properties(),
+            ..connect
+        };
+        self.give(conn, Packet::Connect(connect));
         conn
     }
 
@@ -2094,6 +2110,97 @@ fn who_is_full_already_does_not_hold_what_goes_to_others() {
         "{parked}"
     );
     assert_eq!(row.take_all(expected.len()), expected);
+}
+
+/// At the end of a row of brokers is a session whose policy is to refuse and whose client is away: what
+/// goes to it is refused where it is published, once the queues on the way are full. Nothing that was
+/// taken in is lost, and nothing else is held.
+#[test]
+fn what_a_full_session_far_away_has_no_room_for_is_refused_where_it_is_published() {
+    for (hops, topics) in [(2, 1), (3, 1), (2, 500)] {
+        let mut config = Config {
+            queue_full: QueueFull::Refuse,
+            ..Config::default()
+        };
+        config.limits.max_queued_messages = 300;
+        config.limits.receive_maximum = 20;
+        let edges: Vec<[usize; 2]> = (1..hops).map(|n| [n - 1, n]).collect();
+        let mut net = Net::new(hops, &edges, &config, Understands::Brakes);
+        let last = hops - 1;
+        for n in 0..last {
+            net.wants(n, n + 1, &["slow/#", "fast"]);
+        }
+        let away = net.brokers[last].lasting("away");
+        subscribe(&mut net.brokers[last], away, "slow/#");
+        net.brokers[last].shard.closed(away, "lost", NOW);
+        let fast = net.brokers[last].client("fast");
+        subscribe(&mut net.brokers[last], fast, "fast");
+        let publisher = net.brokers[0].client("publisher");
+        let mut accepted = Vec::new();
+        for n in 0..3000 {
+            let (topic, payload) = (format!("slow/{}", n % topics), n.to_string());
+            if net.publish(0, publisher, publish(&topic, &payload, 1)) {
+                accepted.push(n);
+            }
+            assert!(
+                net.publish(0, publisher, publish("fast", &payload, 1)),
+                "{n}"
+            );
+            net.step();
+            assert_eq!(numbers(net.got(last, fast)), [n], "{hops}");
+        }
+        // Its own queue, and on each hop half of one and two windows.
+        let most = 300 + (hops - 1) * (150 + 2 * 20);
+        assert!((270..=most).contains(&accepted.len()), "{}", accepted.len());
+
+        let back = net.brokers[last].lasting("away");
+        let mut got = Vec::new();
+        for _ in 0..1000 {
+            net.step();
+            got.extend(numbers(net.got(last, back)));
+        }
+        got.sort_by_key(|n| n % topics);
+        accepted.sort_by_key(|n| n % topics);
+        assert!(
+            got == accepted,
+            "{hops}: {} of {}",
+            got.len(),
+            accepted.len()
+        );
+        let mut brokers = net.brokers.iter_mut();
+        assert!(brokers.all(|broker| broker.shard.stats().dropped() == 0));
+        assert!(net.publish(0, publisher, publish("slow/0", "0", 1)));
+        net.step();
+        assert_eq!(numbers(net.got(last, back)), [0]);
+    }
+}
+
+/// The same where the session loses its oldest messages: nobody is refused, and what was taken in is
+/// delivered or counted.
+#[test]
+fn a_full_session_far_away_loses_its_own_messages_by_default() {
+    let mut config = Config::default();
+    config.limits.max_queued_messages = 300;
+    config.limits.receive_maximum = 20;
+    let mut net = Net::new(2, &[[0, 1]], &config, Understands::Brakes);
+    net.wants(0, 1, &["slow/#"]);
+    let away = net.brokers[1].lasting("away");
+    subscribe(&mut net.brokers[1], away, "slow/#");
+    net.brokers[1].shard.closed(away, "lost", NOW);
+    let publisher = net.brokers[0].client("publisher");
+    for n in 0..1000 {
+        assert!(
+            net.publish(0, publisher, publish("slow/a", &n.to_string(), 1)),
+            "{n}"
+        );
+        net.step();
+    }
+    let back = net.brokers[1].lasting("away");
+    net.step();
+    let got = numbers(net.got(1, back));
+    let dropped = net.brokers[1].shard.stats().dropped_queue_full as usize;
+    assert_eq!(got, (dropped..1000).collect::<Vec<_>>());
+    assert!(got.len() >= 270 && net.brokers[0].shard.stats().dropped() == 0);
 }
 
 /// Who does not understand what it would be told has all wait.

@@ -496,8 +496,7 @@ impl Model {
 
     fn publish(&mut self, mut publication: Publication, retain: bool, now: Nanos) -> usize {
         let number = self.publications.len();
-        let strict = publication.publisher.is_some()
-            && self.config.queue_full == punctual_broker::QueueFull::Refuse;
+        let strict = publication.publisher.is_some() && self.config.queue_full.refuses();
         let mut groups: BTreeMap<(String, String), GroupCopy> = BTreeMap::new();
         for (at, session) in self.sessions.iter_mut().enumerate() {
             let matching: Vec<&Subscription> = session

@@ -898,13 +898,14 @@ fn any_config(rng: &mut Rng) -> Config {
         queue_full: *rng.pick(&[
             QueueFull::Refuse,
             QueueFull::Refuse,
-            QueueFull::Refuse,
+            QueueFull::Hold,
             QueueFull::DropOldest,
             QueueFull::DropNew,
             QueueFull::Disconnect,
         ]),
         queue_qos0_offline: rng.chance(30),
         max_publisher_pause: Nanos::from_millis(*rng.pick(&[0, 1, 20])),
+        max_publisher_hold: Nanos::from_millis(30),
         discipline: *rng.pick(&[
             Discipline::FixedPriority,
             Discipline::FixedPriority,

@@ -253,7 +253,7 @@ impl Scenario {
     /// Settings of the broker: `shards`, `policy` (`refuse`, `oldest`, `new`,
     /// `disconnect`), `queue`, `queue_bytes`, `total_bytes`, `inflight`,
     /// `urgent_reserve`,
-    /// `buffer`, `pause`, `sessions`, `subs`, `retained`, `retained_bytes`,
+    /// `buffer`, `pause`, `hold`, `sessions`, `subs`, `retained`, `retained_bytes`,
     /// `max_expiry`, `max_packet`, `user_properties`, `aliases`, `rm`, `qos`,
     /// `qos0_offline`, `mail` (longest delay between shards).
     fn configure(&mut self, words: &Words<'_>) -> Outcome {
@@ -269,6 +269,7 @@ impl Scenario {
                 "policy" => {
                     config.queue_full = match value {
                         "refuse" => QueueFull::Refuse,
+                        "hold" => QueueFull::Hold,
                         "oldest" => QueueFull::DropOldest,
                         "new" => QueueFull::DropNew,
                         "disconnect" => QueueFull::Disconnect,
@@ -282,6 +283,7 @@ impl Scenario {
                 "inflight" => limits.max_inflight = number(value)? as u16,
                 "buffer" => limits.send_buffer = count()?,
                 "pause" => config.max_publisher_pause = duration(value)?,
+                "hold" => config.max_publisher_hold = duration(value)?,
                 "sessions" => limits.max_sessions = count()?,
                 "subs" => limits.max_subscriptions = count()?,
                 "retained" => limits.max_retained_messages = count()?,

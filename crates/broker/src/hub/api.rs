@@ -250,12 +250,14 @@ pub enum Event {
     },
     /// Something is not as it was promised.
     Alarm(Alarm),
-    /// Publications are refused because this session's queue is full.
+    /// The queue of this session is full.
     QueueFull {
         /// Client identifier.
         client_id: Arc<str>,
         /// Messages that wait.
         queued: usize,
+        /// Whether publications are refused for that; else messages for it are dropped.
+        refused: bool,
     },
 }
 
@@ -345,6 +347,8 @@ pub struct ClientInfo {
     pub queued_messages: usize,
     /// Their bytes.
     pub queued_bytes: usize,
+    /// Messages that it has lost because its queue was full.
+    pub dropped: u64,
     /// Messages in flight.
     pub inflight: usize,
     /// Bytes that wait to be written.

@@ -133,6 +133,10 @@ pub(crate) struct Extra {
     pub(crate) waiters: Vec<ConnId>,
     /// and when its congestion has lasted for long enough.
     pub(crate) congested_until: Nanos,
+    /// For how long it may last.
+    pub(crate) congested_for: Nanos,
+    /// How many messages its CONNACK says that its session has lost.
+    pub(crate) told_dropped: u64,
     /// Enhanced authentication method in use.
     pub(crate) auth_method: Option<Box<str>>,
     /// Whether an authentication after CONNECT is under way.
@@ -275,6 +279,6 @@ mod tests {
             OVERHEAD + size_of::<SessionHandle>(),
             size_of::<Origin>(),
         ];
-        assert!(sizes.iter().sum::<usize>() <= 704, "{sizes:?}");
+        assert!(sizes.iter().sum::<usize>() <= 712, "{sizes:?}");
     }
 }

@@ -70,6 +70,8 @@ pub(crate) struct Publication<'a> {
     pub(crate) sole: bool,
     /// Who published it, if it is to be retained.
     pub(crate) author: Option<Arc<Author>>,
+    /// What is said of its topic about full queues.
+    pub(crate) queue_full: Option<QueueFull>,
 }
 
 impl<'a> Publication<'a> {
@@ -94,6 +96,7 @@ impl<'a> Publication<'a> {
             relayed: false,
             sole: false,
             author: None,
+            queue_full: None,
         }
     }
 }
@@ -712,9 +715,11 @@ impl Hub {
             need.braked |= queue.has_braked(publication.parts.topic);
         }
         if target.session.is_away() && !self.queue_has_room(target, need) {
-            self.stats.not_queued(class);
+            self.note_dropped(target.slot, class, now);
             return None;
         }
+        let config = &self.config;
+        let policy = config.queue_full_of(&target.session, publication.queue_full);
         if publication.promise == Promise::Due && qos != QoS::AtMostOnce {
             let mut reserved = 0;
             let room = self.promise(target, need, 0, &mut reserved);
@@ -732,42 +737,24 @@ impl Hub {
             }
             publication.promise = Promise::Made;
         }
-        let promised = publication.promise == Promise::Made && qos != QoS::AtMostOnce;
+        let is_promised = publication.promise == Promise::Made && qos != QoS::AtMostOnce;
+        let promised = is_promised && policy.refuses();
         if !promised && !self.queue_has_room(target, need) {
-            match self.config.queue_full {
+            let has_room = match policy {
                 QueueFull::DropOldest => {
-                    while !self.queue_has_room(target, need)
-                        && let Some(session) = self.sessions.get_mut(target.slot)
-                        && let Some(oldest) = match need.braked {
-                            true => session.queue.give_up_braked(),
-                            false => session.queue.give_up(publication.stamp.rank),
-                        }
-                    {
-                        Journal::done(&mut self.journal, session, oldest.entry);
-                        self.forget_queued(&Load::of(&oldest.message));
-                        self.stats.not_queued(oldest.message.stamp.class());
-                    }
-                    if !self.queue_has_room(target, need) {
-                        self.stats.not_queued(class);
-                        self.sessions.get(target.slot)?.share_queue_len();
-                        return None;
-                    }
+                    self.make_room(target, (need, qos), publication.stamp.rank, now)
                 }
-                QueueFull::DropNew => {
-                    self.stats.not_queued(class);
-                    return None;
-                }
-                // The publisher was told beforehand; what comes here is a will
-                // or another message nobody waits for an answer to.
-                QueueFull::Refuse => {
-                    self.stats.not_queued(class);
-                    return None;
-                }
+                // With a policy that refuses, the publisher was told beforehand; what comes here is
+                // a will or another message nobody waits for an answer to.
+                QueueFull::DropNew | QueueFull::Refuse | QueueFull::Hold => false,
                 QueueFull::Disconnect => {
-                    self.stats.not_queued(class);
                     self.end_overflowing(target.slot, now);
-                    return None;
+                    false
                 }
+            };
+            if !has_room {
+                self.note_dropped(target.slot, class, now);
+                return None;
             }
         }
         let session = self.sessions.get_mut(target.slot)?;
@@ -812,6 +799,7 @@ impl Hub {
             false => session.queue.push(delivery, now),
         }
         session.share_queue_len();
+        self.fullest.see(target.slot, session.queue.bytes());
         self.stats.queued(&load);
         self.stats.publishes_braked += u64::from(need.braked);
         // Almost always it was promised room, which counts it already.
@@ -845,8 +833,14 @@ impl Hub {
         if need.braked {
             self.pump(target.slot, now);
         }
+        if is_half_full && policy.refuses() && !target.session.link {
+            self.look_how_full(target.slot);
+        }
         let slot = slot.filter(|_| is_half_full)?;
-        self.congest(slot, now);
+        match policy {
+            QueueFull::Hold => self.congest_for(slot, self.config.max_publisher_hold, now),
+            _ => self.congest(slot, now),
+        }
         Some(slot)
     }
 

@@ -29,6 +29,7 @@ use crate::federation::Packing;
 use crate::journal::Journal;
 use crate::message::Messages;
 use crate::moves::Moves;
+use crate::overflow::Fullest;
 use crate::passed::PassedOn;
 use crate::sampling::Sampling;
 use crate::session::{Names, Session, Step, Will};
@@ -123,6 +124,10 @@ pub(crate) struct Hub {
     /// A neighbour's run is taken apart: for those who do not take it as it is.
     pub(crate) unpacking: Option<Packing>,
     pub(crate) queue_full_reported: Nanos,
+    /// Whether a publication may be refused because the queue of a client is full.
+    pub(crate) may_refuse: bool,
+    /// Who makes room where all sessions together have too much.
+    pub(crate) fullest: Fullest,
     pub(crate) urgency_reported: Nanos,
     pub(crate) moves: Moves,
     /// With a store.

@@ -12,15 +12,30 @@ use crate::timers::Timer;
 
 impl Hub {
     pub(super) fn congest(&mut self, slot: u32, now: Nanos) {
+        self.congest_for(slot, self.config.max_publisher_pause, now);
+    }
+
+    /// The same for so long at most. What holds publishers for longer already goes on.
+    pub(super) fn congest_for(&mut self, slot: u32, most: Nanos, now: Nanos) {
         let Some(conn) = self.conns.get_mut(slot) else {
             return;
         };
-        if conn.congested || conn.slow {
+        if conn.slow {
             return;
         }
-        conn.congested = true;
-        let until = now + self.config.max_publisher_pause;
-        conn.extra().congested_until = until;
+        let until = now + most;
+        let was = std::mem::replace(&mut conn.congested, true);
+        let extra = conn.extra();
+        if was {
+            // When the timer that is armed fires, it is armed for the rest.
+            if most > extra.congested_for {
+                extra.congested_until = extra.congested_until + (most - extra.congested_for);
+                extra.congested_for = most;
+            }
+            return;
+        }
+        extra.congested_until = until;
+        extra.congested_for = most;
         self.stats.publisher_pauses += 1;
         if !conn.pause_armed {
             conn.pause_armed = true;

@@ -10,6 +10,7 @@ use crate::federation::Notes;
 use crate::index::delivered_qos;
 use crate::journal::{Flight, Journal, Reception};
 use crate::message::{Form, Messages};
+use crate::retained::Found;
 use crate::sequence::Number;
 use crate::session::{Delivery, Load, Session, Step};
 use crate::tasks::Task;
@@ -188,8 +189,10 @@ impl Hub {
         if session.replays.is_empty() {
             taken.send(session, conn, &mut outlet, ahead, now);
         }
+        let mut was_full = false;
         if taken.load.total() > 0 {
             session.share_queue_len();
+            was_full = session.is_full;
         }
         if sent || taken.sent {
             Self::mark_dirty(conn, slot, &mut self.dirty);
@@ -199,6 +202,9 @@ impl Hub {
         }
         if taken.load.total() > 0 {
             self.forget_queued(&taken.load);
+        }
+        if was_full {
+            self.look_how_full(session_slot);
         }
     }
 

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::Directory;
 use crate::federation::LINK_PREFIX;
 use crate::route::RouteCache;
+use crate::{Directory, QueuePolicies};
 
 /// What one client subscribed to: options by filter, with share prefix.
 type Wishes = BTreeMap<String, (SubscribeOptions, u32)>;
@@ -201,7 +201,7 @@ proptest! {
         piece in 1..5usize,
     ) {
         let directory = Directory::new(3);
-        let mut cache = RouteCache::new(capacity, Vec::new(), Vec::new());
+        let mut cache = RouteCache::new(capacity, Vec::new(), Vec::new(), QueuePolicies::default());
         let mut clients: Vec<(Arc<SessionHandle>, Wishes)> = (0..6u32)
             .map(|n| {
                 let id = Arc::from(format!("c{n}"));
@@ -301,7 +301,7 @@ fn the_cache_is_bounded_in_bytes() {
             .index_mut()
             .subscribe("#", subscriber, &directory.generations);
     }
-    let mut cache = RouteCache::new(1000, Vec::new(), Vec::new());
+    let mut cache = RouteCache::new(1000, Vec::new(), Vec::new(), QueuePolicies::default());
     for n in 0..2000 {
         let topic = format!("t/{}", n % 700);
         if cache.find(topic.as_bytes(), 0, &directory).is_none() {
@@ -380,7 +380,7 @@ fn members_are_no_matter_of_routes() {
         let mut index = directory.index_mut();
         index.subscribe("$share/group/t/#", subscriber, &directory.generations)
     };
-    let mut cache = RouteCache::new(1000, Vec::new(), Vec::new());
+    let mut cache = RouteCache::new(1000, Vec::new(), Vec::new(), QueuePolicies::default());
     let slot = generation_slot("t");
     let nobody = directory.generations.current(slot);
     assert!(subscribe(&sessions[0]));
@@ -414,7 +414,7 @@ fn members_are_no_matter_of_routes() {
 fn the_cache_keeps_what_is_used() {
     const CAPACITY: usize = 100;
     let directory = Directory::new(1);
-    let mut cache = RouteCache::new(CAPACITY, Vec::new(), Vec::new());
+    let mut cache = RouteCache::new(CAPACITY, Vec::new(), Vec::new(), QueuePolicies::default());
     let mut topics = std::collections::HashMap::new();
     let mut misses = 0;
     let mut ask = |cache: &mut RouteCache, topic: &str, guess: u64| {
@@ -445,7 +445,7 @@ fn the_cache_keeps_what_is_used() {
 #[test]
 fn known_topics_follow_new_rules() {
     let directory = Directory::new(1);
-    let mut cache = RouteCache::new(10, Vec::new(), Vec::new());
+    let mut cache = RouteCache::new(10, Vec::new(), Vec::new(), QueuePolicies::default());
     let route = cache.insert("a/b", &directory);
     assert!(cache.get(route).rule.is_none());
     let rule = crate::UrgencyRule {
@@ -453,10 +453,10 @@ fn known_topics_follow_new_rules() {
         urgency: crate::Urgency::default(),
         requirements: punctual_model::Requirements::NONE,
     };
-    cache.set_rules(&[rule], &[]);
+    cache.set_rules(&[rule], &[], &QueuePolicies::default());
     let route = cache.find(b"a/b", route, &directory).unwrap();
     assert!(cache.get(route).rule.is_some());
-    cache.set_rules(&[], &[]);
+    cache.set_rules(&[], &[], &QueuePolicies::default());
     let route = cache.find(b"a/b", route, &directory).unwrap();
     assert!(cache.get(route).rule.is_none());
 }
@@ -466,7 +466,7 @@ fn known_topics_follow_new_rules() {
 fn a_cache_with_memory_for_all_topics_does_not_grow() {
     const CAPACITY: usize = 5000;
     let directory = Directory::new(1);
-    let mut cache = RouteCache::new(CAPACITY, Vec::new(), Vec::new());
+    let mut cache = RouteCache::new(CAPACITY, Vec::new(), Vec::new(), QueuePolicies::default());
     cache.reserve();
     let room = cache.room();
     assert!(room.iter().all(|room| *room > CAPACITY), "{room:?}");

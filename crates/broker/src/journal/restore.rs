@@ -400,6 +400,12 @@ impl Hub {
                 session.past().missed = now;
             }
         }
+        if let Some(session) = self.sessions.get(slot) {
+            self.config.note_queue_full(&session.handle, None);
+            if self.refuses(&session.handle, None) && !session.handle.link {
+                self.look_how_full(slot);
+            }
+        }
         if detached.is_none() {
             self.store_session(slot, now);
         }

@@ -10,6 +10,7 @@ use super::publish::pause_or_go_on;
 use super::row::Row;
 use super::run::Run;
 use super::{Next, Shard, links};
+use crate::Nanos;
 use crate::egress::{Class, SHARE_FROM};
 use crate::federation::MessageName;
 use crate::hub::{ConnId, Hub, Promise, Publication, State};
@@ -17,7 +18,6 @@ use crate::journal::{Durability, Journal, Nature};
 use crate::message::Parts;
 use crate::order;
 use crate::session::{Delivery, Step};
-use crate::{Nanos, QueueFull};
 
 /// First byte of a PUBLISH with QoS 1, not retained, sent for the first time.
 pub(super) const PUBLISH: u8 = Publish::first_byte(false, QoS::AtLeastOnce, false);
@@ -92,9 +92,12 @@ impl Shard {
         }
         let durability = route.durability.unwrap_or(conn.durability);
         // A neighbour is not refused anything; it has to wait.
-        let promise = match hub.config.queue_full {
-            QueueFull::Refuse if !row.named => Promise::Due,
-            _ => Promise::None,
+        let refuses = hub.refuses(&target.session, route.queue_full);
+        let promise = match (refuses, row.named) {
+            (false, _) => Promise::None,
+            (true, false) => Promise::Due,
+            // It has been looked at whether there is room.
+            (true, true) => Promise::Made,
         };
         let nature = Nature {
             qos: QoS::AtLeastOnce,
@@ -114,6 +117,7 @@ impl Shard {
             qos: QoS::AtLeastOnce,
             promise,
             keeping: hub.keeping(durability, true),
+            queue_full: route.queue_full,
             sole: true,
             ..Publication::plain(parts, publisher)
         };
@@ -318,7 +322,7 @@ mod tests {
     use punctual_store::{Memory, Store as _};
 
     use super::*;
-    use crate::{Config, ConnMeta, Directory, Flow, Output, Scope};
+    use crate::{Config, ConnMeta, Directory, Flow, Output, QueueFull, Scope};
 
     /// Two subscribers that get "a" alone, one that gets "b" with QoS 0, and two
     /// of different protocol versions that get "c".

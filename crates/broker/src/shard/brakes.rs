@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashSet;
-use punctual_codec::ReasonCode;
+use punctual_codec::{ReasonCode, topic};
 
 use super::links::{PARKED, tell_waits};
 use super::{Fail, Shard};
@@ -17,6 +17,9 @@ use crate::hub::Hub;
 use crate::parked::Cause;
 use crate::room::fullness;
 use crate::timers::Timer;
+
+/// After this it is looked again whether neighbours need not be told any more of clients.
+const CLIENTS: Nanos = Nanos::from_millis(20);
 
 impl Hub {
     /// It is looked at the end of the turn at how full the queues of neighbours are.
@@ -43,14 +46,48 @@ impl Hub {
             let part = self.braked_for(*slot, &causes);
             parts.extend(part.into_iter().flatten().map(|part| (*slot, part)));
         }
+        let clients = self.directory.full_clients().parts();
         let mut is_any = !parts.is_empty();
         for slot in slots {
             let others = parts.iter().filter(|(of, _)| *of != slot);
-            is_any |= self.tell_brake(slot, others.map(|(_, part)| part.clone()).collect());
+            let others = others.map(|(_, part)| part).chain(&clients);
+            is_any |= self.tell_brake(slot, others.cloned().collect());
         }
         if is_any {
             self.brakes_armed = true;
-            self.timers.arm(now + PARKED, Timer::Brakes);
+            // A client may be away for long.
+            let pause = match parts.is_empty() {
+                true => CLIENTS,
+                false => PARKED,
+            };
+            self.timers.arm(now + pause, Timer::Brakes);
+        }
+    }
+
+    /// In a mesh: notes whether the queue of a client is nearly full for which messages are refused.
+    #[cold]
+    pub(crate) fn look_how_full(&mut self, slot: u32) {
+        if self.directory.federation().is_none() {
+            return;
+        }
+        let Some(session) = self.sessions.get_mut(slot) else {
+            return;
+        };
+        let [eighths, _] = fullness(&self.config.limits, session);
+        let was_full = session.is_full;
+        let is_full = eighths >= HIGH || was_full && eighths >= LOW;
+        session.is_full = is_full;
+        if was_full == is_full {
+            return;
+        }
+        let mut full = self.directory.full_clients();
+        match is_full {
+            true => {
+                let filters = session.subscriptions.iter();
+                let filters = filters.map(|it| topic::split_share(&it.filter).1);
+                full.add(session.handle.number, filters);
+            }
+            false => full.remove(session.handle.number),
         }
     }
 

@@ -536,6 +536,9 @@ impl Shard {
             session.username != username || permissions.is_some() || session.handle.is_restricted();
         session.username = username.clone();
         session.listener = Some(listener);
+        hub.config.note_queue_full(&session.handle, Some(listener));
+        let losses = session.losses.as_ref().filter(|_| v5 && !is_link);
+        let [dropped, lost] = losses.map_or([0, 0], |losses| losses.count());
         session.handle.set_permissions(permissions.clone());
         session.handle.connected.store(true, Ordering::Release);
         let (number, unheard) = (session.handle.number, session.unheard);
@@ -574,7 +577,8 @@ impl Shard {
             conn.class = Class::Bulk;
         }
         conn.session = slot;
-        conn.unheard = unheard;
+        // Until it is heard of the client, it need not know either how much it has lost.
+        conn.unheard = unheard || lost > 0;
         conn.number = number;
         conn.durability = durability;
         conn.permissions = permissions;
@@ -606,10 +610,14 @@ impl Shard {
             username,
         }));
 
+        if lost > 0 && put_dropped(&mut properties, lost, rest, max_packet) {
+            conn.extra().told_dropped = dropped;
+        }
         if let Some(remark) = &wish.remark {
             publish::report_urgency(hub, id, remark, now);
         }
         if let (true, Some(remark)) = (v5, wish.remark) {
+            let rest = properties.as_properties().as_bytes().len() + 2;
             put_answer(&mut properties, &best_effort(remark), rest, max_packet);
         }
         let connack = ConnAck {
@@ -969,6 +977,20 @@ impl Wish {
             answer.push_number(PropertyId::ServerKeepAlive, u32::from(self.keep_alive));
         }
     }
+}
+
+/// User property of CONNACK: how many messages the session has lost since its client was last told,
+/// because its queue was full.
+const DROPPED_KEY: &str = "punctual-dropped";
+
+/// Adds how many messages a session has lost, if the packet stays as small as the client wants it with
+/// `rest` bytes of other content.
+fn put_dropped(properties: &mut PropertyBuf, lost: u64, rest: usize, max_packet: u32) -> bool {
+    // Identifier and two lengths; the length of the properties and that of the packet may grow.
+    const HEAD: usize = 1 + 2 + 2 + 3 + 3;
+    let value = lost.to_string();
+    let size = rest + CONNACK_HEADERS + HEAD + DROPPED_KEY.len() + value.len();
+    size <= max_packet as usize && properties.push_user(DROPPED_KEY, &value).is_ok()
 }
 
 /// Adds another reason to what a client is told.

@@ -18,7 +18,7 @@ use punctual_codec::{Properties, QoS, RawPublish, ReasonCode};
 use punctual_model::Answer;
 
 use super::Shard;
-use super::publish::{acknowledge, acknowledge_with, deliver_all, note_reception};
+use super::publish::{Whom, acknowledge, acknowledge_with, deliver_all, note_reception};
 use crate::egress::SHARE_FROM;
 use crate::hub::{ConnId, Hub, Publication};
 use crate::index::Place;
@@ -163,6 +163,8 @@ impl Hub {
         let mut publication = Publication::from_message(&message, now);
         publication.name = fan_out.name;
         publication.keeping = fan_out.keeping;
+        let policies = &self.config.queue_policies;
+        publication.queue_full = policies.of_topic(message.topic());
         let publisher = fan_out.receipt.as_ref().filter(|_| fan_out.waits);
         let publisher = publisher.map(|receipt| receipt.conn);
         let copied = match message.payload().len() {
@@ -180,7 +182,14 @@ impl Hub {
             let (matched, looked_at, next) =
                 directory.clients_after(message.topic(), fan_out.after, most);
             // Without anyone to refuse it to, a full queue is a counted drop.
-            let _ = deliver_all(self, &matched, &mut publication, publisher, now, false);
+            let _ = deliver_all(
+                self,
+                &matched,
+                &mut publication,
+                publisher,
+                now,
+                Whom::Nobody,
+            );
             budget.spend(1 + looked_at as u64 * cost + (self.offered - before));
             match next {
                 Some(place) => fan_out.after = place,

@@ -148,6 +148,10 @@ impl ClientView<'_> {
             subscriptions: session.subscriptions.len(),
             queued_messages: session.queue.len(),
             queued_bytes: session.queue.bytes(),
+            dropped: session
+                .losses
+                .as_ref()
+                .map_or(0, |losses| losses.count()[0]),
             inflight: session.window.open() as usize,
             buffered: conn.map_or(0, |c| c.out.len()),
             slow: conn.is_some_and(|c| c.slow),

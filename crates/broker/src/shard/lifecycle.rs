@@ -305,6 +305,10 @@ impl Shard {
             return;
         };
         session.handle.end();
+        hub.forget_losses(&session);
+        if session.is_full {
+            hub.directory.full_clients().remove(session.handle.number);
+        }
         hub.names.remove(&session.handle.client_id, slot);
         let mut queued = session.queue.load();
         if let Some(leaving) = &session.leaving {

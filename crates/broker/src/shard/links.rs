@@ -186,8 +186,8 @@ impl Reach {
 
 /// Why a publication from a neighbour has to wait for its acknowledgement: behind
 /// others, or because a receiver has no room; `None` if it has not. A neighbour's session
-/// has to have it, for as long as that takes; that a client's queue fills up is the policy's
-/// matter, but a client that does not read fast enough is given its time. What has to be stored
+/// has to have it, for as long as that takes, and so has a client's where the policy is to refuse;
+/// else a client that does not read fast enough is given its time. What has to be stored
 /// waits while that cannot be done: its publisher was told that it is safe, and cannot be
 /// refused any more. `size` is that of topic, properties and payload.
 pub(super) fn cause_to_wait(
@@ -208,6 +208,16 @@ pub(super) fn cause_to_wait(
         return Some(Cause::Store);
     }
     let is_waited_for = |cause| parked.is_some_and(|parked| parked.has_cause(cause));
+    let said = match hub.may_refuse {
+        true => {
+            std::str::from_utf8(topic).map_or(None, |it| hub.config.queue_policies.of_topic(it))
+        }
+        false => None,
+    };
+    let has_room = |target: &Target, need: Need| match target.session.shard == hub.index {
+        true => hub.has_room(target, need),
+        false => hub.may_have_room(&target.session, need),
+    };
     let of_target = |target: &Target| {
         let own = target.no_local && target.session.number == nature.publisher;
         if target.qos == QoS::AtMostOnce || own {
@@ -227,6 +237,9 @@ pub(super) fn cause_to_wait(
         let waits = is_waited_for(cause)
             || match target.session.link {
                 true => !hub.has_room(target, need),
+                false if hub.refuses(&target.session, said) => {
+                    is_congested(target) || !has_room(target, need)
+                }
                 false => is_congested(target),
             };
         waits.then_some(cause)
@@ -445,7 +458,7 @@ impl Shard {
         known.store(understands as u8, Ordering::Release);
         session.handle.carries.store(carries, Ordering::Release);
         if carries {
-            session.handle.away.store(false, Ordering::Release);
+            session.handle.set_away(false);
         }
         if carries && retains {
             let subscriber = subscriber(&session.handle, by_root);
@@ -628,7 +641,7 @@ impl Shard {
         let Some(session) = hub.sessions.get_mut(slot) else {
             return 0;
         };
-        session.handle.away.store(true, Ordering::Release);
+        session.handle.set_away(true);
         let (handle, directory) = (session.handle.clone(), hub.directory.clone());
         let wants = |topic: &str| {
             let (_, matched) = directory.lookup(topic, 0);

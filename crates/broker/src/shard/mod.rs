@@ -53,6 +53,7 @@ use crate::index::delivered_qos;
 use crate::journal::{After, Durability, HeldAnswers, Journal};
 use crate::message::Messages;
 use crate::moves::Moves;
+use crate::overflow::Fullest;
 use crate::passed::PassedOn;
 use crate::ready::Need;
 use crate::route::RouteCache;
@@ -222,7 +223,9 @@ impl Shard {
             config.limits.topic_cache,
             config.rules.clone(),
             config.durability.rules.clone(),
+            config.queue_policies.clone(),
         );
+        let may_refuse = config.may_refuse();
         if config.admission.is_some() {
             routes.reserve();
         }
@@ -261,6 +264,8 @@ impl Shard {
                 wishes: None,
                 unpacking: None,
                 queue_full_reported: Nanos(0),
+                may_refuse,
+                fullest: Fullest::default(),
                 urgency_reported: Nanos(0),
                 moves: Moves::default(),
                 journal: None,
@@ -290,8 +295,9 @@ impl Shard {
     /// Replaces the settings. Bounds apply to what comes; nothing that exists
     /// is cut.
     pub fn set_config(&mut self, config: Arc<Config>) {
-        let durability = &config.durability.rules;
-        self.routes.set_rules(&config.rules, durability);
+        let (durability, policies) = (&config.durability.rules, &config.queue_policies);
+        self.routes.set_rules(&config.rules, durability, policies);
+        self.hub.may_refuse = config.may_refuse();
         self.hub.config = config;
     }
 
@@ -530,6 +536,11 @@ impl Shard {
         if conn.unheard && !data.is_empty() && matches!(conn.state, State::Connected) {
             conn.unheard = false;
             let slot = conn.session;
+            let told = conn.extra.as_ref().map_or(0, |extra| extra.told_dropped);
+            let session = self.hub.sessions.get_mut(slot);
+            if let Some(losses) = session.and_then(|session| session.losses.as_mut()) {
+                losses.tell(told);
+            }
             self.hub.was_heard_of(slot, now);
             match self.hub.conns.get_mut(id.slot) {
                 Some(same) => conn = same,
@@ -1417,6 +1428,7 @@ impl Shard {
         });
         session.share_queue_len();
         session.sweep_at = Nanos::MAX;
+        let was_full = session.is_full;
         if session.sweep_by(next) {
             let timer = Timer::Sweep { slot, epoch };
             hub.timers.arm(session.sweep_at, timer);
@@ -1425,6 +1437,9 @@ impl Shard {
         hub.stats.dropped_expired += gone.total() as u64;
         for (class, messages) in hub.stats.classes.iter_mut().zip(gone.messages) {
             class.dropped_expired += messages as u64;
+        }
+        if was_full {
+            hub.look_how_full(slot);
         }
     }
 
@@ -1535,6 +1550,7 @@ impl Shard {
         let hub = &mut self.hub;
         hub.came(entry, delivered_qos(message.qos, target.qos), from);
         let mut publication = crate::hub::Publication::from_message(message, now);
+        publication.queue_full = hub.config.queue_policies.of_topic(message.topic());
         publication.keeping.entry = entry;
         let known = MessageName::from_key(message.name).map(Number::from);
         publication.name = name.or(known);

@@ -8,7 +8,7 @@
 use punctual_codec::Frame;
 
 use super::Shard;
-use super::publish::{deliver_all, pause_or_go_on};
+use super::publish::{Whom, deliver_all, pause_or_go_on};
 use super::row::Row;
 use super::run::Run;
 use crate::Nanos;
@@ -82,7 +82,7 @@ impl Shard {
                 ..Publication::plain(parts, publisher)
             };
             // Nobody refuses a message with QoS 0.
-            let _ = deliver_all(hub, matched, &mut publication, Some(id), now, false);
+            let _ = deliver_all(hub, matched, &mut publication, Some(id), now, Whom::Nobody);
             return Some(delivered(hub, id, size, packet.len));
         };
         let mut name = None;

@@ -31,9 +31,9 @@ use crate::route::{Matched, Target, TargetList};
 use crate::sequence::Number;
 use crate::session::gist;
 use crate::urgency::{self, Asked, UrgencyRights, UrgencyRule};
-use crate::{Message, Nanos, QueueFull};
+use crate::{Message, Nanos};
 
-/// Time between two log events about full queues.
+/// Time between two log events about urgency that is not followed.
 const REPORT_INTERVAL: Nanos = Nanos::from_secs(10);
 /// First byte of a PUBLISH with QoS 0, not retained.
 pub(super) const PLAIN: u8 = Publish::first_byte(false, QoS::AtMostOnce, false);
@@ -409,6 +409,7 @@ impl Shard {
             name: name.map(Number::from),
             follows,
             relayed,
+            queue_full: routes.get(route).queue_full,
             sole: false,
             author: match raw.retain && !is_link {
                 true => hub.author_of(id),
@@ -487,7 +488,11 @@ impl Shard {
         // A neighbour waits for its acknowledgement instead, see `links::cause_to_wait`.
         let patient = is_link && raw.qos != QoS::AtMostOnce;
         let publisher = (!patient).then_some(id);
-        if deliver_all(hub, matched, &mut publication, publisher, now, !is_link).is_err() {
+        let whom = match is_link {
+            true => Whom::Neighbour,
+            false => Whom::Publisher,
+        };
+        if deliver_all(hub, matched, &mut publication, publisher, now, whom).is_err() {
             hub.stats.refused_queue_full += 1;
             return refuse(hub, id, &raw, session_slot, "a receiver's queue is full");
         }
@@ -615,6 +620,7 @@ impl Shard {
             Some(route) => route,
             None => routes.insert(message.topic(), &hub.directory),
         };
+        publication.queue_full = routes.get(route).queue_full;
         let matched = &routes.get(route).matched;
         let common = replica::is_common(hub, message.topic_bytes())
             && (!notes.is_empty() || !matched.groups.is_empty());
@@ -641,11 +647,22 @@ impl Shard {
         });
         let matched = near.as_ref().unwrap_or(matched);
         // Without anyone to refuse it to, a full queue is a counted drop.
-        let _ = deliver_all(hub, matched, &mut publication, None, now, false);
+        let _ = deliver_all(hub, matched, &mut publication, None, now, Whom::Nobody);
         if matched.crowd && !publication.relayed {
             hub.fan_out(&mut publication, (None, false), None);
         }
     }
+}
+
+/// Who waits for room for a message that receivers are to keep, where their policy is to refuse.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Whom {
+    /// Its publisher, which is refused.
+    Publisher,
+    /// A neighbour, which has waited until there was ([`links::cause_to_wait`]).
+    Neighbour,
+    /// Nobody: what has no room is dropped and counted.
+    Nobody,
 }
 
 /// Where a publication comes from that nobody waits for an answer to.
@@ -967,18 +984,23 @@ fn refuse_unstored(
     Ok(pause_or_go_on(hub, id))
 }
 
-/// Delivers to all receivers of a topic. With `refusable`, nobody gets a
-/// message with QoS above 0 unless everyone can keep it.
+/// Delivers to all receivers of a topic. If somebody waits for room, nobody gets a
+/// message with QoS above 0 unless everyone can keep it whose policy is to refuse.
 pub(super) fn deliver_all(
     hub: &mut Hub,
     matched: &Matched,
     publication: &mut Publication<'_>,
     publisher: Option<ConnId>,
     now: Nanos,
-    refusable: bool,
+    whom: Whom,
 ) -> Result<(), ()> {
     let acknowledged = publication.qos.min(matched.max_qos) != QoS::AtMostOnce;
-    let refusable = refusable && hub.config.queue_full == QueueFull::Refuse;
+    let refusable = match whom {
+        // Queues of neighbours refuse whatever the policy.
+        Whom::Publisher => hub.may_refuse || hub.directory.federation().is_some(),
+        Whom::Neighbour => hub.may_refuse,
+        Whom::Nobody => false,
+    };
     let mut members: SmallVec<[Target; 2]> = SmallVec::new();
     let groups = if publication.relayed {
         &[][..]
@@ -988,11 +1010,15 @@ pub(super) fn deliver_all(
     for group in groups {
         match choose(hub, group, publication) {
             Choice::Member(member) => members.push(member),
-            Choice::Full(member) if refusable => {
-                report_full(hub, &member, now);
+            Choice::Full(member) if whom == Whom::Publisher => {
+                hub.report_full(&member.session, true, now);
                 return Err(());
             }
-            Choice::Full(_) | Choice::Nobody => hub.stats.dropped_offline += 1,
+            Choice::Full(member) => {
+                hub.stats.not_queued(publication.stamp.class());
+                hub.report_full(&member.session, false, now);
+            }
+            Choice::Nobody => hub.stats.dropped_offline += 1,
         }
     }
     let targets: usize = matched.shards.iter().map(|(_, to)| to.len()).sum();
@@ -1009,11 +1035,15 @@ pub(super) fn deliver_all(
             && let [only] = &**targets
             && matched.groups.is_empty()
         {
-            publication.promise = Promise::Due;
+            publication.promise = match hub.refuses(&only.session, publication.queue_full) {
+                true if whom == Whom::Publisher => Promise::Due,
+                true => Promise::Made,
+                false => Promise::None,
+            };
             let receiver = hub.deliver(publication, only, now);
             if publication.promise == Promise::Refused {
                 hub.release(publication.reserved);
-                report_full(hub, only, now);
+                hub.report_full(&only.session, true, now);
                 return Err(());
             }
             if let (Some(receiver), Some(publisher)) = (receiver, publisher) {
@@ -1022,7 +1052,7 @@ pub(super) fn deliver_all(
             hub.release(publication.reserved);
             return Ok(());
         }
-        publication.reserved = promise_room(hub, matched, &members, publication, now)?;
+        publication.reserved = promise_room(hub, matched, &members, publication, (whom, now))?;
         publication.promise = Promise::Made;
     }
     for (shard, targets) in &matched.shards {
@@ -1125,14 +1155,15 @@ pub(super) fn is_kept(target: &Target, publication: &Publication<'_>) -> bool {
     publication.qos.min(target.qos) != QoS::AtMostOnce
 }
 
-/// Promises room to a message wherever it is to be kept, or nowhere. Returns
-/// the bytes reserved for sessions of this shard.
+/// Promises room to a message wherever it is to be kept, or nowhere: of a shard that is another one
+/// there is a reservation for every session, which that shard gives back, and only those are asked
+/// whose policy is to refuse. Returns the bytes reserved for sessions of this shard.
 fn promise_room(
     hub: &mut Hub,
     matched: &Matched,
     members: &[Target],
     publication: &Publication<'_>,
-    now: Nanos,
+    (whom, now): (Whom, Nanos),
 ) -> Result<usize, ()> {
     let size = publication.size();
     let all = || {
@@ -1154,10 +1185,11 @@ fn promise_room(
     let (mut checked, mut reserved) = (0, 0);
     let mut promise = |target: &Target, copies: usize| {
         let need = publication.need(target);
+        let asks = whom == Whom::Publisher && hub.refuses(&target.session, publication.queue_full);
         let room = if target.session.shard == hub.index {
-            hub.promise(target, need, copies, &mut reserved)
+            !asks || hub.promise(target, need, copies, &mut reserved)
         } else {
-            hub.reserve(&target.session, need)
+            hub.reserve(&target.session, need, asks)
         };
         checked += usize::from(room);
         room
@@ -1185,7 +1217,7 @@ fn promise_room(
         }
     }
     hub.release(reserved);
-    report_full(hub, full, now);
+    hub.report_full(&full.session, true, now);
     Err(())
 }
 
@@ -1199,16 +1231,6 @@ fn share(packet: Option<&Bytes>, payload: &[u8]) -> Bytes {
     match packet.filter(is_part) {
         Some(packet) if payload.len() >= packet.len() / 2 => packet.slice_ref(payload),
         _ => Bytes::copy_from_slice(payload),
-    }
-}
-
-fn report_full(hub: &mut Hub, target: &Target, now: Nanos) {
-    if now >= hub.queue_full_reported {
-        hub.queue_full_reported = now + REPORT_INTERVAL;
-        hub.outputs.push(Output::Event(Event::QueueFull {
-            client_id: target.session.client_id.clone(),
-            queued: target.session.queued.load(Ordering::Relaxed) as usize,
-        }));
     }
 }
 

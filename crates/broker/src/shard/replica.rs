@@ -13,7 +13,7 @@ use std::sync::Arc;
 use hashbrown::HashSet;
 use punctual_codec::{Properties, QoS, ReasonCode};
 
-use super::publish::{deliver_all, retain};
+use super::publish::{Whom, deliver_all, retain};
 use super::{Fail, Shard};
 use crate::federation::Notes;
 use crate::hub::{Hub, Publication};
@@ -126,7 +126,7 @@ impl Shard {
             };
             let neighbours = Matched::new(reach(hub, &nobody, &notes, true), Groups::new());
             // Without anyone to refuse it to, a full queue is a counted drop.
-            let _ = deliver_all(hub, &neighbours, &mut publication, None, now, false);
+            let _ = deliver_all(hub, &neighbours, &mut publication, None, now, Whom::Nobody);
         }
         self.share_stats_soon(now);
         true

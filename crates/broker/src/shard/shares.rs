@@ -11,13 +11,13 @@ use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 
-use super::publish::{deliver_all, has_room, is_congested, is_kept};
+use super::publish::{Whom, deliver_all, has_room, is_congested, is_kept};
 use super::{Shard, replica};
+use crate::Nanos;
 use crate::federation::{Duty, Heed, Notes, sign};
 use crate::group::Group;
 use crate::hub::{Hub, Publication};
 use crate::route::{Groups, Matched, Target};
-use crate::{Nanos, QueueFull};
 
 /// Members of a shared subscription that are looked at for one message, at most, so that a large
 /// one whose members are away takes no longer than that. Of more members, the next message's turn
@@ -47,8 +47,10 @@ struct Offers {
     /// Can keep it, with room.
     keeps: Option<usize>,
     connected: Option<usize>,
-    /// Would keep it if it had room.
-    kept: Option<usize>,
+    /// Connected, and drops something where it has no room.
+    drops_connected: Option<usize>,
+    /// Would keep it, and drops something where it has no room.
+    drops: Option<usize>,
     /// Has to keep it if it gets it.
     bound: Option<usize>,
 }
@@ -79,8 +81,10 @@ impl Offers {
             return;
         }
         let has_room = || has_room(hub, target, publication);
+        let drops = !hub.refuses(&target.session, publication.queue_full);
         if target.session.connected.load(Ordering::Acquire) {
             self.connected.get_or_insert(at);
+            self.drops_connected = self.drops_connected.or(drops.then_some(at));
             let keeps_up = !is_congested(target);
             if (keeps_up || self.with_room.is_none()) && has_room() {
                 self.with_room.get_or_insert(at);
@@ -92,7 +96,7 @@ impl Offers {
             self.bound.get_or_insert(at);
         }
         if bound || hub.config.queue_qos0_offline {
-            self.kept.get_or_insert(at);
+            self.drops = self.drops.or(drops.then_some(at));
             if self.keeps.is_none() && has_room() {
                 self.keeps = Some(at);
             }
@@ -128,10 +132,8 @@ pub(super) fn choose(hub: &Hub, group: &Group, publication: &Publication<'_>) ->
     {
         group.note_connected(place(at));
     }
-    let mut chosen = offers.ready.or(offers.with_room).or(offers.keeps);
-    if chosen.is_none() && hub.config.queue_full != QueueFull::Refuse {
-        chosen = offers.connected.or(offers.kept);
-    }
+    let chosen = offers.ready.or(offers.with_room).or(offers.keeps);
+    let chosen = chosen.or(offers.drops_connected).or(offers.drops);
     match (chosen, offers.bound) {
         (Some(at), _) => {
             if at > 0 && !lost {
@@ -268,7 +270,7 @@ pub(super) fn hand_on(
         ..*publication
     };
     // Without anyone to refuse it to, a full queue is a counted drop.
-    let _ = deliver_all(hub, &matched, &mut handed, None, now, false);
+    let _ = deliver_all(hub, &matched, &mut handed, None, now, Whom::Nobody);
     publication.keeping.awaited |= handed.keeping.awaited;
     publication.keeping.firm |= handed.keeping.awaited;
 }

@@ -25,7 +25,7 @@ mod world;
 use std::collections::{BTreeMap, BTreeSet};
 
 use client::{Client, Fate};
-use punctual_broker::Config;
+use punctual_broker::{Config, QueueFull};
 use punctual_codec::{QoS, topic};
 use punctual_mesh::Settings;
 use punctual_mesh::wire::{BRAKES, LASTING, ORDER, ORIGINS};
@@ -155,7 +155,11 @@ fn world_with(seed: u64, faults: Faults, change: impl Fn(&mut Settings)) -> Worl
     let mut rng = Rng::new(seed);
     let n = 2 + rng.below(6) as usize;
     let edges = graph(&mut rng, n);
-    let mut config = Config::default();
+    // Nothing that was taken in may be dropped for want of room.
+    let mut config = Config {
+        queue_full: QueueFull::Refuse,
+        ..Config::default()
+    };
     config.limits.max_queued_messages = faults.room;
     // Of which half may wait for what came before them; who has connected lets 16 come.
     config.limits.receive_maximum = 64;

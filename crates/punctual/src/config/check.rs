@@ -10,6 +10,7 @@ use punctual_net::tls::TlsAcceptor;
 use super::document::Origin;
 use super::durability::DurableRule;
 use super::keys::Brokers;
+use super::overflow::{QueueRule, SessionRule};
 use super::problem::{Problem, Problems};
 use super::rule::Rule;
 use super::secrecy::exposure;
@@ -44,7 +45,7 @@ pub(crate) fn check_files(config: &Config) -> Result<Vec<Problem>, Problems> {
             key: key.into(),
             value: Some(rule),
             what: format!("it never applies: {first} comes before it"),
-            remedy: "the first rule that matches a topic counts; put narrower filters first, \
+            remedy: "the first rule that fits counts; put narrower ones first, \
                      or leave this one out"
                 .into(),
         });
@@ -52,6 +53,16 @@ pub(crate) fn check_files(config: &Config) -> Result<Vec<Problem>, Problems> {
     for (i, rule) in config.egress.rules.iter().enumerate() {
         if let Some(first) = Rule::hidden_by(&config.egress.rules, i) {
             hidden("egress.rules", rule.to_string(), first.to_string());
+        }
+    }
+    for (i, rule) in config.queue.rules.iter().enumerate() {
+        if let Some(first) = QueueRule::hidden_by(&config.queue.rules, i) {
+            hidden("queue.rules", rule.to_string(), first.to_string());
+        }
+    }
+    for (i, rule) in config.queue.sessions.iter().enumerate() {
+        if let Some(first) = SessionRule::hidden_by(&config.queue.sessions, i) {
+            hidden("queue.sessions", rule.to_string(), first.to_string());
         }
     }
     for (i, rule) in config.store.rules.iter().enumerate() {

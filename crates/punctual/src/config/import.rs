@@ -97,6 +97,17 @@ fn place_of(name: &str) -> Place<'_> {
     }
 }
 
+/// What Mosquitto does where no line says anything, and this broker does not: a full queue loses what
+/// comes, all of it may be filled with anything, and sessions are kept for ever.
+fn mosquitto_has() -> [(&'static str, &'static str, Scalar); 3] {
+    let text = |text: &str| Scalar::Text(text.into());
+    [
+        ("queue", "full", text("drop-new")),
+        ("queue", "urgent_reserve", Scalar::Integer(0)),
+        ("limits", "max_session_expiry", text("unlimited")),
+    ]
+}
+
 /// Levels of the log, and what Mosquitto calls the types of each.
 const LEVELS: [(&str, &[&str]); 4] = [
     ("error", &["error", "none"]),
@@ -250,6 +261,11 @@ impl Importer {
             path: path.into(),
             line: 1,
         };
+        for (section, key, value) in mosquitto_has() {
+            if !self.has(section, key) {
+                self.set(section, key, value, origin.clone());
+            }
+        }
         let common = self.table.get("auth").map(|node| &node.content);
         let passwords = match common {
             Some(Content::Table(auth)) => auth.contains_key("password_file"),
@@ -306,6 +322,12 @@ impl Importer {
             toml: toml(path, &config, &reader, &self.notes),
             notes: self.notes,
         }
+    }
+
+    /// Whether a line has said something of that.
+    fn has(&self, section: &str, key: &str) -> bool {
+        let section = self.table.get(section).map(|node| &node.content);
+        matches!(section, Some(Content::Table(keys)) if keys.contains_key(key))
     }
 
     /// Leaves out a value that is not right, or the values beside which it is not. False if there

@@ -16,6 +16,7 @@ use super::address::{ListenAddress, Transport};
 use super::durability::DurableRule;
 use super::http::HttpAddress;
 use super::neighbour::Neighbour;
+use super::overflow::{QueueRule, SessionRule};
 use super::rule::Rule;
 use super::schema::section;
 use super::units::{Rate, Size};
@@ -98,12 +99,14 @@ words! {
 words! {
     /// What happens to a message for a session whose queue is full.
     WhenFull {
-        /// The publisher is refused.
-        Refuse = "refuse",
         /// The oldest message of the queue makes room.
         DropOldest = "drop-oldest",
         /// The new message is dropped.
         DropNew = "drop-new",
+        /// The publisher is refused.
+        Refuse = "refuse",
+        /// The publisher waits, and is refused if that takes too long.
+        Hold = "hold",
         /// The slow client is disconnected.
         Disconnect = "disconnect",
     }
@@ -268,6 +271,11 @@ section! {
         /// Instead of store.durability, for sessions that are made here and for what
         /// is published here: "none", "batched" or "sync".
         durability: Option<Durable> = None, example "\"sync\"", since "0.4", Restart;
+        /// Instead of queue.full, for sessions whose clients came by this listener
+        /// last: "drop-oldest", "drop-new", "refuse", "hold" or "disconnect".
+        /// queue.sessions and queue.rules come before it. After a restart it applies
+        /// when the client connects.
+        queue_full: Option<WhenFull> = None, example "\"refuse\"", since "0.5", Restart;
         /// Who may connect without a user name. "auto": clients on this machine
         /// as long as auth.password_file is not set, and nobody once it is.
         /// "loopback": clients on this machine. true: everybody. false: nobody. A
@@ -484,7 +492,7 @@ section! {
             since "0.1", Reload;
         /// Longest time that a session is kept after its client has gone. A
         /// client that asks for more gets this, and with MQTT 5 is told so.
-        max_session_expiry: Limit<Duration> = Limit::Unlimited,
+        max_session_expiry: Limit<Duration> = Limit::At(days(7)),
             in seconds(1) => days(36_500), since "0.1", Reload;
         /// Longest keep-alive. An MQTT 5 client that asks for more, or for none,
         /// is told to use this.
@@ -584,12 +592,28 @@ section! {
     /// What happens to messages for clients that are slow or away.
     Queue ["queue"] {
         /// When the queue of a session is full (limits.max_queued_messages and
-        /// limits.max_queued_bytes). "refuse": the publisher is refused (reason
-        /// 0x97, Quota exceeded; before MQTT 5 its connection is closed), so
-        /// that nothing acknowledged is lost. "drop-oldest" and "drop-new": a
-        /// message is dropped and counted. "disconnect": the session that does
-        /// not keep up is ended.
-        full: WhenFull = WhenFull::Refuse, since "0.1", Reload;
+        /// limits.max_queued_bytes). "drop-oldest": its oldest messages make room,
+        /// "drop-new": it does not get the new one; what is dropped is counted and
+        /// its client told, and nobody else notices. "refuse": the publisher is
+        /// refused (reason 0x97, Quota exceeded; before MQTT 5 its connection is
+        /// closed), so that nothing acknowledged is dropped: one client that stays
+        /// away stops all who publish to it. "hold": as "refuse", but publishers
+        /// wait first while the client is connected, for max_hold at most.
+        /// "disconnect": the session that does not keep up is ended.
+        full: WhenFull = WhenFull::DropOldest, since "0.1", Reload;
+        /// The same for messages by topic; the first rule whose filter matches
+        /// applies: "order/#: refuse", "log/#: drop-new".
+        rules: Vec<QueueRule> = Vec::new(), since "0.5", Reload;
+        /// The same for sessions by client id, whatever the topic; a * at the end
+        /// stands for the rest of the id: "history: refuse", "panel-*: drop-new". A
+        /// change applies when the client connects. Who may use such an id may stop
+        /// publishers with "refuse" and "hold": see auth.client_id.
+        sessions: Vec<SessionRule> = Vec::new(), since "0.5", Reload;
+        /// Longest time for which "hold" makes publishers wait for a client whose
+        /// queue is half full. After that what it has no room for is refused until
+        /// it has caught up.
+        max_hold: Duration = seconds(30), in millis(0) => seconds(3600),
+            since "0.5", Reload;
         /// Per cent of limits.max_queued_messages, max_queued_bytes and
         /// max_total_queued_bytes that only urgent messages may fill (classes
         /// realtime and priority), so that a session full of others does not have

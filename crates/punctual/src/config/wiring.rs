@@ -6,7 +6,7 @@ use std::time::Duration;
 use punctual_broker::{
     Admission as BrokerAdmission, Bound, Class, ClientIds, Config as Broker, Discipline,
     DurabilityPolicy, Enqueue, LaneLimits, Limits as BrokerLimits, Nanos, Overflow, Policing,
-    QueueFull, Shares, UrgencyRule,
+    QueuePolicies, Shares, UrgencyRule,
 };
 use punctual_manager::{Service, Settings, Star};
 use punctual_model::network::Document;
@@ -23,8 +23,9 @@ use super::address::Transport;
 use super::durability::DurableRule;
 use super::keys::{
     Admission, Cookie, EgressEnqueue, EgressOverflow, EgressPolicy, IdentifierRule, Listener,
-    PolicingAction, Rejected, Seal, TlsVersion, WhenFull,
+    PolicingAction, Rejected, Seal, TlsVersion,
 };
+use super::overflow::{QueueRule, SessionRule};
 use super::units::Size;
 use super::value::{Auto, Limit, Switch};
 
@@ -75,14 +76,11 @@ impl Config {
                 send_buffer: number(self.queue.send_buffer.0),
                 topic_cache: number(limits.topic_cache.into()),
             },
-            queue_full: match self.queue.full {
-                WhenFull::Refuse => QueueFull::Refuse,
-                WhenFull::DropOldest => QueueFull::DropOldest,
-                WhenFull::DropNew => QueueFull::DropNew,
-                WhenFull::Disconnect => QueueFull::Disconnect,
-            },
+            queue_full: self.queue.full.into(),
+            queue_policies: self.queue_policies(),
             queue_qos0_offline: self.queue.qos0_offline,
             max_publisher_pause: nanos(self.queue.max_publisher_pause),
+            max_publisher_hold: nanos(self.queue.max_hold),
             sys_interval: match self.server.sys_interval {
                 Switch::On(interval) => Some(nanos(interval)),
                 Switch::Off => None,
@@ -176,6 +174,28 @@ impl Config {
             std::iter::repeat_n(checks, listener.sockets())
         });
         checks.collect()
+    }
+
+    /// What happens at full queues, where that is not `queue.full`.
+    fn queue_policies(&self) -> QueuePolicies {
+        let own = self.listeners.iter().any(|it| it.queue_full.is_some());
+        let listeners = self.listeners.iter().filter(|_| own);
+        QueuePolicies {
+            sessions: self
+                .queue
+                .sessions
+                .iter()
+                .map(SessionRule::policy)
+                .collect(),
+            topics: self.queue.rules.iter().map(QueueRule::policy).collect(),
+            // One for each socket that is opened.
+            listeners: listeners
+                .flat_map(|listener| {
+                    let full = listener.queue_full.map(Into::into);
+                    std::iter::repeat_n(full, listener.sockets())
+                })
+                .collect(),
+        }
     }
 
     /// What survives the process, where there is a store.
@@ -470,7 +490,10 @@ fn count(limit: Limit<u32>) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use punctual_broker::QueueFull;
+
     use super::*;
+    use crate::config::keys::WhenFull;
 
     #[test]
     fn the_documented_defaults_are_those_of_the_broker() {
@@ -558,7 +581,12 @@ mod tests {
         config.limits.max_queued_bytes = Limit::Unlimited;
         config.server.sys_interval = Switch::Off;
         config.server.connect_timeout = Duration::from_millis(1500);
-        config.queue.full = WhenFull::DropOldest;
+        config.queue.full = WhenFull::Hold;
+        config.queue.max_hold = Duration::from_secs(5);
+        config.queue.rules = vec!["order/#: refuse".parse().unwrap()];
+        config.queue.sessions = vec!["panel-*: drop-new".parse().unwrap()];
+        config.listeners = vec![Listener::default(), Listener::default()];
+        config.listeners[1].queue_full = Some(WhenFull::Disconnect);
         config.mqtt.keep_alive = Some(Duration::from_secs(30));
         config.auth.password_file = Some("passwd".into());
         let broker = config.broker();
@@ -568,7 +596,15 @@ mod tests {
         assert_eq!(broker.limits.max_queued_bytes, usize::MAX);
         assert_eq!(broker.sys_interval, None);
         assert_eq!(broker.connect_timeout, Nanos::from_millis(1500));
-        assert_eq!(broker.queue_full, QueueFull::DropOldest);
+        assert_eq!(broker.queue_full, QueueFull::Hold);
+        assert_eq!(broker.max_publisher_hold, Nanos::from_secs(5));
+        let policies = broker.queue_policies;
+        assert_eq!(policies.topics[0].full, QueueFull::Refuse);
+        assert_eq!(policies.sessions[0].full, QueueFull::DropNew);
+        // A listener on all addresses may have two sockets.
+        let listeners = policies.listeners;
+        assert_eq!(listeners.first(), Some(&None));
+        assert_eq!(listeners.last(), Some(&Some(QueueFull::Disconnect)));
         assert_eq!(broker.server_keep_alive, Some(30));
         assert!(broker.check_passwords);
     }

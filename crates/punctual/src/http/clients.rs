@@ -36,6 +36,7 @@ pub(super) struct Client {
     subscriptions: usize,
     queued_messages: usize,
     queued_bytes: usize,
+    dropped: u64,
     inflight_messages: usize,
     /// Bytes that wait to be written to it.
     unsent_bytes: usize,
@@ -63,6 +64,7 @@ impl Client {
             subscriptions: info.subscriptions,
             queued_messages: info.queued_messages,
             queued_bytes: info.queued_bytes,
+            dropped: info.dropped,
             inflight_messages: info.inflight,
             unsent_bytes: info.buffered,
             slow: info.slow,

@@ -148,10 +148,24 @@ fn write(event: Event, refusals: &mut Refusals) {
             reason,
             "what the client states about urgency is not followed"
         ),
-        Event::QueueFull { client_id, queued } => tracing::warn!(
+        Event::QueueFull {
+            client_id,
+            queued,
+            refused: true,
+        } => tracing::warn!(
             client = %client_id,
             queued,
             "queue is full; publications to it are refused (queue.full, \
+             limits.max_queued_messages)"
+        ),
+        Event::QueueFull {
+            client_id,
+            queued,
+            refused: false,
+        } => tracing::warn!(
+            client = %client_id,
+            queued,
+            "queue is full; messages for the client are dropped (queue.full, \
              limits.max_queued_messages)"
         ),
     }

@@ -263,6 +263,11 @@ impl Connect {
         self.level
     }
 
+    /// The client identifier, as it is in the packet.
+    pub(crate) fn client_id(&self) -> &[u8] {
+        &self.client_id
+    }
+
     pub(crate) fn protocol(self, name: impl AsRef<[u8]>, level_byte: u8) -> Self {
         Self {
             protocol: name.as_ref().to_vec(),

@@ -7,6 +7,9 @@ use crate::build::{Bytes, Connect, Props, Publish, V5, V311, Will, first, id, su
 use crate::conn::{Conn, unique};
 use crate::parse::Packet;
 
+/// A configuration in which full queues, which are short, refuse.
+const REFUSE: &str = "[queue]\nfull = \"refuse\"\n[limits]\nmax_queued_messages = 5\n";
+
 fn connect() -> Connect {
     Connect::new(V5, unique("c"))
 }
@@ -75,10 +78,7 @@ fn a_full_queue_does_not_stop_writers_of_what_it_may_not_read() {
     let mut rights = tempfile::NamedTempFile::new().expect("a file");
     let lines = b"topic readwrite dev/#\ntopic write plant/#\n";
     std::io::Write::write_all(&mut rights, lines).expect("the rights");
-    let config = format!(
-        "[limits]\nmax_queued_messages = 5\n[auth]\nacl_file = {:?}\n",
-        rights.path()
-    );
+    let config = format!("{REFUSE}[auth]\nacl_file = {:?}\n", rights.path());
     let Some(broker) = Broker::with_config(&config) else {
         return;
     };
@@ -335,7 +335,7 @@ fn too_many_subscriptions_are_refused() {
 /// success: exactly the acknowledged messages arrive.
 #[test]
 fn a_message_that_is_acknowledged_is_kept() {
-    let Some(broker) = Broker::with_config("[limits]\nmax_queued_messages = 5\n") else {
+    let Some(broker) = Broker::with_config(REFUSE) else {
         return;
     };
     let sleeper = connect().lasting(300);
@@ -370,7 +370,7 @@ fn a_message_that_is_acknowledged_is_kept() {
 /// arrives.
 #[test]
 fn v311_publishers_are_closed_where_a_message_cannot_be_kept() {
-    let Some(broker) = Broker::with_config("[limits]\nmax_queued_messages = 5\n") else {
+    let Some(broker) = Broker::with_config(REFUSE) else {
         return;
     };
     let sleeper = Connect::new(V311, unique("c")).resume();

@@ -30,6 +30,7 @@ mod located;
 mod logins;
 mod malformed;
 mod ordering;
+mod overflow;
 mod owner;
 mod ping;
 mod publish;

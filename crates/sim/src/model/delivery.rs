@@ -289,7 +289,7 @@ impl Model {
     /// # Errors
     /// What is missing without excuse.
     pub fn missing(&mut self, now: Nanos) -> Result<Missing, Violation> {
-        let refuses = self.config.queue_full == punctual_broker::QueueFull::Refuse;
+        let refuses = self.config.queue_full.refuses();
         let mut missing = Missing::default();
         for (key, slot) in self.unmet(now) {
             if self.claim(&key, slot, now, &mut HashSet::new()) {

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use super::*;
-use crate::config::keys::Anonymous;
+use crate::config::keys::{Anonymous, WhenFull};
 use crate::config::units::Size;
 use crate::config::value::Limit;
 use crate::config::{Arguments, LogLevel, Switch};
@@ -112,6 +112,21 @@ fn limits_are_translated_and_zero_becomes_a_word() {
     assert!(!config.mqtt.empty_client_id);
     assert_eq!(config.mqtt.maximum_qos, 1);
     assert_eq!(config.server.sys_interval, Switch::Off);
+}
+
+/// What Mosquitto does without a line is written, since this broker does something else: a full queue
+/// loses what comes, all of it may be filled, and sessions last for ever.
+#[test]
+fn what_mosquitto_does_without_a_line_is_written() {
+    let (config, notes) = loaded("listener 1883\nallow_anonymous true\nmax_queued_messages 100\n");
+    assert_eq!(notes, [""; 0]);
+    assert_eq!(config.queue.full, WhenFull::DropNew);
+    assert_eq!(config.queue.urgent_reserve, 0);
+    assert_eq!(config.limits.max_queued_messages, Limit::At(100));
+    assert_eq!(config.limits.max_session_expiry, Limit::Unlimited);
+    let (config, _) = loaded("persistent_client_expiration 3d\n");
+    let three_days = Duration::from_secs(3 * 86_400);
+    assert_eq!(config.limits.max_session_expiry, Limit::At(three_days));
 }
 
 #[test]
