@@ -319,10 +319,10 @@ pub(crate) struct Duty {
     pub(crate) group: u32,
 }
 
-/// Stands for a name in notes, the same in every broker. That two duties that concern one
+/// Stands for a name in notes, the same in every broker; never 0. That two duties that concern one
 /// message have both signs in common is left to chance: one in 10^16 pairs.
 pub(crate) fn sign(name: &str) -> u32 {
-    (punctual_model::digest(name.bytes()) >> (64 - Notes::WORD)) as u32
+    ((punctual_model::digest(name.bytes()) >> (64 - Notes::WORD)) as u32).max(1)
 }
 
 impl Notes {

@@ -196,7 +196,7 @@ impl Index {
         if let Some(name) = share {
             let (group, is_new) = subscribers.group_or_insert(name, filter);
             let new = group.add(Target {
-                shared: true,
+                share: group.sign,
                 ..Target::new(&subscriber)
             });
             if is_new {

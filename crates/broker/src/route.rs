@@ -32,8 +32,8 @@ pub(crate) struct Target {
     pub(crate) demoted: bool,
     /// What it is sent is numbered.
     pub(crate) numbered: bool,
-    /// As a member of a shared subscription.
-    pub(crate) shared: bool,
+    /// The sign of the shared subscription that it is a member of; 0: it is none.
+    pub(crate) share: u32,
     pub(crate) subscription_ids: Option<Arc<[u32]>>,
 }
 
@@ -47,7 +47,7 @@ impl Target {
             retain_as_published: subscriber.options.retain_as_published,
             demoted: subscriber.demoted,
             numbered: subscriber.numbered,
-            shared: false,
+            share: 0,
             subscription_ids: (subscriber.id != 0).then(|| Arc::from([subscriber.id])),
         }
     }

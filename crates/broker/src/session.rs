@@ -42,6 +42,8 @@ pub(crate) struct Delivery {
     pub(crate) subscription_ids: Option<Arc<[u32]>>,
     pub(crate) qos: QoS,
     pub(crate) retain: bool,
+    /// The sign of the shared subscription that it goes to the session by; 0: by no such one.
+    pub(crate) share: u32,
     /// If the subscriber asked for it.
     pub(crate) number: Option<Number>,
     /// Number of the entry in the store; 0 for none.
@@ -193,7 +195,8 @@ pub(crate) struct Window {
     overtaken: Option<Box<Overtaken>>,
     entries: VecDeque<Slot>,
     /// Content of the first of them: it is kept only for sessions that can be
-    /// resumed, since nothing else could ever re-send it, and apart: a window may
+    /// resumed, since nothing else could ever re-send it, and of what another member of a shared
+    /// subscription may get; and apart: a window may
     /// have thousands of entries, and most sessions end with their connection.
     kept: VecDeque<Option<Delivery>>,
     next_id: u16,
@@ -758,6 +761,21 @@ impl Window {
         }
         self.forget_done();
         given_up
+    }
+
+    /// Takes the oldest out, for a session that has ended: a message that may not have arrived, or
+    /// something else. `None` if nothing is left.
+    pub(crate) fn take_first(&mut self) -> Option<Option<Delivery>> {
+        let unsure = |step, delivery| match step {
+            Step::Ack => delivery,
+            Step::Rec | Step::Comp | Step::Done => None,
+        };
+        let overtaken = self.overtaken.as_mut();
+        if let Some((slot, delivery)) = overtaken.and_then(|it| it.all.pop_front()) {
+            return Some(unsure(slot.step, delivery));
+        }
+        let slot = self.entries.pop_front()?;
+        Some(unsure(slot.step, self.kept.pop_front().flatten()))
     }
 
     /// Takes everything for done; returns the numbers of the entries in the store.
@@ -1728,6 +1746,7 @@ mod tests {
             subscription_ids: None,
             qos,
             retain: false,
+            share: 0,
             number: None,
             entry,
         }

@@ -195,6 +195,7 @@ impl Seat<'_> {
                 subscription_ids: receiver.subscription_ids.take(),
                 qos: receiver.qos,
                 retain: receiver.retain,
+                share: 0,
                 number: receiver.number,
                 // In the window, which has it in flight.
                 entry: 0,

@@ -50,6 +50,7 @@ impl World {
             subscription_ids: Some(Arc::from([to + 1])),
             qos: message.qos,
             retain: false,
+            share: 0,
             number: None,
             entry: 0,
         };

@@ -219,7 +219,7 @@ impl Hub {
         }
         let (mut previous, mut is_awaited) = (None, false);
         // A member of a shared subscription is given a message once in all of the mesh.
-        if let Some(had) = session.had.as_mut().filter(|_| !target.shared)
+        if let Some(had) = session.had.as_mut().filter(|_| target.share == 0)
             && let Some(name) = publication.named(&self.directory)
         {
             let once = qos == QoS::ExactlyOnce;
@@ -306,6 +306,7 @@ impl Hub {
                 subscription_ids: target.subscription_ids.clone(),
                 qos,
                 retain,
+                share: target.share,
                 number,
                 entry: 0,
             };
@@ -597,12 +598,13 @@ impl Hub {
                 entry = Journal::keep(journal, directory, publication, session, reception);
             }
             let packet_id = session.window.push(qos);
-            if !session.is_transient() {
+            if !session.is_transient() || target.share != 0 {
                 session.window.keep(Delivery {
                     message: publication.last_message(&mut self.messages),
                     subscription_ids: target.subscription_ids.clone(),
                     qos,
                     retain,
+                    share: target.share,
                     number,
                     entry,
                 });
@@ -673,11 +675,12 @@ impl Hub {
                 subscription_ids: target.subscription_ids.clone(),
                 qos,
                 retain,
+                share: target.share,
                 number,
                 entry,
             };
             let packet_id = session.window.push(qos);
-            if !session.is_transient() {
+            if !session.is_transient() || target.share != 0 {
                 session.window.keep(delivery.clone());
             }
             self.stats.inflight_messages += 1;
@@ -781,6 +784,7 @@ impl Hub {
             subscription_ids: target.subscription_ids.clone(),
             qos,
             retain,
+            share: target.share,
             number,
             entry,
         };

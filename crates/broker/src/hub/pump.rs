@@ -180,6 +180,7 @@ impl Hub {
                 subscription_ids: ids,
                 qos,
                 retain: true,
+                share: 0,
                 number,
                 entry,
             };
@@ -425,7 +426,7 @@ fn send_delivery(
             session.window.push(qos)
         }
     };
-    let keeps = qos != QoS::AtMostOnce && !session.is_transient();
+    let keeps = qos != QoS::AtMostOnce && (!session.is_transient() || delivery.share != 0);
     // In the window alone where that is enough: thousands may be sent in a row.
     let own = match (keeps, class.is_urgent()) {
         (true, false) => {

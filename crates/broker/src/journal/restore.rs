@@ -172,6 +172,7 @@ impl Restorer {
                     subscription_ids: waiting.subscription_ids,
                     qos: waiting.qos,
                     retain: waiting.retain,
+                    share: 0,
                     number: waiting.number,
                     entry: waiting.entry,
                 },
@@ -370,6 +371,21 @@ impl Directory {
     }
 }
 
+/// Of a session with more subscriptions it is not looked for by which its messages have come.
+const MOST_MATCHED: usize = 64;
+
+/// The sign of the shared subscription that a message came to a session by, if that is the only one of
+/// the session's subscriptions that it may have come by; else 0.
+fn share_of(subscriptions: &[Subscription], delivery: &Delivery) -> u32 {
+    let name = delivery.message.topic();
+    let filters = subscriptions.iter().map(|it| &it.filter);
+    let mut filters = filters.filter(|it| topic::matches(topic::split_share(it).1, name));
+    match (filters.next(), filters.next()) {
+        (Some(only), None) if only.starts_with(topic::SHARE_PREFIX) => sign(only),
+        _ => 0,
+    }
+}
+
 impl Hub {
     /// Makes a session as it was; its connection, if it had one, was lost now.
     /// False if its client has one already.
@@ -467,12 +483,17 @@ impl Hub {
             session.incoming = Some(Box::new(received));
         }
         let mut inflight = Vec::new();
+        let is_shared = |it: &Subscription| it.filter.starts_with(topic::SHARE_PREFIX);
+        let shares = restored.subscriptions.len() <= MOST_MATCHED
+            && restored.subscriptions.iter().any(is_shared);
         for RestoredEntry { mut delivery, sent } in restored.entries {
             if !durable {
                 delivery.entry = 0;
             }
             if session.handle.link {
                 delivery.number = delivery.number.map(Number::as_name);
+            } else if shares {
+                delivery.share = share_of(&restored.subscriptions, &delivery);
             }
             let (packet_id, step) = match sent {
                 None => {

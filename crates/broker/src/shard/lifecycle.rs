@@ -12,7 +12,7 @@ use crate::admission::{Ask, Flow};
 use crate::directory::SessionHandle;
 use crate::federation::LinkNews;
 use crate::hub::{ConnId, Event, Output, State};
-use crate::session::{Queue, Subscription};
+use crate::session::{Queue, Subscription, Window};
 use crate::tasks::{FILTER, FLOW, Task};
 use crate::timers::Timer;
 use crate::{Budget, Nanos};
@@ -282,6 +282,7 @@ impl Shard {
             handle: session.handle.clone(),
             subscriptions: Vec::new(),
             flows: (*flows).into_iter(),
+            window: Window::default(),
             queue: Queue::default(),
         };
         hub.ask(slot, Ask::Absent);
@@ -315,10 +316,10 @@ impl Shard {
             hub.moves.errands.remove(&leaving.timer);
             let kept = leaving.kept.iter();
             kept.for_each(|delivery| queued.add(&delivery.message));
+            hub.stats.dropped_session_ended += leaving.kept.len() as u64;
         }
         hub.forget_queued(&queued);
         hub.stats.inflight_messages -= u64::from(session.window.open());
-        hub.stats.dropped_session_ended += queued.total() as u64;
         // Last, so that no other shard takes the identifier before the old
         // session is gone.
         let client_id: Arc<str> = session.handle.client_id.clone();
@@ -332,6 +333,7 @@ impl Shard {
                 .map(|flows| *flows)
                 .unwrap_or_default()
                 .into_iter(),
+            window: session.window,
             queue: session.queue,
         };
         self.clear_away(remains, &mut Budget::new(AT_ONCE), now);
@@ -343,6 +345,7 @@ impl Shard {
             handle,
             subscriptions,
             flows,
+            window,
             queue,
         } = &mut remains;
         let hub = &mut self.hub;
@@ -355,16 +358,38 @@ impl Shard {
         while !budget.is_spent() && flows.next().is_some() {
             budget.spend(FLOW);
         }
-        while !budget.is_spent() && queue.pop().is_some() {
+        let mut is_left = !subscriptions.is_empty() || flows.len() > 0;
+        // When it is no member of shared subscriptions any more, others get what was on its way by them.
+        while !is_left {
+            if budget.is_spent() {
+                is_left = true;
+                break;
+            }
+            let (was_queued, delivery) = match window.take_first() {
+                Some(in_flight) => (false, in_flight),
+                None => match queue.pop() {
+                    Some((_, delivery)) => (true, Some(delivery)),
+                    None => break,
+                },
+            };
             budget.spend(1);
+            let shared = delivery.filter(|delivery| delivery.share != 0);
+            if shared.is_some() {
+                budget.spend(SHARED);
+            }
+            if !shared.is_some_and(|it| self.give_to_another_member(&it, now)) && was_queued {
+                self.hub.stats.dropped_session_ended += 1;
+            }
         }
-        if !subscriptions.is_empty() || flows.len() > 0 || !queue.is_empty() {
-            hub.tasks.push(Task::Remains(Box::new(remains)));
+        if is_left {
+            self.hub.tasks.push(Task::Remains(Box::new(remains)));
         }
         self.share_stats_soon(now);
     }
 }
 
+/// Units of work of giving a message to another member of a shared subscription.
+const SHARED: u64 = 16;
 /// Units of work of an ended session that are done at once: most sessions have less.
 const AT_ONCE: u64 = 32 * FILTER;
 /// Subscriptions that are removed before others may use the index.
@@ -377,6 +402,7 @@ pub(crate) struct Remains {
     handle: Arc<SessionHandle>,
     subscriptions: Vec<Subscription>,
     flows: IntoIter<Box<str>, Flow>,
+    window: Window,
     queue: Queue,
 }
 

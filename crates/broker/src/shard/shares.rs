@@ -9,7 +9,7 @@
 
 use std::sync::atomic::Ordering;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::publish::{Whom, deliver_all, has_room, is_congested, is_kept};
 use super::{Shard, replica};
@@ -17,7 +17,9 @@ use crate::Nanos;
 use crate::federation::{Duty, Heed, Notes, sign};
 use crate::group::Group;
 use crate::hub::{Hub, Publication};
-use crate::route::{Groups, Matched, Target};
+use crate::journal::Durability;
+use crate::route::{Groups, Matched, Target, TargetList};
+use crate::session::Delivery;
 
 /// Members of a shared subscription that are looked at for one message, at most, so that a large
 /// one whose members are away takes no longer than that. Of more members, the next message's turn
@@ -276,6 +278,43 @@ pub(super) fn hand_on(
 }
 
 impl Shard {
+    /// Gives a message that was on its way to a member of a shared subscription whose session has ended
+    /// to another member, here or at another broker [MQTT-4.8.2]; who has no room for it has lost it
+    /// itself. False if there is no other member.
+    pub(super) fn give_to_another_member(&mut self, delivery: &Delivery, now: Nanos) -> bool {
+        let (hub, message) = (&mut self.hub, &delivery.message);
+        let (_, matched) = hub.directory.lookup(message.topic(), 0);
+        let mut groups = matched.groups.iter();
+        let Some(group) = groups.find(|group| group.sign == delivery.share) else {
+            return false;
+        };
+        let durability = match message.stored {
+            0 => Durability::None,
+            _ => Durability::Batched,
+        };
+        // It is another message for the store, and late whatever becomes of it.
+        let mut publication = Publication {
+            message: None,
+            watch: None,
+            keeping: hub.keeping(durability, true),
+            queue_full: hub.config.queue_policies.of_topic(message.topic()),
+            ..Publication::from_message(message, now)
+        };
+        publication.keeping.insists = true;
+        if group.members().here.is_empty() {
+            let Some(duty) = elsewhere(group) else {
+                return false;
+            };
+            let duties = (smallvec![duty], Heed::default());
+            hand_on(hub, &matched, &mut publication, duties, now);
+            return true;
+        }
+        let only = Matched::new(TargetList::new(), smallvec![group.clone()]);
+        // Without anyone to refuse it to, a full queue is a counted drop.
+        let _ = deliver_all(hub, &only, &mut publication, None, now, Whom::Nobody);
+        true
+    }
+
     /// Notes at which other brokers a shared subscription has members, instead of those
     /// before.
     pub fn link_members(&mut self, filter: &str, brokers: &[&str]) {
@@ -335,7 +374,7 @@ mod tests {
                 retain_as_published: false,
                 demoted: false,
                 numbered: false,
-                shared: true,
+                share: self.group.sign,
                 subscription_ids: None,
             });
         }

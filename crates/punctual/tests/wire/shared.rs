@@ -1,6 +1,9 @@
 //! Shared subscriptions (section 4.8.2).
 
-use crate::build::{Connect, Props, Publish, V5, ack_with, first, pingreq, subscribe, unsubscribe};
+use crate::broker::Broker;
+use crate::build::{
+    Connect, Props, Publish, V5, ack_with, first, id, pingreq, subscribe, unsubscribe,
+};
 use crate::conn::{Conn, unique};
 use crate::fixture::{PROTOCOL, each_is_an_error};
 use crate::parse::Packet;
@@ -208,5 +211,64 @@ fn members_that_disconnect_get_nothing() {
         publisher.send_publish(publish, 1);
         let message = stays.expect(&topic, number.to_string());
         stays.acknowledge(&message);
+    }
+}
+
+/// [MQTT-4.8.2-5] Messages on their way to a member whose session ends, in flight with
+/// QoS 1 or queued, go to another member, also on another thread; one with QoS 2 that was begun goes
+/// to nobody else.
+#[test]
+fn what_a_member_leaves_goes_to_others() {
+    for shards in [1, 2] {
+        let config = format!("[server]\nshards = {shards}\n");
+        let Some(broker) = Broker::with_config(&config) else {
+            return;
+        };
+        let client = |name: &str| Connect::new(V5, unique(name));
+        for round in 0..4 {
+            let (topic, filter) = shared_topic();
+            // The usual one, whose session ends with its connection; and one that is ended later.
+            let lasts = round % 2 == 1;
+            let props = Props::new().two(id::RECEIVE_MAXIMUM, 3);
+            let crashing = match lasts {
+                true => client("a")
+                    .lasting(300)
+                    .props(props.four(id::SESSION_EXPIRY, 300)),
+                false => client("a").props(props),
+            };
+            let (mut member, _) = Conn::connect_to(&broker, &crashing);
+            member.subscribe(&filter, 1);
+            let (mut publisher, _) = Conn::connect_to(&broker, &client("p"));
+            let sent: Vec<String> = (10..20).map(|number| number.to_string()).collect();
+            for payload in &sent {
+                publisher.publish(&topic, payload, 1);
+            }
+            for payload in &sent[..3] {
+                member.expect(&topic, payload);
+            }
+            let (mut other, _) = Conn::connect_to(&broker, &client("o"));
+            other.subscribe(&filter, 1);
+            drop(member);
+            if lasts {
+                // It connects anew.
+                let _ = Conn::connect_to(&broker, &Connect::new(V5, crashing.client_id()));
+            }
+            for payload in &sent {
+                let message = other.expect(&topic, payload);
+                other.acknowledge(&message);
+            }
+
+            let (topic, filter) = shared_topic();
+            let crashing = client("a");
+            let (mut member, _) = Conn::connect_to(&broker, &crashing);
+            member.subscribe(&filter, 2);
+            publisher.publish(&topic, "begun", 2);
+            member.expect(&topic, "begun");
+            other.subscribe(&filter, 2);
+            // When it has connected anew, the session before has ended.
+            let (_again, _) = Conn::connect_to(&broker, &crashing);
+            publisher.publish(&topic, "next", 2);
+            other.expect(&topic, "next");
+        }
     }
 }
