@@ -280,7 +280,9 @@ impl RemoteMessage {
     fn message(&self) -> Option<&Message> {
         match &self.0 {
             Remote::Publish { message, .. } | Remote::Share { message, .. } => Some(message),
-            Remote::Done { .. } | Remote::Relief => None,
+            Remote::Done { .. } | Remote::Relief | Remote::Fence { .. } | Remote::Passed { .. } => {
+                None
+            }
         }
     }
 }
@@ -318,6 +320,10 @@ pub(crate) enum Remote {
     },
     /// A congested receiver has caught up, or nobody waits for it any more.
     Relief,
+    /// The shard `from` wants to know when all has come that was sent to it before.
+    Fence { from: u16, number: u64 },
+    /// All has come that the shard `from` had sent when it was asked.
+    Passed { from: u16, number: u64 },
 }
 
 /// What is known about a client.

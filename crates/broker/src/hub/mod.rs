@@ -5,6 +5,7 @@ mod aliases;
 mod api;
 mod conn;
 mod deliver;
+mod fence;
 mod origin;
 mod pressure;
 mod pump;
@@ -13,6 +14,7 @@ pub(crate) use aliases::Alias;
 pub use api::*;
 pub(crate) use conn::*;
 pub(crate) use deliver::*;
+pub(crate) use fence::Fences;
 pub(crate) use origin::Origin;
 
 use std::collections::VecDeque;
@@ -100,6 +102,7 @@ pub(crate) struct Hub {
     pub(crate) messages: Messages,
     pub(crate) stats: Stats,
     pub(crate) outboxes: Vec<Outbox>,
+    pub(crate) fences: Fences,
     /// There may be something urgent in one of them.
     pub(crate) posts_urgent: bool,
     /// Publishers that wait for congested receivers of other shards.

@@ -82,6 +82,13 @@ impl Hub {
                 }
                 break;
             }
+            if !self.fences.is_passed(replay.fence) {
+                if !std::mem::replace(&mut session.replay_waits, true) {
+                    let session = session.handle.number;
+                    self.fences.wait(replay.fence, session_slot, session);
+                }
+                break;
+            }
             if replay.ready.is_empty() {
                 let retained = self.directory.retained();
                 let (filter, from) = (&*replay.filter, &replay.from);
@@ -97,6 +104,13 @@ impl Hub {
                     }
                 }
                 drop(retained);
+                // Older live messages with QoS 0 may be on their way from other shards.
+                let (began, most) = (replay.began, replay.qos);
+                let may_be_late =
+                    |it: &Found| it.change > began && it.message.qos.min(most) == QoS::AtMostOnce;
+                if replay.ready.iter().any(may_be_late) {
+                    replay.fence = self.fences.ask(self.index, &mut self.outboxes);
+                }
                 match piece.next {
                     Some(next) => replay.from = next,
                     None => replay.complete = true,
@@ -108,6 +122,13 @@ impl Hub {
                 break;
             };
             let qos = delivered_qos(found.message.qos, replay.qos);
+            let class = 1 << found.message.stamp.class() as u8;
+            if qos != QoS::AtMostOnce && found.change > replay.began && session.classes & class != 0
+            {
+                // It came live after the subscription, and waits in the queue, or was sent.
+                replay.ready.pop_front();
+                continue;
+            }
             if qos != QoS::AtMostOnce && !session.window.has_room(conn.receive_max) {
                 break;
             }

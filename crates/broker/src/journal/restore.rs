@@ -352,7 +352,8 @@ impl RestoredSession {
             reserved: None,
         };
         if flags & OWED != 0 {
-            self.replays.begin(&mut subscription);
+            // All that is owed was there before, as far as that is known.
+            self.replays.begin(&mut subscription, u64::MAX, 0);
         }
         self.subscriptions.push(subscription);
     }

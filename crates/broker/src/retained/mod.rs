@@ -58,6 +58,8 @@ pub(crate) struct Retained {
     expiries: BTreeSet<(Nanos, u32)>,
     /// The highest there was.
     version: u64,
+    /// How many times a topic was given a message, or lost the one that it had.
+    changes: u64,
     /// In a mesh: what brokers compare.
     shared: Option<Box<Shared>>,
     /// Topics that have no message any more although the store knows one, with
@@ -70,6 +72,8 @@ pub(crate) struct Retained {
 pub(crate) struct Kept {
     pub(crate) message: Arc<Message>,
     pub(crate) version: u64,
+    /// Which of the changes this was.
+    change: u64,
     /// The client of this broker that published it; `None` if the broker itself or another broker did.
     pub(crate) author: Option<Arc<Author>>,
 }
@@ -92,6 +96,8 @@ impl RetainedCursor {
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) message: Arc<Message>,
+    /// Which of the [changes](Retained::changes) of retained messages it was.
+    pub(crate) change: u64,
     /// Its place in the store, or none.
     place: u32,
 }
@@ -99,8 +105,11 @@ pub(crate) struct Found {
 impl Found {
     /// What says that a topic has none any more.
     pub(crate) fn removal(message: Arc<Message>) -> Self {
-        let place = u32::MAX;
-        Self { message, place }
+        Self {
+            message,
+            change: 0,
+            place: u32::MAX,
+        }
     }
 }
 
@@ -160,6 +169,7 @@ impl Entry<'_> {
         debug_assert_eq!(message.topic(), self.topic);
         let store = self.store;
         store.raise_version(version);
+        store.changes += 1;
         if message.payload().is_empty() {
             if let Ok(place) = self.place {
                 store.clear(place);
@@ -178,6 +188,7 @@ impl Entry<'_> {
         let kept = Kept {
             message,
             version,
+            change: store.changes,
             author,
         };
         let place = match self.place {
@@ -216,6 +227,11 @@ impl Retained {
 
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// How many there were: what is published from now on has a higher number.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
     }
 
     fn find(&self, topic: &str) -> Result<u32, Gap> {
@@ -379,17 +395,21 @@ impl Retained {
             // it has the first, nothing is done with one before the same was done with all.
             let messages = places.iter().filter_map(|place| {
                 let kept = self.messages.get(*place)?;
-                Some((*place, &kept.message))
+                Some((*place, kept.change, &kept.message))
             });
             let mut messages: SmallVec<[_; TOGETHER]> = messages.collect();
-            messages.retain(|(_, message)| !message.is_expired(now));
+            messages.retain(|(_, _, message)| !message.is_expired(now));
             if end.is_some() {
-                messages.retain(|(_, message)| message.topic_bytes().last() == end);
+                messages.retain(|(_, _, message)| message.topic_bytes().last() == end);
             }
-            for (place, message) in messages {
+            for (place, change, message) in messages {
                 if topic::matches(filter, message.topic()) {
                     let message = message.clone();
-                    found.push(Found { message, place });
+                    found.push(Found {
+                        message,
+                        change,
+                        place,
+                    });
                     if found.len() == limit {
                         return Some(place);
                     }

@@ -27,6 +27,11 @@ pub(crate) struct Replay {
     /// Fetched, not yet sent.
     pub(crate) ready: VecDeque<Found>,
     pub(crate) complete: bool,
+    /// Which change of retained messages was the last before the subscription was there. What came later
+    /// is delivered live, too.
+    pub(crate) began: u64,
+    /// The fence that has to be passed before more is sent.
+    pub(crate) fence: u64,
     /// For a neighbour: which of them it lacks.
     pub(crate) lack: Option<Box<Lack>>,
 }
@@ -77,8 +82,8 @@ impl Replays {
     }
 
     /// Begins to send everything that a subscription matches, in the place of what is still to be
-    /// sent for it.
-    pub(crate) fn begin(&mut self, subscription: &mut Subscription) {
+    /// sent for it, when a fence is passed. `began` as in [`Replay::began`].
+    pub(crate) fn begin(&mut self, subscription: &mut Subscription, began: u64, fence: u64) {
         self.cancel(subscription);
         let replay = Replay {
             serial: 0,
@@ -91,6 +96,8 @@ impl Replays {
             numbered: subscription.numbered,
             ready: VecDeque::new(),
             complete: false,
+            began,
+            fence,
             lack: None,
         };
         subscription.replay = self.push(replay);
@@ -110,6 +117,8 @@ impl Replays {
             numbered: true,
             ready: VecDeque::new(),
             complete: false,
+            began: u64::MAX,
+            fence: 0,
             lack: Some(Box::new(lack)),
         });
     }

@@ -46,7 +46,7 @@ use crate::directory::Directory;
 use crate::egress::{Class, Egress, Pool, Rank, Scope, Shared, Shares};
 use crate::federation::MessageName;
 use crate::hub::{
-    Conn, ConnId, ConnMeta, Event, Flow, Hub, Outbox, Output, Promise, Received, Remote,
+    Conn, ConnId, ConnMeta, Event, Fences, Flow, Hub, Outbox, Output, Promise, Received, Remote,
     RemoteMessage, State,
 };
 use crate::index::delivered_qos;
@@ -211,6 +211,7 @@ impl Shard {
     /// Shard number `index` of the broker that `directory` describes.
     pub fn new(directory: Arc<Directory>, index: u16, config: Arc<Config>, now: Nanos) -> Self {
         let outboxes = (0..directory.shards()).map(|_| Outbox::default()).collect();
+        let fences = Fences::new(index, directory.shards());
         let mut timers = Timers::default();
         let sys = match config.sys_interval {
             Some(_) if index == 0 => {
@@ -250,6 +251,7 @@ impl Shard {
                 messages: Messages::default(),
                 stats: Stats::default(),
                 outboxes,
+                fences,
                 posts_urgent: false,
                 remote_waiters: Vec::new(),
                 next_generation: 0,
@@ -1090,6 +1092,14 @@ impl Shard {
                     self.deliver_remote(&message, &target, promised, known, now);
                 }
                 Remote::Done { entries } => self.hub.done_elsewhere(&entries),
+                Remote::Fence { from, number } => {
+                    let passed = Remote::Passed {
+                        from: self.hub.index,
+                        number,
+                    };
+                    let _ = self.hub.post(from, passed);
+                }
+                Remote::Passed { from, number } => self.hub.fence_answered(from, number),
                 Remote::Relief => {
                     let waiters = std::mem::take(&mut self.hub.remote_waiters);
                     self.hub.resume(waiters);

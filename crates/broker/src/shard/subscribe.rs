@@ -636,6 +636,23 @@ impl Subscription {
     }
 }
 
+/// Subscriptions of a session that a new one is compared with; with more it is taken for one that
+/// overlaps.
+const MOST_COMPARED: usize = 64;
+
+/// Whether there may be a topic that both filters match.
+fn overlap(one: &str, other: &str) -> bool {
+    let [mut one, mut other] = [one, other].map(|filter| topic::split_share(filter).1.split('/'));
+    loop {
+        match (one.next(), other.next()) {
+            (None, None) | (Some("#"), _) | (_, Some("#")) => return true,
+            (None, _) | (_, None) => return false,
+            (Some(one), Some(other)) if one == other || one == "+" || other == "+" => {}
+            _ => return false,
+        }
+    }
+}
+
 /// Adds or replaces a subscription and starts the replay of retained messages.
 fn add(hub: &mut Hub, slot: u32, filter: &str, wish: Wish) -> ReasonCode {
     let Wish {
@@ -663,10 +680,18 @@ fn add(hub: &mut Hub, slot: u32, filter: &str, wish: Wish) -> ReasonCode {
         demoted,
         numbered,
     };
+    let (share, _) = topic::split_share(filter);
+    let sends = share.is_none() && options.retain_handling != RetainHandling::DoNotSend;
+    // While it is held nobody publishes what is to be retained: of each such message it is known whether
+    // the subscription was there.
+    let retained = sends.then(|| hub.directory.retained());
     hub.directory
         .index_mut()
         .subscribe(filter, subscriber, &hub.directory.generations);
-    let (share, _) = topic::split_share(filter);
+    let retained = retained.map(|retained| (retained.len(), retained.changes()));
+    let others = &session.subscriptions;
+    let overlaps =
+        others.len() > MOST_COMPARED || others.iter().any(|it| overlap(&it.filter, filter));
     let lasts = !session.is_transient();
     let lasting = Subscription::is_lasting(lasts, options.qos);
     let new = match session.subscriptions.find_mut(filter) {
@@ -712,13 +737,19 @@ fn add(hub: &mut Hub, slot: u32, filter: &str, wish: Wish) -> ReasonCode {
         RetainHandling::DoNotSend => false,
     };
     if replay
-        && share.is_none()
+        && let Some((messages, began)) = retained
         && let Some(subscription) = session.subscriptions.find_mut(filter)
     {
         // Usually there is nothing, and nothing has to be stored of it.
-        match hub.directory.retained().len() > 0 {
-            true => session.replays.begin(subscription),
-            false => session.replays.cancel(subscription),
+        if messages == 0 {
+            session.replays.cancel(subscription);
+        } else {
+            // What another subscription of the session has matched may be on its way.
+            let fence = match overlaps {
+                true => hub.fences.ask(hub.index, &mut hub.outboxes),
+                false => 0,
+            };
+            session.replays.begin(subscription, began, fence);
         }
     }
     hub.store_subscription(slot, filter);
@@ -726,5 +757,37 @@ fn add(hub: &mut Hub, slot: u32, filter: &str, wish: Wish) -> ReasonCode {
         QoS::AtMostOnce => ReasonCode::Success,
         QoS::AtLeastOnce => ReasonCode::GrantedQos1,
         QoS::ExactlyOnce => ReasonCode::GrantedQos2,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_overlap_where_a_topic_matches_both() {
+        let filters = [
+            "a",
+            "a/b",
+            "+",
+            "+/b",
+            "a/#",
+            "#",
+            "a/+/c",
+            "b/+",
+            "$share/g/a/b",
+        ];
+        let topics = ["a", "b", "a/b", "a/b/c", "b/b", "b/c", "a/c", "c/b"];
+        for one in filters {
+            for other in filters {
+                let matches =
+                    |filter| move |it: &&str| topic::matches(topic::split_share(filter).1, it);
+                let both = topics
+                    .iter()
+                    .filter(|it| matches(one)(it))
+                    .any(|it| matches(other)(it));
+                assert_eq!(overlap(one, other), both, "{one} {other}");
+            }
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Sessions (sections 3.1.2.4, 3.1.2.11.2 and 4.1).
 
+use crate::broker::Broker;
 use crate::build::{Connect, Level, Props, V5, V31, V311, first, id, with_reason};
 use crate::conn::{Conn, unique};
 use crate::fixture::let_pass;
@@ -38,6 +39,24 @@ fn a_session_keeps_subscriptions_and_messages() {
         }
         publisher.publish(&topic, "live", 0);
         conn.expect(&topic, "live");
+    }
+}
+
+/// [MQTT-3.2.2-3] [3.1.1 MQTT-3.2.2-2] A session that has no subscriptions outlives the broker's process,
+/// too: whatever its client does next, it may rely on what Session Present says.
+#[test]
+fn a_session_without_subscriptions_survives_a_restart() {
+    let data = tempfile::tempdir().expect("a directory");
+    let config = format!("[server]\ndata = {:?}\n", data.path());
+    for level in [V311, V5] {
+        let connect = Connect::new(level, unique("c")).lasting(300);
+        for restart in 0..3 {
+            let Some(broker) = Broker::with_config(&config) else {
+                return;
+            };
+            let (_conn, connack) = Conn::connect_to(&broker, &connect);
+            assert_eq!(connack.session_present, restart > 0, "{level:?} {restart}");
+        }
     }
 }
 
