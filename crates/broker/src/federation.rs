@@ -543,6 +543,31 @@ impl Seeker {
     }
 }
 
+/// What a broker of a mesh may promise its clients, by what it knows of the mesh.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum Service {
+    /// Nothing: it does not know yet who wants what, so clients are refused.
+    None,
+    /// Deliveries: it knows of nobody whom a publication could have to wait for, although there
+    /// are others. Publications with QoS 1 and 2 are refused.
+    Deliveries,
+    /// All: what it acknowledges reaches who wants it, or is kept for them.
+    #[default]
+    Full,
+}
+
+impl Service {
+    /// As stored in one byte by `as u8`; an unknown one promises nothing.
+    pub fn from_byte(byte: u8) -> Self {
+        match byte {
+            1 => Self::Deliveries,
+            2 => Self::Full,
+            _ => Self::None,
+        }
+    }
+}
+
 /// Who keeps the tree and the tables. Called on shard threads: nothing may block or
 /// take long.
 pub trait Federation: Debug + Send + Sync {
@@ -561,6 +586,10 @@ pub trait Federation: Debug + Send + Sync {
     fn link(&self, conn: ConnId, peer: &str, news: LinkNews<'_>);
     /// What messages are called that are taken in here.
     fn origin(&self) -> NonZeroU32;
+    /// What may be promised to clients now.
+    fn service(&self) -> Service {
+        Service::Full
+    }
     /// Whether a message from a neighbour was not here before.
     fn is_new(&self, name: MessageName, at_most_once: bool) -> bool;
     /// This broker's name.

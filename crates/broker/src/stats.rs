@@ -156,6 +156,8 @@ counters! {
     dropped_not_authorized,
     /// Refused: nothing can be stored now.
     refused_store,
+    /// Refused: the broker reaches none of its neighbours, and knows nothing of them.
+    refused_not_joined,
     /// Times that a publisher waited for commits.
     store_pauses,
     /// Refused: the publisher lacks the right (QoS 0: dropped).

@@ -27,5 +27,7 @@ mod wills;
 pub mod wire;
 
 pub use id::{BrokerId, LinkId, MAX_NAME, Rank, Weights};
-pub use node::{Event, LinkStatus, Node, NotForgotten, Output, Refusal, Settings, Status};
+pub use node::{
+    Dialling, Event, LinkStatus, Membership, Node, NotForgotten, Output, Refusal, Settings, Status,
+};
 pub use strategy::Strategy;

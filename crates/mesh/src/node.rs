@@ -3,7 +3,8 @@
 //! Each part keeps its own state: [`links`] (connections and numbers), [`filters`] (who wants
 //! what), [`members`] (shared subscriptions), [`lasting`] (what is awaited by who is away), [`lost`]
 //! (what waits for links that do not carry), [`fences`] (whether all has come that was on its way),
-//! [`keeping`] (what a restart must not lose), [`sessions`] and [`clients`]. A [`Node`] hands each
+//! [`keeping`] (what a restart must not lose), [`join`] (whether clients may be let in),
+//! [`sessions`] and [`clients`]. A [`Node`] hands each
 //! event to the part that it is for; then it settles: does what the tree asks and tells neighbours
 //! what there is to tell, in an order in which nobody sends what another cannot know yet.
 
@@ -11,6 +12,7 @@ mod clients;
 mod clocks;
 mod fences;
 mod filters;
+mod join;
 mod keeping;
 mod lasting;
 mod links;
@@ -32,6 +34,8 @@ use self::clients::Clients;
 use self::clocks::Clocks;
 use self::fences::Fences;
 use self::filters::Filters;
+use self::join::Join;
+pub use self::join::{Dialling, Membership};
 use self::keeping::Keeping;
 use self::lasting::Lasting;
 pub use self::links::Refusal;
@@ -69,6 +73,7 @@ pub struct Node {
     /// Links that carried and do not any more.
     lost: LostLinks,
     keeping: Keeping,
+    join: Join,
     clients: Clients,
     clocks: Clocks,
     seeks: Seeks,
@@ -95,6 +100,7 @@ impl Node {
             lasting: Lasting::new(settings.id.clone(), settings.max_filters, settings.heal),
             lost: LostLinks::new(settings.heal, settings.keep, settings.tree.hello),
             keeping: Keeping::default(),
+            join: Join::new(settings.join_wait, now),
             clients: Clients::new(&settings),
             clocks: Clocks::default(),
             seeks: Seeks::default(),
@@ -443,6 +449,7 @@ impl Node {
             .chain(self.clients.wills.next())
             .chain(self.seeks.next())
             .chain(self.fences.next())
+            .chain(self.join.next())
             .fold(self.tree.next_timeout(), Ord::min)
     }
 
@@ -496,6 +503,7 @@ impl Node {
             self.pace.set_due(now);
         }
         self.members.tell_shell(&mut self.outputs);
+        self.look_at_membership(now);
     }
 
     /// Does what the tree asks; returns links over which nothing is heard any more.

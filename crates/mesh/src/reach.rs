@@ -227,6 +227,11 @@ impl<T: Ord + Clone> Reach<T> {
         side.map(|side| side.behind.clone()).unwrap_or_default()
     }
 
+    /// Whether all is known that the neighbour on a link wants.
+    pub(crate) fn is_ready(&self, link: LinkId) -> bool {
+        self.sides.get(&link).is_some_and(|side| side.ready)
+    }
+
     /// What the neighbour on a link has told may be known elsewhere, if it is reached.
     pub(crate) fn show(&mut self, link: LinkId) {
         let side = self.sides.get(&link).filter(|side| self.is_reliable(side));

@@ -81,7 +81,7 @@ fn bridged(id: &str, there: SocketAddr, topics: &str, neighbours: &[SocketAddr])
     std::fs::write(&bridges, section).unwrap();
     let neighbours: Vec<String> = neighbours.iter().map(|n| format!("\"{n}\"")).collect();
     let text = format!(
-        "[mesh]\nenabled = true\nid = \"{id}\"\nhello = \"200ms\"\nbridges = \"{}\"\n\
+        "[mesh]\nenabled = true\njoin_wait = \"0s\"\nid = \"{id}\"\nhello = \"200ms\"\nbridges = \"{}\"\n\
          secret_file = {:?}\nneighbours = [{}]\n",
         bridges.display(),
         secret::FILE,

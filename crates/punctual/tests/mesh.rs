@@ -46,16 +46,29 @@ impl Member {
     }
 
     fn with_sys(id: &str, keys: &str, neighbours: &[&Self], interval: &str) -> Self {
+        // Most tests begin with one that is alone, and is to serve at once.
+        let keys = match keys.contains("join_wait") {
+            true => keys.to_owned(),
+            false => format!("join_wait = \"0s\"\n{keys}"),
+        };
         let addresses: Vec<String> = neighbours
             .iter()
             .map(|other| format!("\"{}\"", other.broker.tcp))
             .collect();
+        let neighbours = format!("neighbours = [{}]", addresses.join(", "));
+        Self::configured(id, &format!("{neighbours}\n{keys}"), interval)
+    }
+
+    /// With keys that say who its neighbours are.
+    fn alone(id: &str, keys: &str) -> Self {
+        Self::configured(id, keys, "off")
+    }
+
+    fn configured(id: &str, keys: &str, interval: &str) -> Self {
         let config = NamedTempFile::with_suffix(".toml").unwrap();
         let text = format!(
-            "[mesh]\nenabled = true\nid = \"{id}\"\nsecret_file = {:?}\nhello = \"200ms\"\n\
-             neighbours = [{}]\n{keys}\n",
-            secret::FILE,
-            addresses.join(", ")
+            "[mesh]\nenabled = true\nid = \"{id}\"\nsecret_file = {:?}\nhello = \"200ms\"\n{keys}\n",
+            secret::FILE
         );
         std::fs::write(config.path(), text).unwrap();
         let arguments = ["--config", config.path().to_str().unwrap()];
@@ -159,6 +172,82 @@ impl Member {
             },
         )
     }
+}
+
+/// How a broker answers CONNECT, with a reason code of MQTT 5 or 3.1.1.
+fn connack(member: &Member, level: u8) -> u8 {
+    use std::io::Read as _;
+    let mut connect = vec![0x10, 0, 0, 4, b'M', b'Q', b'T', b'T', level, 2, 0, 0];
+    if level == 5 {
+        connect.push(0);
+    }
+    connect.extend([0, 1, b'x']);
+    connect[1] = connect.len() as u8 - 2;
+    let mut stream = std::net::TcpStream::connect(member.broker.tcp).unwrap();
+    stream.write_all(&connect).unwrap();
+    let mut answer = [0; 4];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(answer[0], 0x20);
+    answer[3]
+}
+
+/// A broker is new, or its disk is, and its clients come before it has found the mesh: it confirms
+/// nothing before what others want is here.
+#[test]
+fn a_broker_lets_nobody_in_before_it_has_joined() {
+    let b = Member::start("b", "join_wait = \"10m\"", &[]);
+    assert_eq!((connack(&b, 5), connack(&b, 4)), (0x88, 3));
+    let ready = b.broker.get("/readyz");
+    assert_eq!(ready.status, 503);
+    assert!(ready.body.contains("has not joined"), "{}", ready.body);
+    assert_eq!(b.status()["membership"], "joining");
+    let a = Member::start("a", "", &[]);
+    let mut far = subscriber(&a, "far", "t/#");
+    assert_eq!(add(&a, &b.broker.tcp.to_string()).status, 204);
+    let start = Instant::now();
+    while b.broker.get("/readyz").status != 200 {
+        assert!(start.elapsed() < PATIENCE);
+    }
+    let mut publisher = b.client("publisher");
+    for i in 0..20 {
+        publish(&mut publisher, "t/1", &i.to_string(), QoS::AtLeastOnce);
+    }
+    let expected: Vec<String> = (0..20).map(|i| i.to_string()).collect();
+    assert_eq!(payloads(&mut far, 20), expected);
+}
+
+/// One that knows nobody reaches none of the neighbours that are named: it says so, instead of
+/// acknowledging what nobody else will get.
+#[test]
+fn a_broker_that_reaches_none_of_its_neighbours_takes_no_publications() {
+    // Nobody listens there.
+    let closed = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let neighbours = format!("join_wait = \"10ms\"\nneighbours = [\"{closed}\"]");
+    let a = Member::alone("a", &neighbours);
+    a.until("stranded", |status| status["membership"] == "stranded");
+    assert_eq!(a.broker.get("/readyz").status, 503);
+    let mut client = subscriber(&a, "client", "t");
+    let message = Message::new("t", "x").qos(QoS::AtLeastOnce);
+    client.publish(&message).unwrap();
+    let refused = loop {
+        match client.next(Some(PATIENCE)).unwrap() {
+            Some(Event::Published { reason, .. }) => break reason,
+            Some(_) => {}
+            None => panic!("no acknowledgement"),
+        }
+    };
+    assert_eq!(refused, ReasonCode::QuotaExceeded);
+    let metrics = a.broker.get("/metrics").body;
+    assert!(
+        metrics.contains("punctual_messages_refused_total{reason=\"not_joined\"} 1"),
+        "{metrics}"
+    );
+    // What is not acknowledged is given to who is here.
+    client.publish(&Message::new("t", "y")).unwrap();
+    assert_eq!(payloads(&mut client, 1), ["y"]);
 }
 
 fn subscriber(member: &Member, id: &str, filter: &str) -> Client {
@@ -1288,7 +1377,7 @@ fn a_mesh_that_lets_everybody_in_does_not_start() {
 fn who_waits_for_its_parent_is_not_ready() {
     let config = NamedTempFile::with_suffix(".toml").unwrap();
     let text = format!(
-        "[mesh]\nenabled = true\nid = \"a\"\nhello = \"1m\"\nsecret_file = {:?}\n",
+        "[mesh]\nenabled = true\njoin_wait = \"0s\"\nid = \"a\"\nhello = \"1m\"\nsecret_file = {:?}\n",
         secret::FILE
     );
     std::fs::write(config.path(), text).unwrap();
@@ -1325,7 +1414,8 @@ fn who_waits_for_its_parent_is_not_ready() {
     let hello = Hello {
         advert,
         sent: 0,
-        echo: None,
+        // It hears the broker.
+        echo: Some((0, 0)),
         clock: None,
     };
     for message in [wire::Message::Open(open), wire::Message::Hello(hello)] {
@@ -1368,7 +1458,7 @@ fn what_is_given_up_is_told_of() {
 fn who_says_nothing_of_a_mesh_is_told_of() {
     let a = Member::start("a", "", &[]);
     for (answer, why) in [
-        (&[][..], "it does not answer within 5 s"),
+        (&[][..], "it does not answer within 2 s"),
         (
             &[0x20, 3, 0, 0, 0][..],
             "for a broker of another kind there are bridges",

@@ -358,7 +358,7 @@ fn punctual(
     format!(
         "[[listener]]\naddress = \"tcp://0.0.0.0:{MQTT}\"\nallow_anonymous = true\n\
          [server]\nhttp = \"{HTTP}\"\nshards = 1\n\
-         [mesh]\nenabled = true\nid = \"{}\"\nstrategy = \"{}\"\ngamma = {gamma}\n{hello}\
+         [mesh]\nenabled = true\njoin_wait = \"0s\"\nid = \"{}\"\nstrategy = \"{}\"\ngamma = {gamma}\n{hello}\
          secret_file = {secret:?}\nclear_password = true\nneighbours = [{}]\n",
         NAMES[at],
         system.name(),

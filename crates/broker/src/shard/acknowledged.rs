@@ -12,7 +12,7 @@ use super::run::Run;
 use super::{Next, Shard, links};
 use crate::Nanos;
 use crate::egress::{Class, SHARE_FROM};
-use crate::federation::MessageName;
+use crate::federation::{MessageName, Service};
 use crate::hub::{ConnId, Hub, Promise, Publication, State};
 use crate::journal::{Durability, Journal, Nature};
 use crate::message::Parts;
@@ -87,7 +87,8 @@ impl Shard {
             .journal
             .as_ref()
             .is_some_and(|it| it.trouble().is_some());
-        if !is_plain || is_relayed || in_trouble {
+        let is_full = row.named || hub.service() == Service::Full;
+        if !is_plain || is_relayed || in_trouble || !is_full {
             return None;
         }
         let durability = route.durability.unwrap_or(conn.durability);

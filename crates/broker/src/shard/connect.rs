@@ -15,7 +15,7 @@ use crate::admission::Ask;
 use crate::answers::{best_effort, put_answer};
 use crate::directory::ClaimError;
 use crate::egress::Class;
-use crate::federation::{Entitlement, LINK_PREFIX};
+use crate::federation::{Entitlement, LINK_PREFIX, Service};
 use crate::hub::{
     AuthRequest, Authenticating, Awaited, Conn, ConnId, Event, Hub, Output, State, Waits,
 };
@@ -27,6 +27,9 @@ use crate::session::Session;
 use crate::timers::Timer;
 use crate::urgency;
 use crate::{Config, Credential, Message, Nanos};
+
+/// What clients of a broker are told that has not joined its mesh.
+const NOT_JOINED: &str = "this broker has not joined its mesh yet; connect again in a moment";
 
 impl Shard {
     /// The first packet of a connection, which has to be CONNECT
@@ -398,6 +401,8 @@ impl Shard {
         };
         if is_link {
             wish.session_expiry = u32::MAX;
+        } else if self.hub.service() == Service::None {
+            return Err(Refusal::new(ReasonCode::ServerUnavailable, NOT_JOINED));
         }
         let mut entitlement = Entitlement::Dialled;
         if is_link && !dialled {

@@ -20,7 +20,7 @@ use crate::directory::{Directory, SessionHandle};
 use crate::egress::Class;
 use crate::federation::{
     Early, Entitlement, KeptLink, LINK_PREFIX, LINK_TOPIC, LinkNews, LinkState, MessageName,
-    NAME_KEY, Notes, Packing, Relay, Understands,
+    NAME_KEY, Notes, Packing, Relay, Service, Understands,
 };
 use crate::hub::{Alias, Conn, ConnId, ConnMeta, Hub, Publication};
 use crate::index::Subscriber;
@@ -985,6 +985,12 @@ impl Hub {
         if key.len() <= usize::from(u16::MAX) {
             self.store_members(slot, &key, &brokers);
         }
+    }
+
+    /// What may be promised to clients now.
+    pub(crate) fn service(&self) -> Service {
+        let federation = self.directory.federation();
+        federation.map_or(Service::Full, |federation| federation.service())
     }
 
     /// Whether all messages go by the root.

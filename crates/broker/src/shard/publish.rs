@@ -21,7 +21,7 @@ use crate::answers::{self, put_answer};
 use crate::author::Author;
 use crate::directory::Directory;
 use crate::egress::{Class, Stamp};
-use crate::federation::{Heed, LinkNews, MessageName, Notes};
+use crate::federation::{Heed, LinkNews, MessageName, Notes, Service};
 use crate::hub::{Alias, ConnId, Event, Hub, Output, Promise, Publication, Remote};
 use crate::journal::{After, Durability, Nature, StoreTrouble};
 use crate::message::{Parts, expiry, put_forwarded};
@@ -35,6 +35,8 @@ use crate::{Message, Nanos};
 
 /// Time between two log events about urgency that is not followed.
 const REPORT_INTERVAL: Nanos = Nanos::from_secs(10);
+/// Why nothing is confirmed that others may have to get.
+const NOT_JOINED: &str = "this broker has reached none of its neighbours and knows nothing of them";
 /// First byte of a PUBLISH with QoS 0, not retained.
 pub(super) const PLAIN: u8 = Publish::first_byte(false, QoS::AtMostOnce, false);
 impl Shard {
@@ -310,6 +312,11 @@ impl Shard {
                 ReasonCode::NotAuthorized,
                 None,
             ));
+        }
+
+        if raw.qos != QoS::AtMostOnce && !is_link && hub.service() != Service::Full {
+            hub.stats.refused_not_joined += 1;
+            return refuse(hub, id, &raw, session_slot, NOT_JOINED);
         }
 
         let mut reach = None;

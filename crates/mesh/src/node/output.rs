@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use punctual_model::Nanos;
 
+use super::join::Membership;
 use crate::id::{BrokerId, LinkId, Rank};
 use crate::tree::{Edge, Why};
 use crate::wire::{Arrival, Holder, Message, SeekSession, Testament, Traced};
@@ -162,6 +163,8 @@ pub enum Output {
     },
     /// An answer to [`crate::Node::trace`].
     Traced(Traced),
+    /// From now on this broker is so far a member; after all orders about neighbours before this one.
+    Membership(Membership),
     /// Something for the log.
     Event(Event),
 }
@@ -173,6 +176,8 @@ pub enum Event {
     LinkUp(BrokerId),
     /// A link is down.
     LinkDown(BrokerId, String),
+    /// The broker has joined its mesh, or is stranded.
+    Membership(Membership),
     /// Another root.
     Root {
         /// Before.

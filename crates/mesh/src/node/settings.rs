@@ -37,6 +37,8 @@ pub struct Settings {
     pub will_wait: Nanos,
     /// Bytes of wills that are kept for other brokers.
     pub max_will_bytes: usize,
+    /// How long a broker that starts waits until it has joined, before it does without; 0 for not at all.
+    pub join_wait: Nanos,
     /// How long others are waited for that are asked for a session while its client waits.
     pub session_wait: Nanos,
 }
@@ -58,6 +60,7 @@ impl Settings {
             max_filters: 1_000_000,
             will_wait: Nanos::from_secs(10),
             max_will_bytes: 64 << 20,
+            join_wait: Nanos::from_secs(3),
             session_wait: Nanos::from_millis(500),
         }
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use punctual_model::Nanos;
 
-use super::Node;
+use super::{Membership, Node};
 use crate::id::{BrokerId, LinkId, Rank};
 use crate::strategy::Strategy;
 use crate::tree::Edge;
@@ -53,6 +53,8 @@ pub struct Status {
     pub parent: Option<BrokerId>,
     /// Whether it is root or its parent has accepted it.
     pub attached: bool,
+    /// How far it is a member of the mesh.
+    pub membership: Membership,
     /// Links that are up.
     pub links: Vec<LinkStatus>,
     /// Filters in the table.
@@ -116,6 +118,7 @@ impl Node {
             hops,
             parent,
             attached: self.tree.is_attached(),
+            membership: self.membership(),
             links: links.collect(),
             filters: self.filters.table.len(),
             awaited: self.lasting.len(),

@@ -11,6 +11,7 @@
 #![allow(clippy::print_stdout, reason = "which seed, and what came of it")]
 
 mod client;
+mod join;
 mod memory;
 mod retained;
 mod roam;

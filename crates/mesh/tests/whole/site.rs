@@ -4,19 +4,19 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::IoSlice;
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use punctual_broker::{
     Budget, Config, ConnId, ConnMeta, Directory, Federation, Holder, LinkLimits, LinkNews, Message,
     MessageName, MoveTimes, Newcomer, Output, Received, Restorer, RetainedCursor, Scope, Seeker,
-    Shard, StoreTrouble, Testament, Understands, Unwelcome,
+    Service, Shard, StoreTrouble, Testament, Understands, Unwelcome,
 };
 use punctual_mesh::seen::{Name, Seen, Verdict};
 use punctual_mesh::wire::{
     self, Arrival, BRAKES, NOTES, ORDER, ORIGINS, Open, RIGHTS, TOPIC, VERSIONS,
 };
-use punctual_mesh::{BrokerId, LinkId, Node, Settings};
+use punctual_mesh::{BrokerId, Dialling, LinkId, Membership, Node, Settings};
 use punctual_model::Nanos;
 use punctual_store::{Batch, Memory, Store};
 
@@ -57,6 +57,8 @@ struct Seam {
     can_seek: AtomicBool,
     /// Whether there are brokers that are not reached.
     are_away: AtomicBool,
+    /// A [`Service`].
+    service: AtomicU8,
     times: MoveTimes,
 }
 
@@ -116,6 +118,10 @@ impl Federation for Seam {
             Verdict::Seen => false,
             Verdict::Unknown => !at_most_once,
         }
+    }
+
+    fn service(&self) -> Service {
+        Service::from_byte(self.service.load(Ordering::Relaxed))
     }
 
     fn name(&self) -> &str {
@@ -239,6 +245,8 @@ pub struct Site {
     is_short: bool,
     /// The last version that it speaks with neighbours.
     pub speaks: u8,
+    /// The neighbours that it connects to, as far as it waits for them when it starts.
+    pub dialling: Dialling,
     pub running: Option<Running>,
 }
 
@@ -275,6 +283,7 @@ impl Site {
             is_full: false,
             is_short: false,
             speaks: *VERSIONS.end(),
+            dialling: Dialling::default(),
             running: None,
         }
     }
@@ -286,6 +295,8 @@ impl Site {
         let origin = id
             .iter()
             .fold(self.settings.instance as u32, |n, b| n * 31 + u32::from(*b));
+        let mut node = Node::new(self.settings.clone(), now);
+        node.set_dialling(self.dialling, now);
         let seam = Arc::new(Seam {
             own: self.settings.id.clone(),
             origin: NonZeroU32::new(origin).unwrap(),
@@ -297,6 +308,7 @@ impl Site {
             will_wait: self.settings.will_wait,
             can_seek: AtomicBool::new(false),
             are_away: AtomicBool::new(false),
+            service: AtomicU8::new(service(node.membership()) as u8),
             times: MoveTimes {
                 wait: self.settings.session_wait,
                 linger: self.settings.linger,
@@ -320,7 +332,6 @@ impl Site {
             }
             shard.store_full(self.is_short.then_some(StoreTrouble::Full), now);
         }
-        let mut node = Node::new(self.settings.clone(), now);
         for kept in shard.links() {
             let peer = BrokerId::new(&kept.peer).unwrap();
             let members = kept.members.into_iter();
@@ -342,6 +353,11 @@ impl Site {
             expected: BTreeMap::new(),
             effects: Vec::new(),
         });
+    }
+
+    /// Nothing is left of what it had stored.
+    pub fn replace_store(&mut self) {
+        self.store = self.store.take().map(|_| Memory::default());
     }
 
     /// Ends without a word; of what was being written the first `survive` batches are
@@ -633,6 +649,10 @@ impl Running {
                 }
             }
             Order::Fenced { client, number } => self.shard.fenced(&client, number, now),
+            Order::Membership(membership) => {
+                let service = service(membership) as u8;
+                self.seam.service.store(service, Ordering::Relaxed);
+            }
             Order::Traced(_) | Order::Event(_) => {}
         }
     }
@@ -713,6 +733,15 @@ impl Running {
             self.node.tick(now);
         }
         self.shard.tick(now);
+    }
+}
+
+/// What clients may be promised, as the shell of a process has it.
+fn service(membership: Membership) -> Service {
+    match membership {
+        Membership::Joining => Service::None,
+        Membership::Stranded => Service::Deliveries,
+        Membership::Joined => Service::Full,
     }
 }
 

@@ -108,6 +108,8 @@ impl World {
         };
         for site in 0..n {
             let mut settings = Settings::new(name(site), 0, world.rng.below(3));
+            // Most tests are about what comes later.
+            settings.join_wait = Nanos(0);
             change(&mut settings);
             world.sites.push(Site::new(settings, config.clone(), store));
             world.start(site);

@@ -637,6 +637,7 @@ impl World {
             | Output::Letter { .. }
             | Output::Came { .. }
             | Output::Traced(_)
+            | Output::Membership(_)
             | Output::Event(_) => {}
         }
     }

@@ -980,6 +980,12 @@ section! {
         will_wait: Duration = seconds(10), in seconds(1) => days(1), since "0.4", Restart;
         /// Bytes of wills that are kept for other brokers.
         max_will_bytes: Size = Size::mib(64), in Size(0) => MUCH, since "0.4", Restart;
+        /// How long a broker that starts refuses clients while it has not joined the mesh: while
+        /// it is not attached to the tree and does not know what its neighbours want. After that
+        /// it lets them in; publications with QoS 1 and 2 are refused while it has reached none
+        /// of the neighbours that are named and has nothing in its store that is kept for any.
+        /// "0s": it serves at once, and acknowledges what it may not be able to hand on.
+        join_wait: Duration = seconds(3), in Duration::ZERO => seconds(600), since "0.1", Restart;
         /// How long a client that connects with Clean Start 0 waits for its session from
         /// another broker, since it connected or something of it came. Then it gets a new
         /// one.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::Uri;
+use punctual_broker::Service;
 use serde::Serialize;
 
 use super::error::ApiError;
@@ -11,6 +12,7 @@ use super::json::Json;
 use super::query::Query;
 use super::shards::NoAnswer;
 use super::{App, store};
+use crate::mesh::Overview;
 use crate::store::status;
 
 /// Answer of both questions when all is well.
@@ -49,8 +51,8 @@ pub(super) async fn live(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<H
 }
 
 /// `GET /readyz`: the listeners are open, which they are before this interface
-/// answers at all, until the shutdown begins; in a mesh, the broker is attached to
-/// its tree; and what has to survive can be stored, unless `store=optional` says
+/// answers at all, until the shutdown begins; in a mesh, the broker has joined and
+/// is attached to its tree; and what has to survive can be stored, unless `store=optional` says
 /// that clients may come all the same.
 pub(super) async fn ready(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<Health>, ApiError> {
     let mut query = Query::new(&uri);
@@ -75,12 +77,9 @@ pub(super) async fn ready(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<
     }
     if let Some(mesh) = &app.parts.mesh
         && let Some(overview) = mesh.status().await
-        && !overview.status.attached
+        && let Some((what, remedy)) = why_not_ready(&overview)
     {
-        return Err(ApiError::unavailable(
-            "the broker is not attached to the tree of its mesh",
-            "this takes a moment when a neighbour was lost; GET /api/v1/mesh says more",
-        ));
+        return Err(ApiError::unavailable(what, remedy));
     }
     let store = store::trouble(&app);
     if let Some(why) = store.as_ref().filter(|_| !store_is_optional) {
@@ -95,6 +94,27 @@ pub(super) async fn ready(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<
         store,
         damage: store::damage(&app),
     }))
+}
+
+/// What keeps clients away from a broker of a mesh, and what to do about it.
+fn why_not_ready(overview: &Overview) -> Option<(&'static str, &'static str)> {
+    match overview.service {
+        Service::None => Some((
+            "the broker has not joined its mesh yet",
+            "this takes mesh.join_wait at most; GET /api/v1/mesh says more",
+        )),
+        Service::Deliveries => Some((
+            "the broker reaches none of its neighbours, and knows nothing of them: it takes no \
+             publications with QoS 1 and 2",
+            "see that they run and are reached (unconnected in GET /api/v1/mesh); where it is to serve \
+             alone, set mesh.join_wait = \"0s\"",
+        )),
+        Service::Full if !overview.status.attached => Some((
+            "the broker is not attached to the tree of its mesh",
+            "this takes a moment when a neighbour was lost; GET /api/v1/mesh says more",
+        )),
+        Service::Full => None,
+    }
 }
 
 /// A shard that is not there any more is no surprise during a shutdown.

@@ -35,6 +35,8 @@ pub(super) struct Overview {
     parent: Option<String>,
     /// Whether the parent has accepted this broker, or it is root.
     attached: bool,
+    /// `joining`: clients are refused; `joined`; or `stranded`: publications with QoS 1 and 2 are.
+    membership: &'static str,
     links: Vec<Link>,
     /// All of the tree, this one among them.
     brokers: Vec<String>,
@@ -150,6 +152,7 @@ pub(super) async fn status(
         hops: status.hops,
         parent: status.parent.map(|id| id.to_string()),
         attached: status.attached,
+        membership: status.membership.name(),
         links: links.collect(),
         brokers: overview.brokers,
         filters: status.filters,

@@ -22,10 +22,39 @@ use super::Input;
 use super::seam::Seam;
 use crate::config::Neighbour;
 
+/// Between the first two attempts to connect.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// Between any two at most; less than the default of `mesh.join_wait`, so that a broker that starts is
+/// found while it waits for those that name it.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// How long connecting and the first words may take.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Between two attempts, at first and at most.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
+const PATIENCE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
+
+/// How connections are tried again. What waits for a neighbour is kept for `mesh.heal`, so an attempt
+/// and the pause before it take less than half of that together: a link that can be used again is
+/// used before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Retry {
+    /// Between two attempts at most.
+    longest_pause: Duration,
+    /// How long an attempt may take; not less than a second, for ways on which packets are lost.
+    patience: Duration,
+}
+
+impl Retry {
+    pub(super) fn new(heal: Duration) -> Self {
+        let share = heal / 5;
+        Self {
+            longest_pause: share.min(LONGEST_PAUSE),
+            patience: share.clamp(PATIENCE.0, PATIENCE.1),
+        }
+    }
+
+    /// The pause after this one.
+    fn next(&self, pause: Duration) -> Duration {
+        (pause * 2).min(self.longest_pause)
+    }
+}
 /// Of one that speaks MQTT and says nothing of a mesh.
 const NO_BROKER_OF_A_MESH: &str = "it is no broker of a mesh, or mesh.enabled is not set there; for a broker \
                                    of another kind there are bridges (mesh.bridges)";
@@ -49,6 +78,8 @@ pub(super) struct Introduction {
     pub(super) limits: LinkLimits,
     /// For neighbours that are to be connected by TLS.
     pub(super) tls: Option<TlsConnector>,
+    /// How often it is tried.
+    pub(super) retry: Retry,
 }
 
 impl Introduction {
@@ -117,7 +148,9 @@ fn keep(
     keeper: &Sender<Input>,
     woken: &Receiver<()>,
 ) {
-    let mut pause = BACKOFF.0;
+    let retry = introduction.retry;
+    let first = FIRST_PAUSE.min(retry.longest_pause);
+    let mut pause = first;
     let mut said = String::new();
     // Who was at the address.
     let mut peer: Option<BrokerId> = None;
@@ -168,15 +201,15 @@ fn keep(
             if woken.recv().is_err() {
                 return;
             }
-            if since.elapsed() > BACKOFF.1 {
-                pause = BACKOFF.0;
+            if since.elapsed() > retry.longest_pause {
+                pause = first;
             }
         }
         match woken.recv_timeout(pause) {
             Err(RecvTimeoutError::Disconnected) => return,
             Ok(()) | Err(RecvTimeoutError::Timeout) => {}
         }
-        pause = (pause * 2).min(BACKOFF.1);
+        pause = retry.next(pause);
     }
 }
 
@@ -187,7 +220,7 @@ fn open(neighbour: &Neighbour, introduction: &Introduction) -> Result<Outgoing, 
     let text = |error: io::Error| error.to_string();
     let mut stream = Err("the name has no address".to_owned());
     for address in neighbour.target().to_socket_addrs().map_err(text)? {
-        stream = TcpStream::connect_timeout(&address, PATIENCE).map_err(text);
+        stream = TcpStream::connect_timeout(&address, introduction.retry.patience).map_err(text);
         if stream.is_ok() {
             break;
         }
@@ -198,7 +231,8 @@ fn open(neighbour: &Neighbour, introduction: &Introduction) -> Result<Outgoing, 
         return Err(CLEAR_PASSWORD.into());
     }
     stream.set_nodelay(true).map_err(text)?;
-    stream.set_read_timeout(Some(PATIENCE)).map_err(text)?;
+    let patience = introduction.retry.patience;
+    stream.set_read_timeout(Some(patience)).map_err(text)?;
     match introduction.tls.as_ref().filter(|_| neighbour.is_tls()) {
         None => Ok(Outgoing::plain(stream)),
         Some(tls) => {
@@ -210,7 +244,8 @@ fn open(neighbour: &Neighbour, introduction: &Introduction) -> Result<Outgoing, 
 
 fn connect(neighbour: &Neighbour, introduction: &Introduction) -> Result<Connected, String> {
     let text = |error: io::Error| error.to_string();
-    let end = Instant::now() + PATIENCE;
+    let patience = introduction.retry.patience;
+    let end = Instant::now() + patience;
     let mut stream = open(neighbour, introduction)?;
     let mut out = Vec::new();
     put_connect(introduction, &mut out).ok_or("CONNECT cannot be encoded")?;
@@ -286,11 +321,11 @@ fn connect(neighbour: &Neighbour, introduction: &Introduction) -> Result<Connect
         match stream.read(&mut buffer) {
             Ok(0) => return Err("it closed the connection".into()),
             Ok(n) => bytes.extend_from_slice(&buffer[..n]),
-            // As long as PATIENCE.
+            // As long as its patience.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 return Err(match limits {
                     Some(_) => NO_BROKER_OF_A_MESH.into(),
-                    None => format!("it does not answer within {} s", PATIENCE.as_secs()),
+                    None => format!("it does not answer within {} s", patience.as_secs()),
                 });
             }
             Err(error) => return Err(error.to_string()),
@@ -330,10 +365,25 @@ fn put_connect(introduction: &Introduction, out: &mut Vec<u8>) -> Option<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::iter::successors;
+
     use punctual_broker::Nanos;
     use punctual_mesh::{Node, Settings};
 
     use super::*;
+
+    #[test]
+    fn a_link_is_tried_again_before_half_of_heal_is_over() {
+        for heal in [1, 2, 5, 10, 60, 86_400].map(Duration::from_secs) {
+            let retry = Retry::new(heal);
+            let pauses = successors(Some(FIRST_PAUSE), |pause| Some(retry.next(*pause)));
+            let longest = pauses.take(40).max().unwrap();
+            assert!(longest < heal / 2 && longest <= LONGEST_PAUSE, "{heal:?}");
+            // An attempt takes a second at least.
+            let takes = retry.patience.min(heal / 5);
+            assert!(longest + takes < heal / 2, "{heal:?}: {retry:?}");
+        }
+    }
 
     #[test]
     fn a_password_leaves_the_machine_in_clear_only_if_that_is_allowed() {
@@ -350,6 +400,7 @@ mod tests {
                 topic_aliases: 0,
             },
             tls: None,
+            retry: Retry::new(Duration::from_secs(10)),
         };
         let plain: Neighbour = "b:1883".parse().unwrap();
         let tls: Neighbour = "tls://b:8883".parse().unwrap();

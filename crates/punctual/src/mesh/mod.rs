@@ -21,7 +21,8 @@ use std::time::{Duration, Instant};
 
 use punctual_auth::Secret;
 use punctual_broker::{
-    ConnId, Directory, Federation, Holder, LinkLimits, Nanos, SECRET_USER, Shard, Understands,
+    ConnId, Directory, Federation, Holder, LinkLimits, Nanos, SECRET_USER, Service, Shard,
+    Understands,
 };
 use punctual_mesh::tree::Why;
 use punctual_mesh::wire::{
@@ -29,12 +30,13 @@ use punctual_mesh::wire::{
     Testament, Traced,
 };
 use punctual_mesh::{
-    BrokerId, Event, LinkId, Node, NotForgotten, Output, Settings, Status, Strategy,
+    BrokerId, Dialling, Event, LinkId, Membership, Node, NotForgotten, Output, Settings, Status,
+    Strategy,
 };
 use punctual_net::{Clock, Handle, Server, TlsConnector};
 use tokio::sync::oneshot;
 
-use self::dial::{Dialled, Dialler, Introduction};
+use self::dial::{Dialled, Dialler, Introduction, Retry};
 use self::kept::Kept;
 use self::reached::Reached;
 use self::seam::Seam;
@@ -160,6 +162,8 @@ pub(crate) struct Overview {
     pub(crate) neighbours: Vec<String>,
     /// Those of them that are not, and why.
     pub(crate) unconnected: BTreeMap<String, String>,
+    /// What the shards may promise clients.
+    pub(crate) service: Service,
     /// Sessions that came from other brokers, and that went there, with their clients.
     pub(crate) moved: (u64, u64),
 }
@@ -205,6 +209,7 @@ impl Opening {
         settings.max_filters = keys.max_filters as usize;
         settings.will_wait = nanos(keys.will_wait);
         settings.session_wait = nanos(keys.session_wait);
+        settings.join_wait = nanos(keys.join_wait);
         settings.max_will_bytes = usize::try_from(keys.max_will_bytes.0).unwrap_or(usize::MAX);
         let secret = keys.secret_file.as_deref().map(read_secret).transpose()?;
         let (user, password) = credentials(keys, secret.as_ref())?;
@@ -227,6 +232,7 @@ impl Opening {
                     topic_aliases: broker.topic_alias_maximum,
                 },
                 tls: connector(keys)?,
+                retry: Retry::new(keys.heal),
             },
             neighbours: keys.neighbours.clone(),
             kept: Kept::read(keys.neighbours_file.as_deref())?,
@@ -493,6 +499,9 @@ impl Keeper {
             if let Some(input) = input {
                 self.take(input, now);
             }
+            if self.node.membership() == Membership::Joining {
+                self.node.set_dialling(self.dialling(), now);
+            }
             if self.node.next_timeout() <= now {
                 self.node.tick(now);
             }
@@ -729,6 +738,18 @@ impl Keeper {
         }
     }
 
+    /// Which neighbours are named, and whether all were tried.
+    fn dialling(&self) -> Dialling {
+        let is_untried = |address: &String| match self.opened.get(address) {
+            Some(peer) => !self.seam.is_linked(peer) && !self.refused.contains_key(peer),
+            None => !self.missed.contains_key(address),
+        };
+        Dialling {
+            named: !self.diallers.is_empty(),
+            untried: self.diallers.keys().any(is_untried),
+        }
+    }
+
     fn add(&mut self, neighbour: &Neighbour) -> Result<(), Failure> {
         if let Some(dialler) = self.diallers.get_mut(&neighbour.address) {
             dialler.weight = neighbour.weight();
@@ -783,6 +804,7 @@ impl Keeper {
                     brokers: self.brokers(),
                     neighbours: self.diallers.keys().cloned().collect(),
                     unconnected: self.unconnected(),
+                    service: self.seam.service(),
                     moved: (stats.sessions_moved_in, stats.sessions_moved_out),
                 });
             }
@@ -1131,6 +1153,10 @@ impl Keeper {
                         waiting.answers.push(traced);
                     }
                 }
+                Output::Membership(membership) => {
+                    let seam = self.seam.clone();
+                    orders.push(Box::new(move |_, _| seam.set_service(service(membership))));
+                }
                 Output::Event(event) => {
                     self.told_at = None;
                     if let Event::Edge(..) | Event::Parent { .. } = event {
@@ -1238,6 +1264,12 @@ fn tell(event: &Event) {
             ahead.unsigned_abs() as f64 / 1e6,
             if *ahead > 0 { "behind" } else { "ahead of" },
         ),
+        Event::Membership(Membership::Stranded) => tracing::warn!(
+            "mesh: none of the neighbours is reached (mesh.join_wait), and nothing is known of them: \
+             publications with QoS 1 and 2 are refused until one is"
+        ),
+        Event::Membership(Membership::Joined) => tracing::info!("mesh: clients are let in"),
+        Event::Membership(Membership::Joining) => {}
         Event::Clock(None) => {
             tracing::info!("mesh: this broker's clock agrees with its neighbours'");
         }
@@ -1249,6 +1281,15 @@ fn tell(event: &Event) {
             "mesh: {peer} wants more topics than there is room for (mesh.max_filters); it is sent \
              everything"
         ),
+    }
+}
+
+/// What may be promised to clients by how far the broker is a member.
+fn service(membership: Membership) -> Service {
+    match membership {
+        Membership::Joining => Service::None,
+        Membership::Stranded => Service::Deliveries,
+        Membership::Joined => Service::Full,
     }
 }
 

@@ -3,14 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use punctual_auth::Secret;
 use punctual_broker::{
-    ConnId, Federation, LinkNews, MessageName, MoveTimes, Nanos, Newcomer, Relay, Seeker,
+    ConnId, Federation, LinkNews, MessageName, MoveTimes, Nanos, Newcomer, Relay, Seeker, Service,
     Testament, Unwelcome,
 };
 use punctual_mesh::seen::{Name, Seen, Verdict};
@@ -45,6 +45,8 @@ pub(super) struct Seam {
     can_seek: AtomicBool,
     /// Whether there are brokers that are not reached.
     are_away: AtomicBool,
+    /// A [`Service`].
+    service: AtomicU8,
     will_wait: Nanos,
     move_times: MoveTimes,
 }
@@ -82,6 +84,10 @@ impl Seam {
             arrived: AtomicU64::new(0),
             can_seek: AtomicBool::new(false),
             are_away: AtomicBool::new(false),
+            service: AtomicU8::new(match settings.join_wait {
+                Nanos(0) => Service::Full,
+                _ => Service::None,
+            } as u8),
             will_wait: settings.will_wait,
             move_times: MoveTimes {
                 wait: settings.session_wait,
@@ -121,6 +127,12 @@ impl Seam {
     /// Notes whether there is somebody to be asked for sessions.
     pub(super) fn set_are_away(&self, are: bool) {
         self.are_away.store(are, Ordering::Relaxed);
+    }
+
+    /// Notes what may be promised to clients.
+    pub(super) fn set_service(&self, service: Service) {
+        // What neighbours want is in the index before.
+        self.service.store(service as u8, Ordering::Release);
     }
 
     pub(super) fn set_can_seek(&self, can: bool) {
@@ -211,6 +223,10 @@ impl Federation for Seam {
             Verdict::Seen => false,
             Verdict::Unknown => !at_most_once,
         }
+    }
+
+    fn service(&self) -> Service {
+        Service::from_byte(self.service.load(Ordering::Acquire))
     }
 
     fn name(&self) -> &str {

@@ -58,7 +58,7 @@ impl Mesh {
         for (n, member) in members.iter_mut().enumerate() {
             let gamma = 1_000_000 / (n + 1);
             let keys = format!(
-                "[mesh]\nenabled = true\nid = \"{}\"\ngamma = {gamma}\nsecret_file = {:?}\nclear_password = true\n\
+                "[mesh]\nenabled = true\njoin_wait = \"0s\"\nid = \"{}\"\ngamma = {gamma}\nsecret_file = {:?}\nclear_password = true\n\
                  neighbours = [{}]\n{keys}\n",
                 member.name,
                 secret::FILE,
@@ -299,7 +299,7 @@ fn a_leaf_that_is_killed_comes_back() {
         status["links"].as_array().unwrap().len() == 1
     });
     let keys = format!(
-        "[mesh]\nenabled = true\nid = \"c\"\nhello = \"200ms\"\nsecret_file = {:?}\n",
+        "[mesh]\nenabled = true\njoin_wait = \"0s\"\nid = \"c\"\nhello = \"200ms\"\nsecret_file = {:?}\n",
         secret::FILE
     );
     mesh.0[2].broker = Some(Broker::start(&mesh.0[2].host, &keys));
@@ -331,7 +331,7 @@ fn neighbours_come_by_tls_and_are_known_by_their_certificates() {
     let keys = format!(
         "[[listener]]\naddress = \"tls://*:8883\"\ncertificate = \"{}\"\nkey = \"{}\"\n\
          client_ca = \"{}\"\nrequire_client_certificate = true\nuse_identity_as_username = true\n\
-         [auth]\nacl_file = \"{}\"\n[mesh]\nenabled = true\nid = \"a\"\ngamma = 1000000\n",
+         [auth]\nacl_file = \"{}\"\n[mesh]\nenabled = true\njoin_wait = \"0s\"\nid = \"a\"\ngamma = 1000000\n",
         file("server.pem"),
         file("server.key"),
         file("ca.pem"),
@@ -340,7 +340,7 @@ fn neighbours_come_by_tls_and_are_known_by_their_certificates() {
     let _a = Broker::start(&server, &keys);
     let mesh = |id: &str, n: usize, certificate: &str| {
         format!(
-            "[mesh]\nenabled = true\nid = \"{id}\"\nneighbours = [\"tls://10.79.{n}.2:8883\"]\n\
+            "[mesh]\nenabled = true\njoin_wait = \"0s\"\nid = \"{id}\"\nneighbours = [\"tls://10.79.{n}.2:8883\"]\n\
              secret_file = {:?}\nuser = \"{certificate}\"\nca_file = \"{}\"\ncert_file = \"{}\"\nkey_file = \"{}\"\n",
             secret::FILE,
             file("ca.pem"),
@@ -379,7 +379,7 @@ fn the_secret_is_not_sent_in_clear() {
     }
     let mesh = |id: &str, neighbours: &str| {
         format!(
-            "[mesh]\nenabled = true\nid = \"{id}\"\nsecret_file = {:?}\nneighbours = [{neighbours}]\n",
+            "[mesh]\nenabled = true\njoin_wait = \"0s\"\nid = \"{id}\"\nsecret_file = {:?}\nneighbours = [{neighbours}]\n",
             secret::FILE
         )
     };

@@ -116,7 +116,7 @@ fn rights_are_revoked_by_the_listener() {
 /// The ACL file of the listener says who may connect there as a broker.
 #[test]
 fn brokers_are_let_in_by_the_listener() {
-    let mesh = "[mesh]\nenabled = true\nid = \"a\"\n";
+    let mesh = "[mesh]\nenabled = true\njoin_wait = \"0s\"\nid = \"a\"\n";
     let Some((broker, _files)) = apart_with(mesh, "broker b\n") else {
         return;
     };

@@ -282,7 +282,7 @@ fn brokers_that_may_not_be_any_more_end() {
     write("passwd", &format!("wire:{SECRET}\nloud:{SECRET}\n"));
     let config = |brokers: &str| {
         format!(
-            "[mesh]\nenabled = true\nid = \"a\"\nsecret_file = {:?}\n\
+            "[mesh]\nenabled = true\njoin_wait = \"0s\"\nid = \"a\"\nsecret_file = {:?}\n\
              [auth]\npassword_file = {:?}\nacl_file = {:?}\n\
              [[listener]]\naddress = \"tcp://127.0.0.1:0\"\nbrokers = \"{brokers}\"\n",
             path("secret"),

@@ -16,6 +16,7 @@ use crate::blocking::Connection;
 /// A broker that others may connect to, with a name that the host's does not decide.
 pub(super) const MESH: &str = "[mesh]\n\
     enabled = true\n\
+    join_wait = \"0s\"\n\
     id = \"bench\"\n\
     secret_file = \"{directory}/neighbours.secret\"\n";
 

@@ -135,6 +135,7 @@ const FAMILIES: &[Family] = &[
                 ("queue_full", "refused_queue_full"),
                 ("retained_full", "refused_retained_full"),
                 ("store", "refused_store"),
+                ("not_joined", "refused_not_joined"),
             ],
         ),
     ),
