@@ -139,6 +139,8 @@ impl Node {
         self.links.insert(link, new);
         self.outputs.log(Event::LinkUp(peer.id.clone()));
         self.tree.link_up(link, peer.id.clone(), cost, now);
+        // It is not known before it says so.
+        self.tree.set_hears(link, false);
         self.settle(now);
         Ok(link)
     }
@@ -308,6 +310,14 @@ impl Node {
             return;
         };
         link.compare_clocks(hello.clock, self.clocks.now);
+        if link.is_unheard() {
+            // It is to know at once that it is heard.
+            self.tree.repeat(from);
+        }
+        // Later it ends the connection itself if it hears nothing any more.
+        if hello.echo.is_some() {
+            self.tree.set_hears(from, true);
+        }
         let hysteresis = self.settings.tree.hysteresis;
         let cost = link.heard(&hello, hysteresis, now);
         let cost = cost.then(|| link.cost(self.settings.hop));

@@ -1,8 +1,9 @@
 //! What a link costs: its round-trip time, smoothed, and kept as long as it does
 //! not change for good, so that the tree does not follow noise.
 //!
-//! Smoothing is that of RFC 6298 (an eighth of each sample). The cost that the
-//! tree uses moves only when the smoothed value has left a band around it.
+//! Smoothing is that of RFC 6298 (an eighth of each sample, and a quarter of each deviation). The cost
+//! that the tree uses moves only when the smoothed value has left a band around it, which is as
+//! wide as samples deviate from each other: on a busy machine by many times the value.
 
 use punctual_model::Nanos;
 
@@ -13,14 +14,21 @@ const FIRST: u32 = 3;
 #[derive(Debug, Clone, Default)]
 pub struct Rtt {
     smoothed: Option<u64>,
+    /// Mean deviation of samples from that.
+    deviation: u64,
     samples: u32,
     used: Option<u64>,
 }
 
 impl Rtt {
     /// Takes a sample in. Says whether [`Self::used`] changed: after the first
-    /// samples, and when the smoothed time left the band of `per_cent` around it.
+    /// samples, and when the smoothed time left the band around it: of `per_cent`, or of the mean
+    /// deviation if that is more.
     pub fn sample(&mut self, rtt: Nanos, per_cent: u32) -> bool {
+        if let (Some(before), true) = (self.smoothed, self.samples >= FIRST) {
+            let deviation = before.abs_diff(rtt.0);
+            self.deviation = self.deviation - self.deviation / 4 + deviation / 4;
+        }
         let smoothed = match self.smoothed {
             None => rtt.0,
             // The first samples contain connecting and starting: the least is
@@ -35,7 +43,7 @@ impl Rtt {
         }
         let outside = self.used.is_none_or(|used| {
             let band = used / 100 * u64::from(per_cent);
-            smoothed.abs_diff(used) > band
+            smoothed.abs_diff(used) > band.max(self.deviation)
         });
         if outside {
             self.used = Some(smoothed);
@@ -83,6 +91,24 @@ mod tests {
         }
         assert!(rtt.used().is_some_and(|used| used.0 > 3_900_000));
         assert!(rtt.smoothed().is_some_and(|s| s.0 > 4_900_000));
+    }
+
+    #[test]
+    fn the_noise_of_a_busy_machine_moves_nothing() {
+        let mut rtt = Rtt::default();
+        let mut changes = 0;
+        for i in 0..1000u64 {
+            // A thread that waits for its turn now and then, for up to a fifth of a second.
+            let waits = i % 3 == 2 && i > 5;
+            let extra = if waits { i * 7919 % 200 * 1_000_000 } else { 0 };
+            changes += u32::from(rtt.sample(Nanos(200_000 + extra), 25));
+        }
+        assert!(changes <= 3, "{changes}");
+        // When it is quiet again, that is noticed.
+        for _ in 0..100 {
+            rtt.sample(Nanos(200_000), 25);
+        }
+        assert!(rtt.used().is_some_and(|used| used.0 < 300_000));
     }
 
     #[test]

@@ -179,6 +179,62 @@ fn the_loss_of_the_root_takes_100_milliseconds() {
     println!("milliseconds: {times:?}");
 }
 
+/// A machine that is too busy runs nobody for longer than a neighbour may be silent, or everybody
+/// late: nobody loses anybody.
+#[test]
+fn a_busy_machine_loses_nobody() {
+    for seed in seeds(12) {
+        println!("seed {seed}");
+        let mut rng = Rng(seed ^ 0xB5);
+        let hello = Nanos::from_millis([50, 200, 2000][seed as usize % 3]);
+        let mut world = five(&mut rng, hello);
+        let before = world.connections();
+        for _ in 0..20 {
+            world.stand_still(Nanos(hello.0 * (1 + rng.below(6) as u64)));
+            for _ in 0..20 {
+                world.run(world.now + Nanos(hello.0 / 10));
+                assert!(world.settled().unwrap(), "seed {seed}");
+            }
+        }
+        assert_eq!(world.connections(), before, "seed {seed}");
+        // Ways as before, by times that are noise.
+        world.noise = Some((Rng(seed), Nanos(hello.0 / 2)));
+        world.run(world.now + Nanos(hello.0 * 40));
+        let (mut moved, mut held) = (0, world.held());
+        for _ in 0..100 {
+            world.run(world.now + hello);
+            moved += usize::from(held != world.held());
+            held = world.held();
+        }
+        assert_eq!(world.connections(), before, "seed {seed}");
+        assert!(moved <= 10, "seed {seed}: {moved}");
+    }
+}
+
+/// Nothing comes from a broker to its neighbour, which it hears well: it is not that one's child, however
+/// near it is, and is reached by another way.
+#[test]
+fn a_link_that_carries_one_way_only_is_no_way_to_the_root() {
+    let edge = |ends, millis| Edge {
+        ends,
+        delay: Nanos::from_millis(millis),
+        cut: false,
+    };
+    let edges = vec![edge([0, 1], 5), edge([1, 2], 5), edge([0, 2], 1)];
+    let mut world = World::new(&[9, 0, 0], edges, |_| {});
+    world.settle(Nanos::from_secs(20));
+    world.run_for(30_000);
+    assert!(world.held().contains(&(2, 0)));
+    world.mute.insert([2, 0]);
+    world.run_for(10_000);
+    let mut attached = 0;
+    for _ in 0..1000 {
+        world.run_for(50);
+        attached += usize::from(world.held() == [(1, 0), (2, 1)]);
+    }
+    assert_eq!(attached, 1000);
+}
+
 #[test]
 fn messages_arrive_once() {
     let (mut repeated, mut late, mut got) = (0, 0, 0);

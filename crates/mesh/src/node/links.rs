@@ -90,6 +90,11 @@ impl Link {
         self.rtt.smoothed()
     }
 
+    /// Whether the neighbour has not said anything yet.
+    pub(super) fn is_unheard(&self) -> bool {
+        self.echo.is_none()
+    }
+
     /// Takes in when the neighbour said something; says whether the cost may be another.
     pub(super) fn heard(&mut self, hello: &Hello, hysteresis: u32, now: Nanos) -> bool {
         self.echo = Some((hello.sent, now));

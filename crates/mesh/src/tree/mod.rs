@@ -46,6 +46,9 @@ use crate::id::{BrokerId, LinkId, Rank};
 /// Roots that are remembered; the ones not heard of for longest are forgotten.
 const KNOWN: usize = 1024;
 
+/// How often a neighbour's silence is excused by this broker's own.
+const EXCUSES: u8 = 3;
+
 /// Times and tolerances.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
@@ -70,6 +73,11 @@ impl TreeSettings {
     /// the tree is whole again within three.
     pub fn patience(&self) -> Nanos {
         Nanos(self.hello.0.saturating_mul(5) / 2)
+    }
+
+    /// By how much a tick is late where this broker did not run, and could not hear anybody.
+    fn stall(&self) -> Nanos {
+        Nanos(self.hello.0 / 4)
     }
 
     /// Longest silence of a broker that is well.
@@ -193,6 +201,10 @@ struct Neighbour {
     sent: u64,
     last: Option<Advert>,
     heard: Nanos,
+    /// How often it was taken to be heard since, because this broker did not run.
+    excuses: u8,
+    /// Whether it hears this broker, see [`Tree::set_hears`].
+    hears: bool,
     sent_at: Nanos,
     /// The attempt with which it asks to be a child; 0 if it does not.
     asks: u64,
@@ -314,6 +326,8 @@ impl Tree {
             sent: 0,
             last: None,
             heard: now,
+            excuses: 0,
+            hears: true,
             sent_at: now,
             asks: 0,
             answered: 0,
@@ -339,6 +353,23 @@ impl Tree {
         self.why = Why::WayLost;
     }
 
+    /// Whether the neighbour on a link hears this broker, as far as is known; at first it is taken to
+    /// do so. A neighbour that does not is not chosen as parent: what was sent to it would be lost, and
+    /// it could not accept this broker. Takes effect with what is received or ticks next.
+    pub fn set_hears(&mut self, link: LinkId, hears: bool) {
+        if let Some(neighbour) = self.links.get_mut(&link) {
+            neighbour.hears = hears;
+        }
+    }
+
+    /// The neighbour on a link is sent again what it was told last, with what is received or ticks
+    /// next.
+    pub fn repeat(&mut self, link: LinkId) {
+        if let Some(neighbour) = self.links.get_mut(&link) {
+            neighbour.last = None;
+        }
+    }
+
     /// The cost of a link changed.
     pub fn set_cost(&mut self, link: LinkId, cost: u64, now: Nanos) {
         if let Some(neighbour) = self.links.get_mut(&link)
@@ -362,7 +393,7 @@ impl Tree {
         let Some(neighbour) = self.links.get_mut(&link) else {
             return;
         };
-        neighbour.heard = now;
+        (neighbour.heard, neighbour.excuses) = (now, 0);
         if advert.number <= neighbour.received {
             if let Some(cost) = cost {
                 self.set_cost(link, cost, now);
@@ -405,6 +436,7 @@ impl Tree {
 
     /// Time passes: hellos, neighbours that fell silent, roots that did.
     pub fn tick(&mut self, now: Nanos) {
+        self.excuse(now);
         let patience = self.settings.patience();
         let silent: Vec<LinkId> = self
             .links
@@ -429,6 +461,33 @@ impl Tree {
             }
         }
         self.settle(now);
+    }
+
+    /// Where this broker did not run for a while, what its neighbours said meanwhile has not been
+    /// looked at: they get time for that before they count as silent, and the root's word is not older
+    /// for that. Not over and over, so that a neighbour that is gone is noticed on any machine.
+    fn excuse(&mut self, now: Nanos) {
+        let stalled = now - self.next_timeout();
+        if stalled <= self.settings.stall() {
+            return;
+        }
+        let patience = self.settings.patience();
+        let least = Nanos((now.0 + self.settings.hello.0 / 2).saturating_sub(patience.0));
+        let later = |at: Nanos| (at + stalled).min(now);
+        let parent = self.parent.as_ref().map(|parent| parent.link);
+        for (link, neighbour) in &mut self.links {
+            if neighbour.excuses == EXCUSES {
+                continue;
+            }
+            neighbour.excuses += 1;
+            neighbour.heard = later(neighbour.heard).max(least);
+            if let Some(offer) = &mut neighbour.offer {
+                offer.born = later(offer.born);
+            }
+            if parent == Some(*link) {
+                self.way.born = later(self.way.born);
+            }
+        }
     }
 
     /// When [`Self::tick`] is due.
@@ -519,7 +578,7 @@ impl Tree {
         let mut kept = None;
         let mut missed: Option<(&Rank, u64)> = None;
         for (link, neighbour) in &self.links {
-            let Some(offer) = &neighbour.offer else {
+            let Some(offer) = neighbour.offer.as_ref().filter(|_| neighbour.hears) else {
                 continue;
             };
             if !offer.root.is_better_than(&self.own)

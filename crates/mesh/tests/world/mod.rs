@@ -135,6 +135,10 @@ pub struct World {
     events: BinaryHeap<Reverse<(Nanos, u64)>>,
     what: HashMap<u64, Event>,
     serial: u64,
+    /// From which broker nothing comes to which, over connections that both take to be open.
+    pub mute: BTreeSet<[usize; 2]>,
+    /// By how much frames are late, each by another time, and in their order.
+    pub noise: Option<(Rng, Nanos)>,
     pub control_bytes: u64,
     pub hellos: u64,
     pub publishes: u64,
@@ -173,6 +177,8 @@ impl World {
             events: BinaryHeap::new(),
             what: HashMap::new(),
             serial: 0,
+            mute: BTreeSet::new(),
+            noise: None,
             control_bytes: 0,
             hellos: 0,
             publishes: 0,
@@ -300,7 +306,14 @@ impl World {
             _ => {}
         }
         let to = 1 - side;
-        let delay = self.delay(conn);
+        let is_mute = self.mute.contains(&[from, self.conns[conn].ends[to]]);
+        if is_mute && !matches!(frame, Frame::Open(_)) {
+            return;
+        }
+        let late = self.noise.as_mut().map_or(Nanos(0), |(rng, most)| {
+            Nanos(rng.below(most.0 as usize) as u64)
+        });
+        let delay = self.delay(conn) + late;
         let at = self.conns[conn].arrives[to].max(self.now + delay);
         self.conns[conn].arrives[to] = at;
         self.at(at, Event::Frame { conn, to, frame });
@@ -329,6 +342,23 @@ impl World {
             }
         }
         self.now = until;
+    }
+
+    /// No broker runs for a while: what happens meanwhile happens then, and clocks have gone on before
+    /// anybody reads what has come.
+    pub fn stand_still(&mut self, time: Nanos) {
+        let until = self.now + time;
+        let mut due = Vec::new();
+        while let Some(Reverse((at, _))) = self.events.peek()
+            && *at <= until
+        {
+            due.extend(self.events.pop().and_then(|it| self.what.remove(&it.0.1)));
+        }
+        self.now = until;
+        for n in 0..self.brokers.len() {
+            self.at(until, Event::Tick(n));
+        }
+        due.into_iter().for_each(|event| self.at(until, event));
     }
 
     pub fn run_for(&mut self, millis: u64) {
@@ -670,6 +700,11 @@ impl World {
             components.push(component);
         }
         components
+    }
+
+    /// Connections so far.
+    pub fn connections(&self) -> usize {
+        self.conns.len()
     }
 
     /// Links held by both ends, child first.
