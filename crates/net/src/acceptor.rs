@@ -520,7 +520,7 @@ mod tests {
         for (address, is_fixed) in [("127.0.0.1:0", true), ("0.0.0.0:0", false)] {
             let listener = TcpListener::bind(address.parse().unwrap()).unwrap();
             let port = listener.local_addr().unwrap().port();
-            let client = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+            let client = TcpStream::connect(("127.0.0.1", port)).unwrap();
             let fixed = fixed_address(Some(&listener));
             assert_eq!(fixed, is_fixed.then(|| client.peer_addr().unwrap()));
         }
