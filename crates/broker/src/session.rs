@@ -1130,8 +1130,8 @@ impl Queue {
             true => size_of_val(list.as_slices().0) + size_of_val(list.as_slices().1),
             false => 0,
         };
-        let growth = |waiting: &Box<Waiting>| full(&waiting.normal).max(full(&waiting.bulk));
-        self.0.as_ref().map_or(0, growth)
+        let growth = |waiting: &Waiting| full(&waiting.normal).max(full(&waiting.bulk));
+        self.0.as_deref().map_or(0, growth)
     }
 
     pub(crate) fn push(&mut self, delivery: Delivery, now: Nanos) {
