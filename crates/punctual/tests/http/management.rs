@@ -63,7 +63,9 @@ fn a_client_is_shown_with_what_is_known_about_it() {
     assert_eq!(shown["protocol"], "5.0");
     assert_eq!(shown["listener"], format!("tcp://{}", broker.tcp));
     assert_eq!(shown["keep_alive_seconds"], 60);
-    assert_eq!(shown["session_expiry_seconds"], Value::Null);
+    // As long as sessions may stay (limits.max_session_expiry).
+    assert_eq!(shown["session_expiry_seconds"], 7 * 86_400);
+    assert_eq!(shown["dropped"], 0);
     assert_eq!(shown["subscriptions"], 1);
     assert!(shown["address"].as_str().unwrap().starts_with("127.0.0.1:"));
     client.disconnect();
