@@ -497,6 +497,12 @@ impl Directory {
         Some(MessageName { origin, ..name })
     }
 
+    /// How long wills of sessions that were there before a restart wait at least.
+    pub(crate) fn will_wait(&self) -> Nanos {
+        let federation = self.federation();
+        federation.map_or(Nanos(0), |federation| federation.will_wait())
+    }
+
     fn will_origin(&self) -> Option<NonZeroU32> {
         let federation = self.federation()?;
         let origin = federation.origin();

@@ -90,7 +90,9 @@ pub use overflow::{QueueFull, QueuePolicies, SessionPolicy, TopicPolicy};
 pub use punctual_model::Nanos;
 pub use ready::{Need, Ready};
 pub use retained::{RetainedCursor, version_at};
-pub use shard::{AuthAnswer, ClientView, LinkLimits, ScanPosition, Shard, SubscriptionView};
+pub use shard::{
+    AuthAnswer, ClientView, LinkLimits, ScanPosition, Shard, SubscriptionView, WillTurn,
+};
 pub use stats::{ClassStats, Stats};
 pub use sys::SysSource;
 pub use tasks::Work;

@@ -1436,6 +1436,8 @@ pub(crate) struct Session {
     pub(crate) asked: bool,
     /// Whether the store has it.
     pub(crate) durable: bool,
+    /// Whether the store has what it leaves behind, though not itself: it ends with its connection.
+    pub(crate) has_testament: bool,
     /// Ticket of what says that it exists.
     pub(crate) created: u64,
     /// The store does not know what it is now.
@@ -1566,6 +1568,7 @@ impl Session {
             classes: crate::urgency::ALL_CLASSES,
             asked: false,
             durable: false,
+            has_testament: false,
             created: 0,
             stale: false,
             detached: None,

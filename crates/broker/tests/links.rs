@@ -13,7 +13,7 @@ use punctual_broker::{
     AccessControl, Admits, Budget, Config, ConnId, ConnMeta, Directory, Discipline, Federation,
     LINK_PREFIX, LinkLimits, LinkNews, MessageName, MoveTimes, Nanos, Newcomer, Permissions,
     QueueFull, Restorer, RetainedCursor, Scope, Shard, StoreTrouble, Testament, Understands,
-    Unwelcome, UrgencyRights,
+    Unwelcome, UrgencyRights, WillTurn,
 };
 use punctual_codec::{
     Ack, Connect, Packet, PacketType, Properties, PropertyBuf, PropertyId, Publish, QoS,
@@ -1508,7 +1508,10 @@ fn a_will_is_followed_as_far_as_its_client_may_state() {
                 false => line.pair.a.shard.closed(conn, "gone", NOW),
                 true => {
                     let told = line.pair.a.notes.wills.lock().unwrap()[0].message.clone();
-                    line.pair.b.shard.link_will(client, &told, false, NOW);
+                    line.pair
+                        .b
+                        .shard
+                        .link_will(client, &told, WillTurn::Guarded, NOW);
                 }
             }
             for delivered in line.delivered() {

@@ -29,5 +29,6 @@ pub mod wire;
 pub use id::{BrokerId, LinkId, MAX_NAME, Rank, Weights};
 pub use node::{
     Dialling, Event, LinkStatus, Membership, Node, NotForgotten, Output, Refusal, Settings, Status,
+    WillTurn,
 };
 pub use strategy::Strategy;

@@ -45,7 +45,7 @@ pub use self::lost::NotForgotten;
 use self::members::Members;
 use self::news::Pace;
 use self::output::Outputs;
-pub use self::output::{Event, Output};
+pub use self::output::{Event, Output, WillTurn};
 use self::sessions::Seeks;
 pub use self::settings::Settings;
 pub use self::status::{LinkStatus, Status};

@@ -44,6 +44,10 @@ struct Ward {
     lost: Option<Lost>,
     /// Wills that were published.
     published: Vec<Testament>,
+    /// The brokers that were reached then, or when they were passed on again.
+    told: BTreeSet<BrokerId>,
+    /// When they are passed on again, since others are reached.
+    pass_on: Option<Nanos>,
     /// Those of its clients that have connected elsewhere, of which it may not have heard.
     moved: BTreeMap<Box<str>, Arrival>,
     /// Something of it had no room.
@@ -301,11 +305,42 @@ impl Wills {
     /// When something is due.
     pub(crate) fn next(&self) -> Option<Nanos> {
         let lost = self.wards.values().filter_map(|ward| ward.lost.as_ref());
-        lost.map(|lost| lost.next).min()
+        let again = self.wards.values().filter_map(|ward| ward.pass_on);
+        lost.map(|lost| lost.next).chain(again).min()
     }
 
-    /// Takes what is to be published now, and whose clients' it is.
-    pub(crate) fn due(&mut self, now: Nanos) -> Vec<(BrokerId, Testament)> {
+    /// A broker is reached that was not. What was published for others while it was not goes there, if
+    /// these are still lost in a moment: they may come with it.
+    pub(crate) fn came(&mut self, broker: &BrokerId, now: Nanos) {
+        for ((whose, _), ward) in &mut self.wards {
+            let is_news = !ward.published.is_empty() && !ward.told.contains(broker);
+            if ward.lost.is_some() && whose != broker && is_news {
+                ward.pass_on.get_or_insert(now + self.linger);
+            }
+        }
+    }
+
+    /// Takes what was published and is to be passed on again now to brokers that are reached.
+    pub(crate) fn again(&mut self, reached: &BTreeSet<BrokerId>, now: Nanos) -> Vec<Testament> {
+        let mut all = Vec::new();
+        for ward in self.wards.values_mut() {
+            if ward.pass_on.is_some_and(|at| at <= now) {
+                ward.pass_on = None;
+                if ward.lost.is_some() {
+                    ward.told.extend(reached.iter().cloned());
+                    all.extend(ward.published.iter().cloned());
+                }
+            }
+        }
+        all
+    }
+
+    /// Takes what is to be published now, and whose clients' it is, for brokers that are reached.
+    pub(crate) fn due(
+        &mut self,
+        reached: &BTreeSet<BrokerId>,
+        now: Nanos,
+    ) -> Vec<(BrokerId, Testament)> {
         let mut all = Vec::new();
         let (wait, linger) = (self.wait, self.linger);
         for ((id, _), ward) in &mut self.wards {
@@ -334,6 +369,10 @@ impl Wills {
             };
             let published = all[before..].iter().map(|(_, will)| will.clone());
             ward.published.extend(published);
+            if all.len() > before {
+                // Who was reached for an earlier one, and is not now, gets all again.
+                ward.told.clone_from(reached);
+            }
         }
         let held = &mut self.held;
         self.wards.retain(|_, ward| {
@@ -390,7 +429,7 @@ mod tests {
     }
 
     fn due(wills: &mut Wills, now: Nanos) -> Vec<String> {
-        let due = wills.due(now).into_iter();
+        let due = wills.due(&BTreeSet::new(), now).into_iter();
         due.map(|(_, will)| will.client.into()).collect()
     }
 

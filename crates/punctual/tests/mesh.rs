@@ -65,12 +65,17 @@ impl Member {
     }
 
     fn configured(id: &str, keys: &str, interval: &str) -> Self {
-        let config = NamedTempFile::with_suffix(".toml").unwrap();
-        let text = format!(
-            "[mesh]\nenabled = true\nid = \"{id}\"\nsecret_file = {:?}\nhello = \"200ms\"\n{keys}\n",
+        let keys = format!(
+            "enabled = true\nid = \"{id}\"\nsecret_file = {:?}\nhello = \"200ms\"\n{keys}",
             secret::FILE
         );
-        std::fs::write(config.path(), text).unwrap();
+        Self::of(&keys, interval)
+    }
+
+    /// With these keys of the mesh and tables behind it, and no others.
+    fn of(keys: &str, interval: &str) -> Self {
+        let config = NamedTempFile::with_suffix(".toml").unwrap();
+        std::fs::write(config.path(), format!("[mesh]\n{keys}\n")).unwrap();
         let arguments = ["--config", config.path().to_str().unwrap()];
         let broker = Broker::with_sys(&arguments, interval);
         Self {
@@ -414,6 +419,44 @@ fn mortal(member: &Member, id: &str, delay: u32) -> Client {
             ..Config::default()
         },
     )
+}
+
+/// What is left behind by clients whose sessions end with their connections is in the store: by who had
+/// no time to say so, and not by who left properly. In a mesh, and alone.
+#[test]
+fn wills_without_a_session_outlive_kill_9() {
+    for enabled in [true, false] {
+        let data = TempDir::new().unwrap();
+        let keys = format!(
+            "will_wait = \"1s\"\nenabled = {enabled}\nid = \"a\"\nsecret_file = {:?}\njoin_wait = \"0s\"\n\
+             [server]\ndata = {:?}",
+            secret::FILE,
+            data.path()
+        );
+        let a = Member::of(&keys, "off");
+        let at_a = a.lasting("at-a");
+        let at_a = subscribed(at_a, "t/#");
+        let _gone = mortal(&a, "gone", 0);
+        let mut well = mortal(&a, "well", 0);
+        well.disconnect(ReasonCode::Success, &PropertyBuf::new())
+            .unwrap();
+        while let Ok(Some(_)) = well.next(Some(PATIENCE)) {}
+        // It is let in again when that is on disk.
+        drop(a.lasting("well"));
+        drop(at_a);
+        kill(a);
+        let a = Member::of(&keys, "off");
+        let (mut at_a, found) = a.returning("at-a");
+        assert!(found);
+        assert_eq!(payloads(&mut at_a, 1), ["gone"], "in a mesh: {enabled}");
+        // It is published once.
+        drop(at_a);
+        kill(a);
+        let a = Member::of(&keys, "off");
+        let (mut at_a, _) = a.returning("at-a");
+        publish(&mut a.client("publisher"), "t/now", "now", QoS::AtLeastOnce);
+        assert_eq!(payloads(&mut at_a, 1), ["now"], "in a mesh: {enabled}");
+    }
 }
 
 #[test]

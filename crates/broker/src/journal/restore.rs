@@ -523,6 +523,8 @@ impl Hub {
             let left = Nanos::from_secs(u64::from(session.expiry));
             let end = match restored.detached {
                 Some(since) => offset.nanos(since.saturating_add(left.0)),
+                // It is there only for what it leaves behind.
+                None if session.expiry == 0 => now + directory.will_wait(),
                 None => now + left,
             };
             let timer = Timer::SessionExpiry { slot, epoch };
@@ -627,9 +629,8 @@ impl Hub {
         let Some(session) = self.sessions.get_mut(slot) else {
             return;
         };
-        let federation = self.directory.federation();
         // Others may have published it meanwhile, and say so.
-        let wait = federation.map_or(Nanos(0), |federation| federation.will_wait());
+        let wait = self.directory.will_wait();
         let delay = Nanos::from_secs(u64::from(will.delay.min(session.expiry)));
         will.name = will.name.or_else(|| self.directory.will_name());
         let at = due.map_or(now + delay, |due| offset.nanos(due));

@@ -5,7 +5,7 @@ use punctual_codec::Version;
 use punctual_store::Op;
 use punctual_store::op::{Content, SessionOp, SubscriptionOp, WillOp};
 
-use super::{After, Journal, StoreTrouble, names};
+use super::{After, Durability, Journal, StoreTrouble, names};
 use crate::Nanos;
 use crate::hub::Hub;
 use crate::session::{Session, Subscription, Will};
@@ -150,6 +150,7 @@ impl Hub {
     /// them waits.
     pub(crate) fn store_connected(&mut self, conn: u32, slot: u32, new: bool, now: Nanos) {
         let Some(session) = self.sessions.get(slot).filter(|s| s.durable) else {
+            self.store_testament(conn, slot);
             return;
         };
         let has_will = session.will.is_some();
@@ -170,6 +171,37 @@ impl Hub {
             let ticket = journal.latest();
             let new = !self.is_safe(slot);
             self.cork(conn, ticket, new);
+        }
+    }
+
+    /// Emits what a session leaves behind that ends with its connection, as a session of which nothing
+    /// else is stored: after a restart its client has lost its connection. CONNACK waits until that is
+    /// committed. While nothing can be stored, it is let in without.
+    fn store_testament(&mut self, conn: u32, slot: u32) {
+        let is_stored = self.store_trouble().is_none();
+        let (Some(session), Some(journal)) = (self.sessions.get_mut(slot), &mut self.journal)
+        else {
+            return;
+        };
+        let Some(will) = session.will.as_ref().filter(|_| {
+            is_stored && session.durability > Durability::None && session.link.is_none()
+        }) else {
+            return;
+        };
+        session.has_testament = true;
+        journal.session(session, Version::V5);
+        journal.will(session.handle.number, will);
+        let ticket = journal.latest();
+        self.cork(conn, ticket, true);
+    }
+
+    /// Emits that a session leaves nothing behind any more that ends with its connection.
+    pub(crate) fn store_no_testament(&mut self, slot: u32) {
+        if let (Some(session), Some(journal)) = (self.sessions.get_mut(slot), &mut self.journal)
+            && std::mem::take(&mut session.has_testament)
+        {
+            let session = session.handle.number;
+            journal.emit(&Op::SessionEnd { session });
         }
     }
 
@@ -226,7 +258,11 @@ impl Hub {
         let Some(journal) = &mut self.journal else {
             return;
         };
-        let Some(session) = self.sessions.get_mut(slot).filter(|s| s.durable) else {
+        let Some(session) = self
+            .sessions
+            .get_mut(slot)
+            .filter(|s| s.durable || s.has_testament)
+        else {
             return;
         };
         // There is one for each session, and no new session while the store is full.

@@ -412,6 +412,7 @@ impl Shard {
         }
 
         let durable = durability > Durability::None && wish.session_expiry > 0;
+        self.end_testator(&client_id, now);
         let existing = self.hub.session_named(&client_id);
         let session = existing.and_then(|slot| self.hub.sessions.get(slot));
         if !is_link && !assigned {

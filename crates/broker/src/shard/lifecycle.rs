@@ -254,6 +254,22 @@ impl Shard {
         }
     }
 
+    /// A client connects of which only what it left behind was stored: its session has ended with its
+    /// connection. In a mesh that is void, as other brokers may know that the client is back.
+    pub(super) fn end_testator(&mut self, client_id: &str, now: Nanos) {
+        let slot = self.hub.session_named(client_id);
+        let session = slot.and_then(|slot| Some((slot, self.hub.sessions.get(slot)?)));
+        if let Some((slot, session)) = session
+            && session.conn.is_none()
+            && session.expiry == 0
+        {
+            if self.hub.directory.federation().is_some() {
+                self.hub.take_will(slot);
+            }
+            self.end_session(slot, now);
+        }
+    }
+
     pub(super) fn session_expired(&mut self, slot: u32, epoch: u64, now: Nanos) {
         let hub = &mut self.hub;
         let Some(session) = hub.sessions.get(slot).filter(|s| s.epoch == epoch) else {

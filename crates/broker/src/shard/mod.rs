@@ -30,6 +30,7 @@ pub(crate) use lifecycle::Remains;
 pub(crate) use replica::Lack;
 pub(crate) use run::{Packets, Taking};
 pub(crate) use subscribe::FilterRequest;
+pub use wills::WillTurn;
 
 use std::collections::VecDeque;
 use std::sync::Arc;

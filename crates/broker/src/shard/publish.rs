@@ -584,17 +584,16 @@ impl Shard {
         durability: Durability,
         now: Nanos,
     ) {
-        self.publish_named(message, durability, Source::default(), false, now);
+        self.publish_named(message, durability, Source::default(), Audience::All, now);
     }
 
-    /// The same of something that comes from there; with `attached`, nothing is kept for neighbours
-    /// that are lost.
+    /// The same of something that comes from there, for those.
     pub(super) fn publish_named(
         &mut self,
         message: &Arc<Message>,
         durability: Durability,
         source: Source,
-        attached: bool,
+        audience: Audience,
         now: Nanos,
     ) {
         let Self { hub, routes, .. } = self;
@@ -602,6 +601,7 @@ impl Shard {
         let mut publication = Publication::from_message(message, now);
         publication.author = author;
         publication.name = name.map(Number::from);
+        publication.relayed = audience == Audience::Neighbours;
         publication.keeping = hub.keeping(durability, true);
         publication.keeping.insists = true;
         if publication.keeping.message != 0 {
@@ -612,7 +612,7 @@ impl Shard {
             heed,
             ..Notes::default()
         };
-        if message.retain {
+        if message.retain && !publication.relayed {
             let directory = hub.directory.clone();
             let mut retained = directory.retained_mut();
             let mut entry = retained.entry(message.topic());
@@ -641,8 +641,16 @@ impl Shard {
         let relay = federation.and_then(|federation| federation.relay());
         let reached = relay.map(|relay| Reach::new(relay, None, false).of(matched));
         let matched = reached.as_ref().unwrap_or(matched);
-        let near = attached.then(|| {
-            let carries = |target: &&Target| target.session.carries.load(Ordering::Acquire);
+        let carries = |target: &&Target| target.session.carries.load(Ordering::Acquire);
+        let waits = matched.targets().any(|it| it.session.link && !carries(&it));
+        if let (Some(name), true) = (name, waits || publication.relayed) {
+            // Who is reached later may have it from elsewhere, and those behind may not.
+            publication.name = Some(Number::from(MessageName {
+                again: true,
+                ..name
+            }));
+        }
+        let near = (audience != Audience::All).then(|| {
             let near = matched
                 .targets()
                 .filter(|it| !it.session.link || carries(it));
@@ -670,6 +678,17 @@ pub(super) enum Whom {
     Neighbour,
     /// Nobody: what has no room is dropped and counted.
     Nobody,
+}
+
+/// For whom a publication is that nobody waits for an answer to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Audience {
+    /// All who want it.
+    All,
+    /// Those of them that are reached: nothing is kept for neighbours that are lost.
+    Reached,
+    /// Neighbours that are reached, since all others have it.
+    Neighbours,
 }
 
 /// Where a publication comes from that nobody waits for an answer to.

@@ -15,7 +15,7 @@ use punctual_model::Requirements;
 
 use super::Shard;
 use super::links::{Incoming, incoming};
-use super::publish::Source;
+use super::publish::{Audience, Source};
 use crate::access::may_publish;
 use crate::egress::Stamp;
 use crate::federation::{Heed, Testament};
@@ -26,6 +26,17 @@ use crate::sequence::Number;
 use crate::session::Will;
 use crate::urgency::{self, UrgencyRights};
 use crate::{Message, Nanos, Permissions};
+
+/// Whose will it is that [`Shard::link_will`] publishes, and for which time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WillTurn {
+    /// Of a client of this broker before it started again.
+    Own,
+    /// Of a client of another broker, which is lost.
+    Guarded,
+    /// The same, published here before; brokers are reached now that were not then.
+    Again,
+}
 
 impl Shard {
     pub(super) fn will_due(&mut self, slot: u32, epoch: u64, now: Nanos) {
@@ -58,14 +69,15 @@ impl Shard {
             heed: Heed::All,
             author: author.map(|session| Arc::new(session.author())),
         };
-        self.publish_as_will(will, (source, rights), durability, false, now);
+        self.publish_as_will(will, (source, rights), durability, Audience::All, now);
     }
 
     /// Publishes a will of a client of a broker that was lost, unless the client is connected
     /// here. To be called on the shard that would have its session. If the broker was another
     /// one and not this one before it started again (`own`), nothing waits for brokers that are
-    /// lost: they may be the living, and this one be cut off.
-    pub fn link_will(&mut self, client_id: &str, packet: &[u8], own: bool, now: Nanos) {
+    /// lost: they may be the living, and this one be cut off. With [`WillTurn::Again`] it goes to
+    /// neighbours only.
+    pub fn link_will(&mut self, client_id: &str, packet: &[u8], turn: WillTurn, now: Nanos) {
         let slot = self.hub.session_named(client_id);
         let session = slot.and_then(|slot| self.hub.sessions.get(slot));
         if session.is_some_and(|session| session.conn.is_some()) {
@@ -83,7 +95,12 @@ impl Shard {
             heed,
             author: None,
         };
-        self.publish_as_will(&will, (source, rights), durability, !own, now);
+        let audience = match turn {
+            WillTurn::Own => Audience::All,
+            WillTurn::Guarded => Audience::Reached,
+            WillTurn::Again => Audience::Neighbours,
+        };
+        self.publish_as_will(&will, (source, rights), durability, audience, now);
     }
 
     fn publish_as_will(
@@ -91,11 +108,13 @@ impl Shard {
         will: &Will,
         (mut source, rights): (Source, impl FnOnce() -> UrgencyRights),
         durability: Durability,
-        attached: bool,
+        audience: Audience,
         now: Nanos,
     ) {
         let hub = &mut self.hub;
-        if let (Some(name), Some(federation)) = (will.name, hub.directory.federation()) {
+        if let (Some(name), Some(federation)) = (will.name, hub.directory.federation())
+            && audience != Audience::Neighbours
+        {
             if !hub.directory.is_own_will(name) && !federation.is_new(name, false) {
                 hub.stats.publishes_recognised += 1;
                 return;
@@ -124,7 +143,7 @@ impl Shard {
         let stamp = Stamp::new(config.discipline, &urgency, now);
         let message = will.message.published_at(now, stamp);
         hub.stats.refused_urgency += u64::from(asked.refused.is_some());
-        self.publish_named(&message, durability, source, attached, now);
+        self.publish_named(&message, durability, source, audience, now);
     }
 
     /// A client has connected to another broker, at a time as [`crate::Federation::arrived`] says:
@@ -183,7 +202,7 @@ impl Shard {
         };
         // What is retained comes as such.
         if !same && !told.message.retain {
-            self.link_will(client_id, packet, true, now);
+            self.link_will(client_id, packet, WillTurn::Own, now);
         }
         let hub = &mut self.hub;
         let Some(slot) = hub.session_named(client_id) else {
@@ -220,6 +239,8 @@ impl Hub {
     pub(crate) fn take_will(&mut self, slot: u32) -> Option<Box<Will>> {
         let session = self.sessions.get_mut(slot)?;
         let will = session.will.take()?;
+        self.store_no_testament(slot);
+        let session = self.sessions.get(slot)?;
         if let (Some(_), Some(federation)) = (will.name, self.directory.federation()) {
             federation.left_behind(&session.handle.client_id, None);
         }

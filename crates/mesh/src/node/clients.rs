@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use punctual_model::Nanos;
 
-use super::{Event, Node, Output, Settings};
+use super::{Event, Node, Output, Settings, WillTurn};
 use crate::id::LinkId;
 use crate::table::parts;
 use crate::wills::{GUARDS, Told, Whose, Wills};
@@ -228,9 +228,17 @@ impl Node {
 
     /// Publishes what lost brokers have left.
     pub(super) fn publish_wills(&mut self, now: Nanos) {
-        for (whose, will) in self.clients.wills.due(now) {
-            let own = whose == self.settings.id;
-            self.outputs.push(Output::Will { will, own });
+        let reached = self.reach.expected();
+        for (whose, will) in self.clients.wills.due(&reached, now) {
+            let turn = match whose == self.settings.id {
+                true => WillTurn::Own,
+                false => WillTurn::Guarded,
+            };
+            self.outputs.push(Output::Will { will, turn });
+        }
+        for will in self.clients.wills.again(&reached, now) {
+            let turn = WillTurn::Again;
+            self.outputs.push(Output::Will { will, turn });
         }
     }
 }

@@ -105,9 +105,8 @@ pub enum Output {
     Will {
         /// What to publish.
         will: Testament,
-        /// Whether it is of this broker's clients before it started again, and not of
-        /// another one that is lost.
-        own: bool,
+        /// Whose it is, and for which time.
+        turn: WillTurn,
     },
     /// Others have published wills of clients of this broker.
     Published {
@@ -167,6 +166,18 @@ pub enum Output {
     Membership(Membership),
     /// Something for the log.
     Event(Event),
+}
+
+/// Whose will [`Output::Will`] is, and for which time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WillTurn {
+    /// Of a client of this broker before it started again.
+    Own,
+    /// Of a client of another broker, which is lost.
+    Guarded,
+    /// The same, published here before, for brokers that are reached now and were not then. Nobody
+    /// here gets it again.
+    Again,
 }
 
 /// Something worth a line in the log.

@@ -360,6 +360,7 @@ impl Node {
         for came in present.difference(&seeks.present) {
             let away = seeks.away.remove(came).unwrap_or(Nanos(0));
             let broker = came.clone();
+            self.clients.wills.came(came, now);
             self.outputs.push(Output::Came { broker, away });
         }
         seeks.present = present;

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use punctual_broker::{
     Budget, Config, ConnId, ConnMeta, Directory, Federation, Holder, LinkLimits, LinkNews, Message,
     MessageName, MoveTimes, Newcomer, Output, Received, Restorer, RetainedCursor, Scope, Seeker,
-    Service, Shard, StoreTrouble, Testament, Understands, Unwelcome,
+    Service, Shard, StoreTrouble, Testament, Understands, Unwelcome, WillTurn,
 };
 use punctual_mesh::seen::{Name, Seen, Verdict};
 use punctual_mesh::wire::{
@@ -600,8 +600,13 @@ impl Running {
                         .user_arrived_elsewhere(&client, user.as_deref(), (at, clean), now);
                 }
             }
-            Order::Will { will, own } => {
-                self.shard.link_will(&will.client, &will.message, own, now);
+            Order::Will { will, turn } => {
+                let turn = match turn {
+                    punctual_mesh::WillTurn::Own => WillTurn::Own,
+                    punctual_mesh::WillTurn::Guarded => WillTurn::Guarded,
+                    punctual_mesh::WillTurn::Again => WillTurn::Again,
+                };
+                self.shard.link_will(&will.client, &will.message, turn, now);
             }
             Order::Published { wills, same } => {
                 for wire::Testament {

@@ -3,10 +3,13 @@
 
 use std::collections::BTreeSet;
 
+use punctual_broker::Config;
 use punctual_codec::QoS;
+use punctual_model::Nanos;
+use punctual_sim::Rng;
 
 use crate::client::{Bequest, Client};
-use crate::world::World;
+use crate::world::{Edge, World, name};
 use crate::{Faults, any_qos, connect_all, each_seed, heal, world};
 
 const TOPICS: [&str; 3] = ["w/1", "w/2", "w/x/y"];
@@ -229,4 +232,100 @@ fn a_broker_that_starts_again_at_once_is_not_taken_for_dead() {
 #[test]
 fn both_sides_of_a_cut_hear_of_a_will_once() {
     each_seed(6, |seed| run(seed, Loss::Cut));
+}
+
+/// Three brokers in a row with stores, of which the first is root; a subscriber at each, whose session
+/// lasts, and a client of the last one with a will.
+fn row() -> World {
+    let edge = |ends| Edge {
+        ends,
+        delay: Nanos::from_millis(1),
+        cut: false,
+    };
+    let edges = vec![edge([1, 0]), edge([2, 1])];
+    let config = Config::default();
+    let mut world = World::new(Rng::new(1), 3, edges, true, &config, |settings| {
+        settings.tree.hello = Nanos::from_millis(200);
+        settings.capacity = u64::from(settings.id == name(0));
+    });
+    for site in 0..3 {
+        let subscriber = Client::new(format!("s{site}"), Some("w/#"), site);
+        world.clients.push(subscriber);
+    }
+    let mut client = Client::new("w".into(), None, 2);
+    client.bequest = Some(Bequest {
+        topic: "w/1",
+        qos: QoS::ExactlyOnce,
+        retain: false,
+        delay: 0,
+        numbers: Vec::new(),
+    });
+    world.clients.push(client);
+    world.run_for(2000);
+    connect_all(&mut world);
+    world.run_for(2000);
+    world
+}
+
+/// How often each subscriber got the will.
+fn came(world: &World) -> Vec<usize> {
+    let number = world.clients[3].bequest.as_ref().unwrap().numbers[0];
+    let subscribers = &world.clients[..3];
+    subscribers.iter().map(|it| count(it, number)).collect()
+}
+
+/// All are cut off from each other when the client drops out: its own broker publishes the will, and so
+/// does the guard, for who is there. Then one cut heals after the other.
+#[test]
+fn a_will_comes_to_everybody_once_however_the_mesh_was_in_parts() {
+    for order in [[1, 0], [0, 1]] {
+        for wait in [3_000, 14_000] {
+            let mut world = row();
+            world.cut(0, false);
+            world.cut(1, false);
+            world.run_for(500);
+            world.hang_up(3);
+            world.run_for(wait);
+            for edge in order {
+                world.mend(edge);
+                world.run_for(8000);
+            }
+            world.run_for(20_000);
+            assert_eq!(came(&world), [1, 1, 1], "{order:?}, {wait} ms");
+        }
+    }
+}
+
+/// The broker is dead, and its guard reaches nobody when it publishes the will: others get it once
+/// they are reached, and the broker's own subscribers when it starts again.
+#[test]
+fn a_will_comes_to_who_is_reached_after_it_was_published() {
+    let mut world = row();
+    world.cut(0, false);
+    world.crash(2);
+    world.run_for(15_000);
+    assert_eq!(came(&world), [0, 1, 0]);
+    world.mend(0);
+    world.run_for(8000);
+    assert_eq!(came(&world), [1, 1, 0]);
+    world.clients[3].home = usize::MAX;
+    world.start(2);
+    world.run_for(2000);
+    connect_all(&mut world);
+    world.run_for(30_000);
+    assert_eq!(came(&world), [1, 1, 1]);
+}
+
+/// All brokers are killed at once: nobody has what the client left behind but its broker's store.
+#[test]
+fn a_will_outlives_all_brokers_in_a_store() {
+    let mut world = row();
+    (0..3).for_each(|site| world.crash(site));
+    world.run_for(1000);
+    world.clients[3].home = usize::MAX;
+    (0..3).for_each(|site| world.start(site));
+    world.run_for(2000);
+    connect_all(&mut world);
+    world.run_for(30_000);
+    assert_eq!(came(&world), [1, 1, 1]);
 }

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use punctual_auth::Secret;
 use punctual_broker::{
     ConnId, Directory, Federation, Holder, LinkLimits, Nanos, SECRET_USER, Service, Shard,
-    Understands,
+    Understands, WillTurn,
 };
 use punctual_mesh::tree::Why;
 use punctual_mesh::wire::{
@@ -1111,8 +1111,8 @@ impl Keeper {
                     }
                 })),
                 Output::Arrived(arrivals) => self.arrived_elsewhere(arrivals),
-                Output::Will { will, own } => self.at_home(will, move |shard, will, now| {
-                    shard.link_will(&will.client, &will.message, own, now);
+                Output::Will { will, turn } => self.at_home(will, move |shard, will, now| {
+                    shard.link_will(&will.client, &will.message, broker_turn(turn), now);
                 }),
                 Output::Published { wills, same } => {
                     for will in wills {
@@ -1281,6 +1281,15 @@ fn tell(event: &Event) {
             "mesh: {peer} wants more topics than there is room for (mesh.max_filters); it is sent \
              everything"
         ),
+    }
+}
+
+/// Whose will it is, in the broker's words.
+fn broker_turn(turn: punctual_mesh::WillTurn) -> WillTurn {
+    match turn {
+        punctual_mesh::WillTurn::Own => WillTurn::Own,
+        punctual_mesh::WillTurn::Guarded => WillTurn::Guarded,
+        punctual_mesh::WillTurn::Again => WillTurn::Again,
     }
 }
 
