@@ -108,7 +108,10 @@ impl Row {
                             Some((unkept, last)) if *unkept == n => *last = number,
                             _ => self.nodes[n].kept(number, self.now),
                         },
-                        Output::Copy { .. } | Output::Forget { .. } | Output::Narrow(_) => {
+                        Output::Copy { .. }
+                        | Output::Forget { .. }
+                        | Output::Narrow(_)
+                        | Output::Trim(_) => {
                             self.moved.push((n, output));
                         }
                         Output::Leads { link, brokers } => {
@@ -928,8 +931,16 @@ fn who_says_nothing_of_persistent_sessions_is_given_up() {
     row.cut(1, 2);
     row.moved.clear();
     row.run_for(11_000);
-    assert_eq!(row.moved, [(1, given_up(2, None))]);
+    assert_eq!(row.moved, [(1, Output::Narrow(name(2)))]);
     assert_eq!(wanted(&row, 0, "b2"), "");
+    // What was taken before is kept for as long again.
+    row.run_for(8000);
+    assert_eq!(row.moved.len(), 1);
+    row.run_for(2000);
+    assert_eq!(
+        row.moves_of(1),
+        [Output::Narrow(name(2)), given_up(2, None)]
+    );
 }
 
 impl Row {
@@ -945,6 +956,11 @@ impl Row {
         let moved = std::mem::take(&mut self.moved).into_iter();
         moved.filter_map(|(m, it)| (m == n).then_some(it)).collect()
     }
+}
+
+/// For one of two behind the lost link nothing is kept any more, at once.
+fn dropped_but_for_others() -> [Output; 2] {
+    [Output::Narrow(name(2)), Output::Trim(name(2))]
 }
 
 #[test]
@@ -979,7 +995,7 @@ fn who_is_forgotten_leaves_what_others_await() {
     row.run_for(11_000);
     row.moved.clear();
     assert_eq!(row.forget(1, 2), Ok(()));
-    assert_eq!(row.moves_of(1), [Output::Narrow(name(2))]);
+    assert_eq!(row.moves_of(1), dropped_but_for_others());
     assert_eq!(row.nodes[1].status().away, [name(3)]);
     row.run_for(100);
     assert_eq!(wanted(&row, 0, TOPICS), "b3/y");
@@ -1007,7 +1023,7 @@ fn who_is_forgotten_leaves_what_others_await() {
     row.run_for(11_000);
     row.moved.clear();
     assert_eq!(row.forget(1, 3), Ok(()));
-    assert_eq!(row.moves_of(1), [Output::Narrow(name(2))]);
+    assert_eq!(row.moves_of(1), dropped_but_for_others());
     let mut row = Row::new(4, None);
     row.nodes[3].subscribe("b3/y", true, row.now);
     row.run_for(100);
@@ -1072,7 +1088,7 @@ fn the_word_of_an_operator_counts_where_nobody_is_reached() {
     row.cut(0, 1);
     row.moved.clear();
     assert_eq!(row.forget(1, 2), Ok(()));
-    assert_eq!(row.moves_of(1), [Output::Narrow(name(2))]);
+    assert_eq!(row.moves_of(1), dropped_but_for_others());
     assert_eq!(row.nodes[1].status().away, [name(3)]);
     row.run_for(100);
     row.connect(0, 1, *VERSIONS.end());

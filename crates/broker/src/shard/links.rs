@@ -630,10 +630,19 @@ impl Shard {
         }
     }
 
-    /// Brokers behind a neighbour are away for long: of what waits for it only that is kept which it
-    /// wants now, and nobody is held or refused any more for want of room there, until it is back.
-    /// Returns how many messages were dropped.
-    pub fn link_narrow(&mut self, peer: &str) -> u64 {
+    /// Brokers behind a neighbour are away for long: nobody is held or refused any more for want of
+    /// room there, until it is back.
+    pub fn link_narrow(&mut self, peer: &str) {
+        if let Some(slot) = self.link_session(peer)
+            && let Some(session) = self.hub.sessions.get(slot)
+        {
+            session.handle.set_away(true);
+        }
+    }
+
+    /// Of what waits for a neighbour only that is kept which it wants now. Returns how many messages were
+    /// dropped.
+    pub fn link_trim(&mut self, peer: &str) -> u64 {
         let Some(slot) = self.link_session(peer) else {
             return 0;
         };
@@ -641,7 +650,6 @@ impl Shard {
         let Some(session) = hub.sessions.get_mut(slot) else {
             return 0;
         };
-        session.handle.set_away(true);
         let (handle, directory) = (session.handle.clone(), hub.directory.clone());
         let wants = |topic: &str| {
             let (_, matched) = directory.lookup(topic, 0);

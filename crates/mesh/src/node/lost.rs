@@ -14,8 +14,10 @@
 //! for [`super::Settings::linger`], and until all has come that was on its way then
 //! ([`super::fences`]), since messages may be under way from brokers that did not
 //! know yet; then it is forgotten. For who does not come back in [`super::Settings::heal`] only what
-//! its persistent sessions await ([`super::lasting`]) is kept from then on, for
-//! [`super::Settings::keep`] altogether. Who has none is given up, unless no link carries at all:
+//! its persistent sessions await ([`super::lasting`]) is taken from then on, for
+//! [`super::Settings::keep`] altogether. What was acknowledged before is kept for as long again: the
+//! clients that are to get it may be connected all the while, at a broker that is only cut off. After
+//! that it is dropped, and who awaits nothing is given up, unless no link carries at all:
 //! then there is nowhere to go yet. An operator who knows that a broker does not come back may say so
 //! earlier ([`Node::forget`]).
 
@@ -49,6 +51,8 @@ struct Lost {
     pass_on: Nanos,
     /// Those that were away when what is kept was narrowed to what they await.
     away: Option<BTreeSet<BrokerId>>,
+    /// When what waits and they do not await is dropped.
+    trim: Option<Nanos>,
     /// Since when others are.
     changed: Option<Nanos>,
     /// Whether all has come that was on its way, when that was long enough ago.
@@ -118,6 +122,8 @@ struct Due {
     passes: Vec<Pass>,
     /// Links for which only that is kept after that which these await.
     narrow: Vec<(LinkId, BTreeSet<BrokerId>)>,
+    /// Links for which what waits and is not awaited is dropped after that.
+    trim: Vec<LinkId>,
     /// Links for which nothing is kept after that, and who was forgotten if it is for that.
     over: Vec<(LinkId, Option<BrokerId>)>,
     /// Links for which nothing is done before all has come that is on its way.
@@ -165,6 +171,7 @@ impl LostLinks {
             back: None,
             pass_on: now,
             away: None,
+            trim: None,
             changed: None,
             fence: Across::Unasked,
             forgotten: None,
@@ -314,8 +321,16 @@ impl LostLinks {
                 let behind = lost.behind.clone().unwrap_or_default();
                 let away = reach.not_reached(behind);
                 narrows = lost.narrows(away, forgets, links, now);
-                if narrows.as_ref().is_some_and(|away| !is_awaited(away)) {
-                    (ends, narrows) = (true, None);
+                if narrows.is_some() {
+                    let wait = if forgets { Nanos(0) } else { self.heal };
+                    lost.trim = Some(now + wait);
+                }
+            }
+            if !ends && !all && lost.trim.is_some_and(|at| at <= now) {
+                lost.trim = None;
+                match narrows.as_ref().or(lost.away.as_ref()) {
+                    Some(away) if is_awaited(away) => due.trim.push(*from),
+                    _ => (ends, narrows) = (true, None),
                 }
             }
             if lost.fence == Across::Wanted {
@@ -359,7 +374,8 @@ impl LostLinks {
                 }
             };
             let end = may_heal.then_some(lost.since + self.keep);
-            all.into_iter().chain([end]).flatten().min()
+            let trim = lost.trim.filter(|_| may_heal && lost.back.is_none());
+            all.into_iter().chain([end, trim]).flatten().min()
         });
         due.min()
     }
@@ -425,6 +441,13 @@ impl Node {
         for (link, away) in due.narrow {
             self.narrow(link, away);
         }
+        for peer in due
+            .trim
+            .into_iter()
+            .filter_map(|link| self.links.peer(link))
+        {
+            self.outputs.push(Output::Trim(peer.clone()));
+        }
         if !due.over.is_empty() {
             for (link, forgotten) in due.over {
                 self.give_up(link, forgotten);
@@ -489,7 +512,7 @@ impl Node {
         self.lasting.keep_for(kept);
     }
 
-    /// Of what was wanted over a link only that is from now on which these await.
+    /// Of what was wanted over a link only that is from now on which these await. What waits stays.
     fn narrow(&mut self, link: LinkId, away: BTreeSet<BrokerId>) {
         let Some(peer) = self.peer(link).cloned() else {
             return;

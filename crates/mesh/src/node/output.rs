@@ -55,10 +55,12 @@ pub enum Output {
         /// Topic filters.
         remove: Vec<Box<str>>,
     },
-    /// Brokers behind a neighbour are away for long: of what is kept for it only what matches the
-    /// filters that are wanted of it by now ([`Output::Interest`]), and publishers are not held for
-    /// it any more.
+    /// Brokers behind a neighbour are away for long: it wants less by now ([`Output::Interest`]), and
+    /// publishers are not held for it any more.
     Narrow(BrokerId),
+    /// They are away for as long again: what is kept for it and does not match the filters that are
+    /// wanted of it by now is dropped.
+    Trim(BrokerId),
     /// When all of [`Output::Interest`] and [`Output::Leads`] so far is kept over a restart, if
     /// anything is, [`crate::Node::kept`] is to be called with that number.
     Keep(u64),

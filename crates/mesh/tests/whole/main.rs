@@ -19,6 +19,7 @@ mod roam;
 mod seeds;
 mod shares;
 mod site;
+mod slow;
 mod takeover;
 mod wills;
 mod world;
@@ -696,4 +697,45 @@ fn what_goes_another_way_waits_for_what_was_published_before() {
     };
     assert!(early(&mut world.sites[2]) > 0);
     assert_eq!(early(&mut world.sites[1]), 0, "no client is there");
+}
+
+/// A subscriber without a session that outlives its connection stays connected to a broker that is cut
+/// off, for longer than everything is kept for it: what was acknowledged to publishers comes all the same.
+#[test]
+fn what_was_acknowledged_outlives_a_cut_that_is_longer_than_heal() {
+    for (cut, lasts) in [(14_000, false), (14_000, true), (19_000, false)] {
+        let edge = |ends| Edge {
+            ends,
+            delay: Nanos::from_millis(1),
+            cut: false,
+        };
+        let edges = vec![edge([1, 0]), edge([2, 1])];
+        let config = Config::default();
+        let mut world = World::new(Rng::new(1), 3, edges, true, &config, |settings| {
+            settings.tree.hello = Nanos::from_millis(200);
+            settings.heal = Nanos::from_secs(10);
+        });
+        world.clients.push(Client::new("p".into(), None, 0));
+        world.clients.push(Client::new("s".into(), Some("#"), 2));
+        world.clients.push(Client::new("t".into(), Some("d"), 2));
+        world.clients[1].lasts = false;
+        world.clients[2].lasts = lasts;
+        world.run_for(2000);
+        connect_all(&mut world);
+        world.run_for(2000);
+        world.cut(1, false);
+        // After that, nobody is known who wants more.
+        for _ in 0..95 {
+            world.publish(0, "a/b", QoS::AtLeastOnce);
+            world.run_for(100);
+        }
+        world.run_for(cut - 9500);
+        world.mend(1);
+        world.run_for(15_000);
+        world.note_answers();
+        let all = world.published.values();
+        assert!(all.clone().all(|it| it.fate == Fate::Accepted));
+        let numbers: Vec<u64> = world.published.keys().copied().collect();
+        assert_eq!(world.clients[1].received, numbers, "cut for {cut} ms");
+    }
 }

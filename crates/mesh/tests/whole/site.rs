@@ -583,7 +583,8 @@ impl Running {
                     self.shard.link_lasting(&peer, broker, &add, &remove);
                 }
             }
-            Order::Narrow(peer) => drop(self.shard.link_narrow(peer.as_str())),
+            Order::Narrow(peer) => self.shard.link_narrow(peer.as_str()),
+            Order::Trim(peer) => drop(self.shard.link_trim(peer.as_str())),
             Order::Forget { peer, .. } => {
                 self.shard.link_forget(peer.as_str(), now);
             }

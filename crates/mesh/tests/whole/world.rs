@@ -71,6 +71,11 @@ pub struct World {
     serial: u64,
     /// Longest time that the stores take.
     pub commit: Nanos,
+    /// Each store writes one group after the other, and takes [`Self::commit`] for each; what comes
+    /// meanwhile is the next group. Otherwise each batch takes a time of its own, up to that.
+    pub one_by_one: bool,
+    /// Batches of the group that each store writes.
+    writing: BTreeMap<usize, usize>,
     /// Messages in flight between two brokers.
     pub window: u16,
     /// When something last came back.
@@ -103,6 +108,8 @@ impl World {
             what: HashMap::new(),
             serial: 0,
             commit: Nanos::from_millis(3),
+            one_by_one: false,
+            writing: BTreeMap::new(),
             window: 16,
             mended: Nanos(0),
         };
@@ -156,8 +163,12 @@ impl World {
             }
             Event::Commit(n, instance) => {
                 if self.sites[n].settings.instance == instance {
-                    self.sites[n].commit(now);
+                    let group = self.writing.remove(&n).unwrap_or(1);
+                    (0..group).for_each(|_| self.sites[n].commit(now));
                     self.settle(n);
+                    if self.one_by_one && self.sites[n].uncommitted() > 0 {
+                        self.commit_soon(n);
+                    }
                 }
             }
             Event::Dial(edge) => {
@@ -394,7 +405,14 @@ impl World {
     }
 
     fn commit_soon(&mut self, n: usize) {
-        let took = Nanos(self.rng.within(1..=self.commit.0));
+        let mut took = Nanos(self.rng.within(1..=self.commit.0));
+        if self.one_by_one {
+            if self.writing.contains_key(&n) {
+                return;
+            }
+            self.writing.insert(n, self.sites[n].uncommitted());
+            took = self.commit;
+        }
         let instance = self.sites[n].settings.instance;
         self.at(self.now + took, Event::Commit(n, instance));
     }
@@ -421,6 +439,7 @@ impl World {
 
     pub fn crash(&mut self, n: usize) {
         let survive = self.rng.below(self.sites[n].uncommitted() as u64 + 1);
+        self.writing.remove(&n);
         self.sites[n].crash(survive as usize);
         self.part();
         let lost: Vec<(usize, u64)> = self

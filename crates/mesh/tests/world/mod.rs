@@ -624,7 +624,8 @@ impl World {
             | Output::Behind { .. }
             | Output::Leads { .. }
             | Output::Lasting { .. }
-            | Output::Narrow(_) => {}
+            | Output::Narrow(_)
+            | Output::Trim(_) => {}
             Output::Copy { from, to, moves } => {
                 let kept: Vec<Msg> = broker
                     .sessions

@@ -1089,8 +1089,11 @@ impl Keeper {
                         }));
                     }
                 }
-                Output::Narrow(peer) => orders.push(Box::new(move |shard, _| {
-                    let dropped = shard.link_narrow(peer.as_str());
+                Output::Narrow(peer) => {
+                    orders.push(Box::new(move |shard, _| shard.link_narrow(peer.as_str())));
+                }
+                Output::Trim(peer) => orders.push(Box::new(move |shard, _| {
+                    let dropped = shard.link_trim(peer.as_str());
                     if dropped > 0 {
                         tracing::warn!(
                             "mesh: {dropped} messages that waited for {peer} are dropped, as no \
