@@ -106,7 +106,8 @@ impl Controller {
             &mut command,
             Some("may connect"),
             move |line| {
-                if line.contains("brought up to date") {
+                let ends = ["has been brought up to date", "is as it should be"];
+                if ends.iter().any(|end| line.contains(end)) {
                     counted.fetch_add(1, Ordering::Relaxed);
                 }
             },
