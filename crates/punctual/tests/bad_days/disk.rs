@@ -547,12 +547,17 @@ fn its_directory_is_taken_away() {
     let mut unconcerned = Unconcerned::new(&broker);
     assert_eq!(absent.stuff(10), None);
     std::fs::rename(&place, &elsewhere).unwrap();
-    is_in_trouble(&broker, "was removed or renamed");
+    // Another one in its place, with what shows who asks.
+    std::fs::create_dir(&place).unwrap();
+    let tokens = [&elsewhere, &place].map(|place| place.join("http-tokens"));
+    std::fs::copy(&tokens[0], &tokens[1]).unwrap();
+    is_in_trouble(&broker, "another directory is in the place");
     let refusal = eventually("a refusal", || absent.stuff(1));
     let why = "the store cannot be written".to_owned();
     assert_eq!(refusal, (ReasonCode::ImplementationSpecificError, why));
     unconcerned.goes_on();
-    assert!(!place.exists());
+    assert_eq!(std::fs::read_dir(&place).unwrap().count(), 1);
+    std::fs::remove_dir_all(&place).unwrap();
     std::fs::rename(&elsewhere, &place).unwrap();
     is_well(&broker);
     assert_eq!(absent.stuff(10), None);
