@@ -187,7 +187,7 @@ pub(crate) fn ends<T: Ranged>(low: &T::Unit, high: &T::Unit) -> (String, String)
 }
 
 /// Declares a section. Each key is written
-/// `name: type = default, in low => high, example "...", since "0.1", effect;`
+/// `name: type = default, in low => high, example "...", since "0.1.0", effect;`
 /// where range and example may be left out.
 macro_rules! section {
     (
