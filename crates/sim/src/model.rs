@@ -63,6 +63,9 @@ enum Source {
     Replay,
     /// One member of the group with that number gets it.
     Group(usize),
+    /// It was on its way to a member of a shared subscription whose session has ended. It may come
+    /// behind others.
+    Left,
 }
 
 /// A copy of a message that a session is to get.
@@ -144,6 +147,10 @@ struct Session {
 #[derive(Debug)]
 struct GroupCopy {
     publication: usize,
+    /// Share name and filter.
+    of: (String, String),
+    /// Whether it was published so.
+    retain: bool,
     members: Vec<(usize, QoS, bool, u32, bool)>,
     /// Number of the arrival that it is.
     arrival: Option<usize>,
@@ -428,6 +435,57 @@ impl Model {
             // It may have been chosen.
             group.required &= !group.members.iter().any(|(member, ..)| *member == at);
         }
+        self.leave_to_others(at);
+    }
+
+    /// Other members of shared subscriptions may get what was on its way to one that has ended, also those
+    /// that came later, whether it has arrived there or not.
+    fn leave_to_others(&mut self, ended: usize) {
+        for group in &mut self.groups {
+            if !group.members.iter().any(|(member, ..)| *member == ended) {
+                continue;
+            }
+            let publication = &self.publications[group.publication];
+            let content = (publication.topic.clone(), publication.payload.clone());
+            let arrivals = self.arrivals.get(&content);
+            let arrival = group.arrival.zip(arrivals).map(|(at, all)| &all[at]);
+            if publication.refused || arrival.is_some_and(|it| it.is_over_for(ended)) {
+                continue;
+            }
+            for (at, session) in self.sessions.iter_mut().enumerate() {
+                let mut own = session.subscriptions.iter();
+                let (share, filter) = (Some(&group.of.0), &group.of.1);
+                let own = own.find(|it| it.share.as_ref() == share && it.filter == *filter);
+                let Some(Subscription {
+                    options,
+                    id,
+                    numbered,
+                    ..
+                }) = own.filter(|_| !session.ended)
+                else {
+                    continue;
+                };
+                let copy = Copy {
+                    publication: group.publication,
+                    source: Source::Left,
+                    qos: publication.qos.min(options.qos),
+                    retain: group.retain && options.retain_as_published,
+                    ids: (*id != 0).then_some(*id).into_iter().collect(),
+                    numbered: *numbered,
+                    arrival: None,
+                    required: false,
+                    link: None,
+                    filter: String::new(),
+                };
+                let qos = copy.qos;
+                session.add(publication, copy);
+                // From there it may go on.
+                let is_known = |(member, ..): &(usize, _, _, _, _)| *member == at;
+                if !group.members.iter().any(is_known) {
+                    group.members.push((at, qos, false, 0, false));
+                }
+            }
+        }
     }
 
     /// DISCONNECT. Says whether it is valid.
@@ -508,8 +566,10 @@ impl Model {
             for subscription in &matching {
                 if let Some(share) = &subscription.share {
                     let key = (share.clone(), subscription.filter.clone());
-                    let group = groups.entry(key).or_insert_with(|| GroupCopy {
+                    let group = groups.entry(key.clone()).or_insert_with(|| GroupCopy {
                         publication: number,
+                        of: key,
+                        retain,
                         members: Vec::new(),
                         arrival: None,
                         required: strict && !publication.refused,

@@ -283,6 +283,10 @@ impl Shard {
     /// itself. False if there is no other member.
     pub(super) fn give_to_another_member(&mut self, delivery: &Delivery, now: Nanos) -> bool {
         let (hub, message) = (&mut self.hub, &delivery.message);
+        if message.is_expired(now) {
+            hub.stats.expired(message.stamp.class());
+            return true;
+        }
         let (_, matched) = hub.directory.lookup(message.topic(), 0);
         let mut groups = matched.groups.iter();
         let Some(group) = groups.find(|group| group.sign == delivery.share) else {

@@ -45,6 +45,12 @@ pub struct Missing {
 }
 
 impl Arrival {
+    /// Whether it says that what has arrived was not on its way to that session any more when that
+    /// ended: another one has it, or it was begun with QoS 2, or nobody acknowledges it.
+    pub(super) fn is_over_for(&self, session: usize) -> bool {
+        self.session != session || self.message.qos != QoS::AtLeastOnce
+    }
+
     /// Whether it can be that copy.
     fn is(&self, copy: &Copy, publication: &Publication) -> bool {
         let message = &self.message;
@@ -148,7 +154,8 @@ impl Model {
         let mut alike = session.copies[&key].iter();
         let ordered = !publication.payload.0.is_empty()
             && alike.all(|other| {
-                other.source != Source::Replay && other.publication == copy.publication
+                !matches!(other.source, Source::Replay | Source::Left)
+                    && other.publication == copy.publication
             });
         if ordered {
             let order = order_key(publication, copy.qos);
