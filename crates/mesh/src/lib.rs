@@ -22,6 +22,7 @@ pub mod rtt;
 pub mod seen;
 mod strategy;
 pub mod table;
+pub mod transfer;
 pub mod tree;
 mod wills;
 pub mod wire;

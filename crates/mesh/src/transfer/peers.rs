@@ -1,0 +1,97 @@
+//! Other homes, and whose claims are still to be heard.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::identity::HomeId;
+
+/// Homes that ask at a time; others ask again.
+const MAX_ASKING: usize = 1 << 12;
+
+/// Which other homes are reached, since when, and what has been compared with them.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Peers {
+    /// With a number for each time that one came into reach.
+    reached: BTreeMap<HomeId, u64>,
+    visits: u64,
+    /// Whether there are others that are not reached.
+    away: bool,
+    /// Whose blind sessions have not all been heard of since it came.
+    awaited: BTreeSet<HomeId>,
+    /// Who asks to be told when it has answered all claims of this home.
+    asking: BTreeSet<HomeId>,
+}
+
+impl Default for Peers {
+    /// Before it is said who is reached, others may be away.
+    fn default() -> Self {
+        Self {
+            reached: BTreeMap::new(),
+            visits: 0,
+            away: true,
+            awaited: BTreeSet::new(),
+            asking: BTreeSet::new(),
+        }
+    }
+}
+
+impl Peers {
+    /// Takes note of who is reached now; returns who was not before.
+    pub(super) fn set(&mut self, reached: &BTreeSet<HomeId>, away: bool) -> Vec<HomeId> {
+        self.away = away;
+        self.reached.retain(|home, _| reached.contains(home));
+        self.awaited.retain(|home| reached.contains(home));
+        let new = reached
+            .iter()
+            .filter(|home| !self.reached.contains_key(*home));
+        let new: Vec<HomeId> = new.cloned().collect();
+        for home in &new {
+            self.visits += 1;
+            self.reached.insert(home.clone(), self.visits);
+            self.awaited.insert(home.clone());
+        }
+        new
+    }
+
+    pub(super) fn reaches(&self, home: &HomeId) -> bool {
+        self.reached.contains_key(home)
+    }
+
+    pub(super) fn reached(&self) -> impl Iterator<Item = (&HomeId, u64)> {
+        self.reached.iter().map(|(home, visit)| (home, *visit))
+    }
+
+    pub(super) fn are_away(&self) -> bool {
+        self.away
+    }
+
+    /// Whether every other home is reached and no greater session can be there of which this one has not
+    /// heard.
+    pub(super) fn are_all_compared(&self) -> bool {
+        !self.away && self.awaited.is_empty()
+    }
+
+    pub(super) fn awaits(&self, home: &HomeId) -> bool {
+        self.awaited.contains(home)
+    }
+
+    pub(super) fn claims_done(&mut self, home: &HomeId) {
+        self.awaited.remove(home);
+    }
+
+    /// A home asks to be told when it has answered all claims.
+    pub(super) fn ask(&mut self, home: &HomeId) {
+        // It may be known here a little later that it is reached.
+        if self.asking.len() < MAX_ASKING {
+            self.asking.insert(home.clone());
+        }
+    }
+
+    /// Those that asked and are reached.
+    pub(super) fn take_asking(&mut self) -> Vec<HomeId> {
+        let reached = &self.reached;
+        let asking = self
+            .asking
+            .extract_if(.., |home| reached.contains_key(home));
+        asking.collect()
+    }
+}
