@@ -11,6 +11,7 @@ mod clients;
 mod fences;
 mod lasting;
 mod sessions;
+mod transfers;
 
 use punctual_codec::topic;
 use punctual_model::Nanos;
@@ -19,6 +20,7 @@ pub use self::clients::{Arrival, Left, Testament};
 pub use self::fences::{Fence, Fenced};
 pub use self::lasting::Lasting;
 pub use self::sessions::{Found, Holder, Letter, Seek as SeekSession};
+pub use self::transfers::SessionAddress;
 
 use crate::id::{BrokerId, MAX_NAME, Rank};
 use crate::strategy::Strategy;
