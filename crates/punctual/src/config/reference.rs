@@ -158,7 +158,7 @@ pub(crate) fn markdown() -> String {
     let _ = writeln!(out, "## Top of the file\n\n### `{}`\n", include::KEY);
     paragraph(&mut out, &INCLUDE_DOC);
     let _ = writeln!(out, "- Value: a path, for example `{INCLUDE_EXAMPLE}`");
-    out.push_str("- Default: absent\n- Since: 0.1\n");
+    out.push_str("- Default: absent\n- Since: 0.1.0\n");
     for section in sections() {
         let _ = writeln!(out, "\n## `{}`\n", section.header);
         paragraph(&mut out, section.doc);
