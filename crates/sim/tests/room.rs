@@ -7,7 +7,7 @@ use punctual_sim::Scenario;
 /// publisher `a`.
 fn everywhere(settings: &str, script: &str) {
     for shards in [1, 2, 3] {
-        let mut s = Scenario::run(&format!("broker shards={shards} {settings}"));
+        let mut s = Scenario::run(&format!("broker shards={shards} policy=refuse {settings}"));
         s.go_on(script);
     }
 }
@@ -102,7 +102,7 @@ fn groups_choose_who_has_room() {
 #[test]
 fn own_messages_need_no_room() {
     Scenario::run(
-        "broker inflight=1 queue=1 pause=0ms; conn a hold; sub a t q1 nl; sub a u q1
+        "broker policy=refuse inflight=1 queue=1 pause=0ms; conn a hold; sub a t q1 nl; sub a u q1
          pub b u 1 q1; pub b u 2 q1; pub a t x q1; pub b u 3 q1 fails=0x97
          ack a; count a 2",
     );

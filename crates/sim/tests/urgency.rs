@@ -351,7 +351,7 @@ fn who_stops_reading_holds_a_bounded_number_of_urgent_messages() {
     // With QoS 1 the window bounds them, then the queue, and then the publisher
     // is refused.
     everywhere(
-        "lanes=5 inflight=10 queue=20 pause=0s",
+        "policy=refuse lanes=5 inflight=10 queue=20 pause=0s",
         "conn b window=50 hold; sub b # q1; stop b; pub a log 0 q1 size=200
          pub a t x q1 user=priority:1 times=29; pub a t y q1 user=priority:1 fails=0x97
          read b; count b 10; cut b; drop a; idle",
@@ -396,7 +396,7 @@ fn a_subscriber_may_have_its_messages_numbered() {
     );
     // Refused: for the receiver it has never been.
     everywhere(
-        "inflight=1 queue=1 pause=0s",
+        "policy=refuse inflight=1 queue=1 pause=0s",
         &format!(
             "conn b hold; sub b t q1 {on}; pub a t 0 q1; pub a t 1 q1; pub a t 2 q1 fails=0x97
              expect b t 0 q1 number=0; ack b; expect b t 1 q1 number=1; ack b
