@@ -200,7 +200,62 @@ pub fn matches(filter: &str, topic: &str) -> bool {
     filter.len() == topic.len()
 }
 
+/// What a session is to get of a message that a member of a shared subscription has left, if it is a
+/// member, too.
+fn left_copy(session: &Session, group: &GroupCopy, publication: &Publication) -> Option<Copy> {
+    let (share, filter) = (Some(&group.of.0), &group.of.1);
+    let mut own = session.subscriptions.iter();
+    let own = own.find(|it| it.share.as_ref() == share && it.filter == *filter);
+    let Subscription {
+        options,
+        id,
+        numbered,
+        ..
+    } = own.filter(|_| !session.ended)?;
+    Some(Copy {
+        publication: group.publication,
+        source: Source::Left,
+        qos: publication.qos.min(options.qos),
+        retain: group.retain && options.retain_as_published,
+        ids: (*id != 0).then_some(*id).into_iter().collect(),
+        numbered: *numbered,
+        arrival: None,
+        required: false,
+        link: None,
+        filter: String::new(),
+    })
+}
+
 impl Model {
+    /// Members that have ended may have left a message, which goes to others in slices: also to one that
+    /// came since. Whether there is a copy for that session now.
+    fn leave_to_newcomer(&mut self, at: usize, content: &Content) -> bool {
+        for group in &self.groups {
+            let publication = &self.publications[group.publication];
+            let is_of_it = publication.topic == content.0 && publication.payload == content.1;
+            let mut members = group.members.iter();
+            if !is_of_it || !members.any(|(member, ..)| self.sessions[*member].ended) {
+                continue;
+            }
+            if let Some(copy) = left_copy(&self.sessions[at], group, publication) {
+                self.sessions[at].add(publication, copy);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether a member of a shared subscription has ended that may have left this message.
+    fn may_be_left(&self, content: &Content) -> bool {
+        self.groups.iter().any(|group| {
+            let publication = &self.publications[group.publication];
+            let mut members = group.members.iter();
+            publication.topic == content.0
+                && publication.payload == content.1
+                && members.any(|(member, ..)| self.sessions[*member].ended)
+        })
+    }
+
     /// For a broker with these settings.
     pub fn new(config: Config) -> Self {
         Self {
@@ -453,29 +508,8 @@ impl Model {
                 continue;
             }
             for (at, session) in self.sessions.iter_mut().enumerate() {
-                let mut own = session.subscriptions.iter();
-                let (share, filter) = (Some(&group.of.0), &group.of.1);
-                let own = own.find(|it| it.share.as_ref() == share && it.filter == *filter);
-                let Some(Subscription {
-                    options,
-                    id,
-                    numbered,
-                    ..
-                }) = own.filter(|_| !session.ended)
-                else {
+                let Some(copy) = left_copy(session, group, publication) else {
                     continue;
-                };
-                let copy = Copy {
-                    publication: group.publication,
-                    source: Source::Left,
-                    qos: publication.qos.min(options.qos),
-                    retain: group.retain && options.retain_as_published,
-                    ids: (*id != 0).then_some(*id).into_iter().collect(),
-                    numbered: *numbered,
-                    arrival: None,
-                    required: false,
-                    link: None,
-                    filter: String::new(),
                 };
                 let qos = copy.qos;
                 session.add(publication, copy);

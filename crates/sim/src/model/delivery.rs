@@ -132,7 +132,9 @@ impl Model {
         let arrivals = self.arrivals.entry(key.clone()).or_default();
         let number = arrivals.len();
         arrivals.push(arrival);
-        if !self.assign(&key, number, &mut HashSet::new()) {
+        let is_known = self.assign(&key, number, &mut HashSet::new())
+            || self.leave_to_newcomer(at, &key) && self.assign(&key, number, &mut HashSet::new());
+        if !is_known {
             let session = &self.sessions[at];
             let copies = session.copies.get(&key).map_or(&[][..], |copies| copies);
             let known: Vec<_> = copies
@@ -150,9 +152,11 @@ impl Model {
         let publication = &self.publications[copy.publication];
         // Replays have no order; empty messages, and those that were published
         // again, cannot be told apart.
+        let is_left = self.may_be_left(&key);
         let session = &mut self.sessions[at];
         let mut alike = session.copies[&key].iter();
         let ordered = !publication.payload.0.is_empty()
+            && !is_left
             && alike.all(|other| {
                 !matches!(other.source, Source::Replay | Source::Left)
                     && other.publication == copy.publication
