@@ -143,6 +143,10 @@ struct Session {
     smallest_max_packet: u32,
 }
 
+/// A member of a group: number of its session; and QoS, retain flag, subscription identifier (0 for none)
+/// of its copy, and whether that is numbered.
+type Member = (usize, QoS, bool, u32, bool);
+
 /// A message for one member of a shared subscription.
 #[derive(Debug)]
 struct GroupCopy {
@@ -151,7 +155,7 @@ struct GroupCopy {
     of: (String, String),
     /// Whether it was published so.
     retain: bool,
-    members: Vec<(usize, QoS, bool, u32, bool)>,
+    members: Vec<Member>,
     /// Number of the arrival that it is.
     arrival: Option<usize>,
     required: bool,
@@ -200,60 +204,59 @@ pub fn matches(filter: &str, topic: &str) -> bool {
     filter.len() == topic.len()
 }
 
-/// What a session is to get of a message that a member of a shared subscription has left, if it is a
-/// member, too.
-fn left_copy(session: &Session, group: &GroupCopy, publication: &Publication) -> Option<Copy> {
-    let (share, filter) = (Some(&group.of.0), &group.of.1);
-    let mut own = session.subscriptions.iter();
-    let own = own.find(|it| it.share.as_ref() == share && it.filter == *filter);
-    let Subscription {
-        options,
-        id,
+/// The copy of a message that a member of a group gets.
+fn member_copy(publication: usize, source: Source, member: Member) -> Copy {
+    let (_, qos, retain, id, numbered) = member;
+    Copy {
+        publication,
+        source,
+        qos,
+        retain,
+        ids: (id != 0).then_some(id).into_iter().collect(),
         numbered,
-        ..
-    } = own.filter(|_| !session.ended)?;
-    Some(Copy {
-        publication: group.publication,
-        source: Source::Left,
-        qos: publication.qos.min(options.qos),
-        retain: group.retain && options.retain_as_published,
-        ids: (*id != 0).then_some(*id).into_iter().collect(),
-        numbered: *numbered,
         arrival: None,
         required: false,
         link: None,
         filter: String::new(),
-    })
+    }
+}
+
+/// Session number `at` as a member of a group now.
+fn member_now(
+    (at, session): (usize, &Session),
+    group: &GroupCopy,
+    publication: &Publication,
+) -> Option<Member> {
+    let (share, filter) = (Some(&group.of.0), &group.of.1);
+    let mut own = session.subscriptions.iter();
+    let own = own.find(|it| it.share.as_ref() == share && it.filter == *filter);
+    let own = own.filter(|_| !session.ended)?;
+    let retain = group.retain && own.options.retain_as_published;
+    let qos = publication.qos.min(own.options.qos);
+    Some((at, qos, retain, own.id, own.numbered))
+}
+
+/// Whether a message may have been on its way to that member of a group when its session ended.
+fn was_on_its_way(
+    group: &GroupCopy,
+    publication: &Publication,
+    arrivals: &HashMap<Content, Vec<Arrival>>,
+    member: usize,
+) -> bool {
+    let content = (publication.topic.clone(), publication.payload.clone());
+    let arrival = group.arrival.zip(arrivals.get(&content));
+    let arrival = arrival.map(|(at, all)| &all[at]);
+    !publication.refused && !arrival.is_some_and(|it| it.is_over_for(member))
 }
 
 impl Model {
-    /// Members that have ended may have left a message, which goes to others in slices: also to one that
-    /// came since. Whether there is a copy for that session now.
-    fn leave_to_newcomer(&mut self, at: usize, content: &Content) -> bool {
-        for group in &self.groups {
-            let publication = &self.publications[group.publication];
-            let is_of_it = publication.topic == content.0 && publication.payload == content.1;
-            let mut members = group.members.iter();
-            if !is_of_it || !members.any(|(member, ..)| self.sessions[*member].ended) {
-                continue;
-            }
-            if let Some(copy) = left_copy(&self.sessions[at], group, publication) {
-                self.sessions[at].add(publication, copy);
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Whether a member of a shared subscription has ended that may have left this message.
-    fn may_be_left(&self, content: &Content) -> bool {
-        self.groups.iter().any(|group| {
-            let publication = &self.publications[group.publication];
-            let mut members = group.members.iter();
-            publication.topic == content.0
-                && publication.payload == content.1
-                && members.any(|(member, ..)| self.sessions[*member].ended)
-        })
+    /// Whether a copy may be one that a member of its group has left, which may come behind others.
+    fn may_be_left(&self, copy: &Copy) -> bool {
+        let Source::Group(group) = copy.source else {
+            return copy.source == Source::Left;
+        };
+        let mut members = self.groups[group].members.iter();
+        members.any(|(member, ..)| self.sessions[*member].ended)
     }
 
     /// For a broker with these settings.
@@ -501,22 +504,18 @@ impl Model {
                 continue;
             }
             let publication = &self.publications[group.publication];
-            let content = (publication.topic.clone(), publication.payload.clone());
-            let arrivals = self.arrivals.get(&content);
-            let arrival = group.arrival.zip(arrivals).map(|(at, all)| &all[at]);
-            if publication.refused || arrival.is_some_and(|it| it.is_over_for(ended)) {
+            if !was_on_its_way(group, publication, &self.arrivals, ended) {
                 continue;
             }
             for (at, session) in self.sessions.iter_mut().enumerate() {
-                let Some(copy) = left_copy(session, group, publication) else {
+                let Some(member) = member_now((at, session), group, publication) else {
                     continue;
                 };
-                let qos = copy.qos;
+                let copy = member_copy(group.publication, Source::Left, member);
                 session.add(publication, copy);
                 // From there it may go on.
-                let is_known = |(member, ..): &(usize, _, _, _, _)| *member == at;
-                if !group.members.iter().any(is_known) {
-                    group.members.push((at, qos, false, 0, false));
+                if !group.members.iter().any(|(member, ..)| *member == at) {
+                    group.members.push(member);
                 }
             }
         }
@@ -651,20 +650,9 @@ impl Model {
             let mut members = group.members.iter();
             group.required &= members.all(|(_, qos, ..)| *qos != QoS::AtMostOnce);
             let source = Source::Group(self.groups.len());
-            for (at, qos, retain, id, numbered) in &group.members {
-                let copy = Copy {
-                    publication: number,
-                    source,
-                    qos: *qos,
-                    retain: *retain,
-                    ids: (*id != 0).then_some(*id).into_iter().collect(),
-                    numbered: *numbered,
-                    arrival: None,
-                    required: false,
-                    link: None,
-                    filter: String::new(),
-                };
-                self.sessions[*at].add(&publication, copy);
+            for member in &group.members {
+                let copy = member_copy(number, source, *member);
+                self.sessions[member.0].add(&publication, copy);
             }
             self.groups.push(group);
         }

@@ -181,7 +181,7 @@ struct Link {
     /// For the client to take.
     received: Vec<u8>,
     cut: bool,
-    /// When bytes were last handed to the broker.
+    /// When the broker last took a packet, or was not to be read from.
     last_heard: Nanos,
     paused_since: Nanos,
     longest_pause: Nanos,
@@ -214,6 +214,9 @@ pub struct World {
     keeper: Option<Keeper>,
     crashes: u32,
 }
+
+/// How long a piece of work waits at most because other things happen.
+const LONGEST_WAIT: Nanos = Nanos::from_millis(1);
 
 impl World {
     /// A broker of `shards` shards at time zero.
@@ -548,9 +551,11 @@ impl World {
             .min()
             .unwrap_or(Nanos::MAX);
         let event = self.queue.peek().map_or(Nanos::MAX, |next| next.at);
-        // Work that waits takes time: other things happen between its pieces.
+        // Work that waits takes time: other things happen between its pieces. But no machine lets it wait
+        // for seconds, in which timers would be late, too.
+        let soon = until.min(self.now + LONGEST_WAIT);
         let timer = match timer {
-            Nanos(0) if event <= until && self.slices.below(2) == 0 => Nanos::MAX,
+            Nanos(0) if event <= soon && self.slices.below(2) == 0 => Nanos::MAX,
             timer => timer,
         };
         let at = timer.min(event);
@@ -687,7 +692,10 @@ impl World {
             );
         }
         let packets: Vec<u8> = link.inbox.drain(..received.consumed).collect();
-        link.last_heard = self.now;
+        // A part of a packet is no sign of life.
+        if received.consumed > 0 || received.flow != Flow::Read {
+            link.last_heard = self.now;
+        }
         link.paused = received.flow == Flow::Pause;
         link.paused_since = self.now;
         let more = received.consumed == offered && received.flow == Flow::Read;

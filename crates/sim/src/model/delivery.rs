@@ -10,7 +10,10 @@ use std::collections::HashSet;
 use punctual_broker::Nanos;
 use punctual_codec::{QoS, Version};
 
-use super::{Content, Copy, Model, Publication, Source, Violation, order_key};
+use super::{
+    Content, Copy, Model, Publication, Source, Violation, member_copy, member_now, order_key,
+    was_on_its_way,
+};
 use crate::wire::Delivered;
 use crate::world::LinkId;
 
@@ -152,15 +155,14 @@ impl Model {
         let publication = &self.publications[copy.publication];
         // Replays have no order; empty messages, and those that were published
         // again, cannot be told apart.
-        let is_left = self.may_be_left(&key);
-        let session = &mut self.sessions[at];
-        let mut alike = session.copies[&key].iter();
+        let mut alike = self.sessions[at].copies[&key].iter();
         let ordered = !publication.payload.0.is_empty()
-            && !is_left
             && alike.all(|other| {
-                !matches!(other.source, Source::Replay | Source::Left)
+                other.source != Source::Replay
+                    && !self.may_be_left(other)
                     && other.publication == copy.publication
             });
+        let session = &mut self.sessions[at];
         if ordered {
             let order = order_key(publication, copy.qos);
             let last = session.order.entry(order).or_insert(copy.publication);
@@ -186,6 +188,38 @@ impl Model {
             }
         }
         Ok(())
+    }
+
+    /// A member that has ended may have left a message, which goes to others in slices: also to one that
+    /// came since. Whether there is a copy for that session now.
+    fn leave_to_newcomer(&mut self, at: usize, key: &Content) -> bool {
+        for number in 0..self.groups.len() {
+            let group = &self.groups[number];
+            let publication = &self.publications[group.publication];
+            let is_of_it = publication.topic == key.0 && publication.payload == key.1;
+            let members = group.members.iter().map(|(member, ..)| *member);
+            let ended: Vec<usize> = members.filter(|it| self.sessions[*it].ended).collect();
+            // Its subscription may have ended since.
+            let member = member_now((at, &self.sessions[at]), group, publication)
+                .or_else(|| group.members.iter().copied().find(|(it, ..)| *it == at));
+            let Some(member) = member.filter(|_| is_of_it && !ended.is_empty()) else {
+                continue;
+            };
+            let copy = member_copy(group.publication, Source::Left, member);
+            let is_left = |it: &usize| was_on_its_way(group, publication, &self.arrivals, *it);
+            // What has come to another member may have been another copy of the message.
+            let mut tried = HashSet::from([Slot::Group(number)]);
+            if ended.iter().any(is_left)
+                || group
+                    .arrival
+                    .is_some_and(|it| self.assign(key, it, &mut tried))
+            {
+                let publication = &self.publications[copy.publication];
+                self.sessions[at].add(publication, copy);
+                return true;
+            }
+        }
+        false
     }
 
     /// Finds a copy that the arrival can be, if need be by taking others for
