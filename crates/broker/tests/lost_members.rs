@@ -6,18 +6,11 @@
 mod support;
 
 use punctual_broker::{Config, ConnId, Directory};
-use punctual_codec::{PacketType, Properties, Publish, QoS, Subscribe, SubscribeOptions, Version};
+use punctual_codec::{PacketType, Properties, Publish, QoS, Version};
 use support::{NOW, Rig};
 
 fn subscribe(rig: &mut Rig, client: ConnId, filter: &str) {
-    let options = SubscribeOptions {
-        qos: QoS::ExactlyOnce,
-        ..SubscribeOptions::default()
-    };
-    let mut bytes = Vec::new();
-    let (filters, none) = ([(filter, options)], Properties::EMPTY);
-    Subscribe::put(7, none, &filters, Version::V5, &mut bytes).unwrap();
-    rig.send(client, &bytes);
+    rig.subscribe_with(client, &[filter.to_owned()], QoS::ExactlyOnce);
     rig.read(client);
 }
 

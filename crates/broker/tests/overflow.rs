@@ -4,11 +4,8 @@
 #[allow(dead_code, reason = "other tests need more of it")]
 mod support;
 
-use punctual_broker::{Config, ConnId, ConnMeta, Nanos, QueueFull, QueuePolicies, TopicPolicy};
-use punctual_codec::{
-    Ack, Connect, PacketType, Properties, PropertyBuf, PropertyId, Publish, QoS, ReasonCode,
-    Subscribe, SubscribeOptions, Version,
-};
+use punctual_broker::{Config, ConnId, Nanos, QueueFull, QueuePolicies, TopicPolicy};
+use punctual_codec::{Ack, PacketType, PropertyBuf, Publish, QoS, ReasonCode, Version};
 use support::{NOW, Rig};
 
 /// With queues of ten messages.
@@ -23,48 +20,11 @@ fn config(full: QueueFull) -> Config {
     config
 }
 
-/// Connects with a session that stays.
-fn lasting(rig: &mut Rig, id: &str) -> ConnId {
-    let meta = ConnMeta {
-        allow_anonymous: true,
-        ..ConnMeta::default()
-    };
-    let client = rig.shard.open(meta, NOW);
-    let mut properties = PropertyBuf::new();
-    properties.push_number(PropertyId::SessionExpiryInterval, 3600);
-    let connect = Connect {
-        version: Version::V5,
-        clean_start: false,
-        keep_alive: 0,
-        properties: properties.as_properties(),
-        client_id: id,
-        will: None,
-        username: None,
-        password: None,
-    };
-    let mut bytes = Vec::new();
-    connect.encode(&mut bytes).unwrap();
-    rig.send(client, &bytes);
-    client
-}
-
-fn subscribe(rig: &mut Rig, client: ConnId, filter: &str) {
-    let options = SubscribeOptions {
-        qos: QoS::AtLeastOnce,
-        ..SubscribeOptions::default()
-    };
-    let mut bytes = Vec::new();
-    let (filters, none) = ([(filter, options)], Properties::EMPTY);
-    Subscribe::put(7, none, &filters, Version::V5, &mut bytes).unwrap();
-    rig.send(client, &bytes);
-    rig.read(client);
-}
-
 /// A session that is away, subscribed to that.
 fn away(rig: &mut Rig, id: &str, filter: &str) {
-    let client = lasting(rig, id);
+    let client = rig.client_that_stays(id);
+    rig.subscribe_with(client, &[filter.to_owned()], QoS::AtLeastOnce);
     rig.read(client);
-    subscribe(rig, client, filter);
     rig.shard.closed(client, "lost", NOW);
 }
 
@@ -104,7 +64,7 @@ fn publish(
 
 /// The payloads of what waits for a session, in the order in which it comes.
 fn waiting(rig: &mut Rig, id: &str) -> Vec<Vec<u8>> {
-    let client = lasting(rig, id);
+    let client = rig.client_that_stays(id);
     let packets = rig.read(client).into_iter();
     let packets = packets.filter(|(kind, _)| *kind == PacketType::Publish);
     let payload = |body: Vec<u8>| {
@@ -125,7 +85,8 @@ fn hold_makes_publishers_wait_before_they_are_refused() {
         config.limits.max_inflight = 1;
         let mut rig = Rig::with(config);
         let slow = rig.client("slow");
-        subscribe(&mut rig, slow, "t");
+        rig.subscribe_with(slow, &["t".to_owned()], QoS::AtLeastOnce);
+        rig.read(slow);
         let publisher = rig.client("publisher");
         let mut now = NOW;
         let one = |rig: &mut Rig, now| publish(rig, publisher, ("t", b"x"), &[], now);

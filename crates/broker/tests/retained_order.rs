@@ -8,9 +8,7 @@ mod support;
 use std::collections::HashMap;
 
 use punctual_broker::{Config, ConnId, Directory};
-use punctual_codec::{
-    Ack, PacketType, Properties, Publish, QoS, ReasonCode, Subscribe, SubscribeOptions, Version,
-};
+use punctual_codec::{Ack, PacketType, Properties, Publish, QoS, ReasonCode, Version};
 use support::{NOW, Rig};
 
 /// So many that not all retained messages go at once.
@@ -76,15 +74,8 @@ impl World {
     }
 
     fn subscribe(&mut self, filter: &str) {
-        let options = SubscribeOptions {
-            qos: self.qos,
-            ..SubscribeOptions::default()
-        };
-        let mut bytes = Vec::new();
-        let (filters, none) = ([(filter, options)], Properties::EMPTY);
-        Subscribe::put(7, none, &filters, Version::V5, &mut bytes).unwrap();
         let rig = self.rigs.last_mut().unwrap();
-        rig.send(self.subscriber, &bytes);
+        rig.subscribe_with(self.subscriber, &[filter.to_owned()], self.qos);
     }
 
     /// What shards have for each other goes there.

@@ -455,7 +455,11 @@ fn a_crowd_changes_while_it_is_given_a_message() {
 fn a_publisher_comes_back_while_its_message_goes_to_a_crowd() {
     let mut rig = Rig::new();
     let crowd = rig.crowd();
-    let connect = |rig: &mut Rig| rig.client_that_stays("publisher");
+    let connect = |rig: &mut Rig| {
+        let publisher = rig.client_that_stays("publisher");
+        assert_eq!(rig.kinds(publisher), [PacketType::ConnAck]);
+        publisher
+    };
     let publisher = connect(&mut rig);
     rig.publish_with(publisher, QoS::ExactlyOnce, 5, b"1");
     rig.slice();

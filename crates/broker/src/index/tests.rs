@@ -256,6 +256,19 @@ proptest! {
     }
 }
 
+/// Subscribes with default options. Whether that is new.
+fn subscribe(directory: &Directory, filter: &str, session: &Arc<SessionHandle>) -> bool {
+    let subscriber = Subscriber {
+        session: session.clone(),
+        options: SubscribeOptions::default(),
+        id: 0,
+        demoted: false,
+        numbered: false,
+    };
+    let mut index = directory.index_mut();
+    index.subscribe(filter, subscriber, &directory.generations)
+}
+
 /// Who publishes chooses how many levels there are.
 #[test]
 fn depth_takes_no_stack() {
@@ -263,16 +276,7 @@ fn depth_takes_no_stack() {
     let session = directory.handle(&Arc::from("c"), 0, 0);
     let deep = "/".repeat(65_000);
     for filter in [deep.clone(), "+/".repeat(32_000) + "#", "#".into()] {
-        let subscriber = Subscriber {
-            session: session.clone(),
-            options: SubscribeOptions::default(),
-            id: 0,
-            demoted: false,
-            numbered: false,
-        };
-        directory
-            .index_mut()
-            .subscribe(&filter, subscriber, &directory.generations);
+        subscribe(&directory, &filter, &session);
     }
     let index = directory.index_mut();
     let topics = [&*deep, "a", &"a/".repeat(32_000)];
@@ -289,17 +293,7 @@ fn the_cache_is_bounded_in_bytes() {
     let directory = Directory::new(1);
     for n in 0..500 {
         let session = directory.handle(&Arc::from(format!("c{n}")), 0, n);
-        let options = SubscribeOptions::default();
-        let subscriber = Subscriber {
-            session,
-            options,
-            id: 0,
-            demoted: false,
-            numbered: false,
-        };
-        directory
-            .index_mut()
-            .subscribe("#", subscriber, &directory.generations);
+        subscribe(&directory, "#", &session);
     }
     let mut cache = RouteCache::new(1000, Vec::new(), Vec::new(), QueuePolicies::default());
     for n in 0..2000 {
@@ -318,31 +312,20 @@ fn the_cache_is_bounded_in_bytes() {
 #[test]
 fn a_crowd_is_not_listed() {
     let directory = Directory::new(2);
-    let subscribe = |session: &Arc<SessionHandle>, filter: &str| {
-        let subscriber = Subscriber {
-            session: session.clone(),
-            options: SubscribeOptions::default(),
-            id: 0,
-            demoted: false,
-            numbered: false,
-        };
-        let mut index = directory.index_mut();
-        index.subscribe(filter, subscriber, &directory.generations)
-    };
     let clients: Vec<_> = (0..2 * CROWD as u32)
         .map(|n| directory.handle(&Arc::from(format!("c{n}")), n as u16 % 2, n))
         .collect();
     let link = directory.handle(&Arc::from(format!("{LINK_PREFIX}b")), 0, 0);
-    assert!(link.link && subscribe(&link, "t/#"));
+    assert!(link.link && subscribe(&directory, "t/#", &link));
     let matches = || directory.index_mut().matches("t/1");
     for client in &clients[..CROWD] {
-        assert!(subscribe(client, "t/+"));
-        assert!(!subscribe(client, "t/+"));
+        assert!(subscribe(&directory, "t/+", client));
+        assert!(!subscribe(&directory, "t/+", client));
     }
     let most = matches();
     assert_eq!((most.crowd, most.targets().count()), (false, CROWD + 1));
     for client in &clients[CROWD..] {
-        assert!(subscribe(client, "t/1"));
+        assert!(subscribe(&directory, "t/1", client));
     }
     let crowd = matches();
     let listed: Vec<_> = crowd.targets().map(|it| it.session.number).collect();
@@ -369,17 +352,7 @@ fn members_are_no_matter_of_routes() {
     let sessions: Vec<_> = (0..1000)
         .map(|n| directory.handle(&Arc::from(format!("c{n}")), 0, n))
         .collect();
-    let subscribe = |session: &Arc<SessionHandle>| {
-        let subscriber = Subscriber {
-            session: session.clone(),
-            options: SubscribeOptions::default(),
-            id: 0,
-            demoted: false,
-            numbered: false,
-        };
-        let mut index = directory.index_mut();
-        index.subscribe("$share/group/t/#", subscriber, &directory.generations)
-    };
+    let subscribe = |session| subscribe(&directory, "$share/group/t/#", session);
     let mut cache = RouteCache::new(1000, Vec::new(), Vec::new(), QueuePolicies::default());
     let slot = generation_slot("t");
     let nobody = directory.generations.current(slot);

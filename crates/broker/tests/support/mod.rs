@@ -49,10 +49,13 @@ impl Rig {
     }
 
     pub(crate) fn client(&mut self, id: &str) -> ConnId {
-        self.connect(id, true, Properties::EMPTY)
+        let client = self.connect(id, true, Properties::EMPTY);
+        assert_eq!(self.kinds(client), [PacketType::ConnAck]);
+        client
     }
 
-    /// One whose session stays for an hour when its connection ends.
+    /// Connects a client whose session stays for an hour when its connection ends. It has not read
+    /// CONNACK yet.
     pub(crate) fn client_that_stays(&mut self, id: &str) -> ConnId {
         let mut properties = PropertyBuf::new();
         properties.push_number(PropertyId::SessionExpiryInterval, 3600);
@@ -78,7 +81,6 @@ impl Rig {
         let mut bytes = Vec::new();
         connect.encode(&mut bytes).unwrap();
         self.send(client, &bytes);
-        assert_eq!(self.kinds(client), [PacketType::ConnAck]);
         client
     }
 
@@ -113,7 +115,14 @@ impl Rig {
     }
 
     pub(crate) fn subscribe(&mut self, client: ConnId, filters: &[String]) -> Flow {
-        let options = SubscribeOptions::default();
+        self.subscribe_with(client, filters, QoS::AtMostOnce)
+    }
+
+    pub(crate) fn subscribe_with(&mut self, client: ConnId, filters: &[String], qos: QoS) -> Flow {
+        let options = SubscribeOptions {
+            qos,
+            ..SubscribeOptions::default()
+        };
         let filters: Vec<_> = filters.iter().map(|filter| (&**filter, options)).collect();
         let mut bytes = Vec::new();
         Subscribe::put(7, Properties::EMPTY, &filters, Version::V5, &mut bytes).unwrap();

@@ -51,10 +51,11 @@ fn graph(rng: &mut Rng, n: usize) -> Vec<Edge> {
             pairs.insert([a.min(b), a.max(b)], rng.chance(50));
         }
     }
-    let mut edge = |([a, b], turned): ([usize; 2], bool)| Edge {
-        ends: if turned { [b, a] } else { [a, b] },
-        delay: Nanos(rng.within(100_000..=5_000_000)),
-        cut: false,
+    let mut edge = |([a, b], turned): ([usize; 2], bool)| {
+        Edge::new(
+            if turned { [b, a] } else { [a, b] },
+            Nanos(rng.within(100_000..=5_000_000)),
+        )
     };
     pairs.into_iter().map(&mut edge).collect()
 }
@@ -599,11 +600,7 @@ fn nothing_is_kept_for_ever_for_a_link_that_carried_at_one_end() {
 /// the other has meant for the root is not left waiting.
 #[test]
 fn what_waits_goes_to_who_came_before_the_loss_was_seen() {
-    let edge = |ends, micros: u64| Edge {
-        ends,
-        delay: Nanos(micros * 1000),
-        cut: false,
-    };
+    let edge = |ends, micros: u64| Edge::new(ends, Nanos(micros * 1000));
     let edges = vec![edge([0, 1], 500), edge([0, 2], 2000), edge([1, 2], 5000)];
     let config = Config::default();
     let mut world = World::new(Rng::new(1), 3, edges, false, &config, |settings| {
@@ -637,11 +634,7 @@ fn what_waits_goes_to_who_came_before_the_loss_was_seen() {
 /// they wait for it, and those of others do not wait.
 #[test]
 fn what_goes_another_way_waits_for_what_was_published_before() {
-    let edge = |ends, micros: u64| Edge {
-        ends,
-        delay: Nanos(micros * 1000),
-        cut: false,
-    };
+    let edge = |ends, micros: u64| Edge::new(ends, Nanos(micros * 1000));
     let edges = vec![edge([0, 1], 500), edge([1, 2], 500), edge([0, 2], 20_000)];
     let config = Config::default();
     let mut world = World::new(Rng::new(1), 3, edges, false, &config, |settings| {
@@ -704,11 +697,7 @@ fn what_goes_another_way_waits_for_what_was_published_before() {
 #[test]
 fn what_was_acknowledged_outlives_a_cut_that_is_longer_than_heal() {
     for (cut, lasts) in [(14_000, false), (14_000, true), (19_000, false)] {
-        let edge = |ends| Edge {
-            ends,
-            delay: Nanos::from_millis(1),
-            cut: false,
-        };
+        let edge = |ends| Edge::new(ends, Nanos::from_millis(1));
         let edges = vec![edge([1, 0]), edge([2, 1])];
         let config = Config::default();
         let mut world = World::new(Rng::new(1), 3, edges, true, &config, |settings| {

@@ -74,11 +74,7 @@ fn edges(rng: &mut Rng) -> Vec<Edge> {
             pairs.push(pair);
         }
     }
-    let edge = |ends| Edge {
-        ends,
-        delay: Nanos(rng.within(100_000..=5_000_000)),
-        cut: false,
-    };
+    let edge = |ends| Edge::new(ends, Nanos(rng.within(100_000..=5_000_000)));
     pairs.into_iter().map(edge).collect()
 }
 

@@ -302,11 +302,7 @@ fn pair_of(store: bool, subscriber: Client) -> World {
 
 /// The same, with so many ms between the two, and as many messages in flight.
 fn pair_with(delay: u64, window: u16, store: bool, subscriber: Client) -> World {
-    let edge = Edge {
-        ends: [0, 1],
-        delay: Nanos::from_millis(delay),
-        cut: false,
-    };
+    let edge = Edge::new([0, 1], Nanos::from_millis(delay));
     let config = Config::default();
     let mut world = World::new(Rng::new(1), 2, vec![edge], store, &config, |_| ());
     world.window = window;
@@ -320,11 +316,7 @@ fn pair_with(delay: u64, window: u16, store: bool, subscriber: Client) -> World 
 /// Broker 0 between two others: at 1 and 2 somebody publishes, and the client of a session at 1
 /// has come to 0 a moment ago.
 fn trio(store: bool) -> World {
-    let edge = |ends| Edge {
-        ends,
-        delay: Nanos::from_millis(5),
-        cut: false,
-    };
+    let edge = |ends| Edge::new(ends, Nanos::from_millis(5));
     let edges = vec![edge([0, 1]), edge([0, 2])];
     let config = Config::default();
     let mut world = World::new(Rng::new(1), 3, edges, store, &config, |_| ());

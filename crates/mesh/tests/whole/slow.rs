@@ -15,11 +15,7 @@ const COMMIT: Nanos = Nanos::from_millis(50);
 
 /// Four brokers in a circle, each of which has a publisher and a subscriber, and commits slowly.
 fn circle(seed: u64) -> World {
-    let edges = [[1, 0], [2, 1], [3, 2], [0, 3]].map(|ends| Edge {
-        ends,
-        delay: Nanos::from_millis(1),
-        cut: false,
-    });
+    let edges = [[1, 0], [2, 1], [3, 2], [0, 3]].map(|ends| Edge::new(ends, Nanos::from_millis(1)));
     let mut config = Config::default();
     config.limits.receive_maximum = 1000;
     let mut world = World::new(Rng::new(seed), 4, edges.into(), true, &config, |settings| {

@@ -10,11 +10,7 @@ use crate::world::{Edge, World};
 
 /// Brokers in a row, of which the last one hears of the first only by the others.
 fn row(n: usize) -> World {
-    let edge = |at: usize| Edge {
-        ends: [at, at + 1],
-        delay: Nanos::from_millis(2),
-        cut: false,
-    };
+    let edge = |at: usize| Edge::new([at, at + 1], Nanos::from_millis(2));
     let edges = (0..n - 1).map(edge).collect();
     let mut world = World::new(Rng::new(1), n, edges, true, &Config::default(), |_| ());
     world.run_for(5000);

@@ -237,11 +237,7 @@ fn both_sides_of_a_cut_hear_of_a_will_once() {
 /// Three brokers in a row with stores, of which the first is root; a subscriber at each, whose session
 /// lasts, and a client of the last one with a will.
 fn row() -> World {
-    let edge = |ends| Edge {
-        ends,
-        delay: Nanos::from_millis(1),
-        cut: false,
-    };
+    let edge = |ends| Edge::new(ends, Nanos::from_millis(1));
     let edges = vec![edge([1, 0]), edge([2, 1])];
     let config = Config::default();
     let mut world = World::new(Rng::new(1), 3, edges, true, &config, |settings| {

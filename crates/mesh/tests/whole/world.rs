@@ -57,6 +57,14 @@ pub struct Edge {
     pub cut: bool,
 }
 
+impl Edge {
+    /// A connection that is not cut.
+    pub fn new(ends: [usize; 2], delay: Nanos) -> Self {
+        let cut = false;
+        Self { ends, delay, cut }
+    }
+}
+
 pub struct World {
     pub now: Nanos,
     pub rng: Rng,
