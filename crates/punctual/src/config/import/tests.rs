@@ -114,8 +114,8 @@ fn limits_are_translated_and_zero_becomes_a_word() {
     assert_eq!(config.server.sys_interval, Switch::Off);
 }
 
-/// What Mosquitto does without a line is written, since this broker does something else: a full queue
-/// loses what comes, all of it may be filled, and sessions last for ever.
+/// The result states the defaults of Mosquitto that differ from those of this broker: a full queue drops
+/// new messages, no part of a queue is reserved, and sessions do not expire.
 #[test]
 fn what_mosquitto_does_without_a_line_is_written() {
     let (config, notes) = loaded("listener 1883\nallow_anonymous true\nmax_queued_messages 100\n");
