@@ -1,8 +1,8 @@
 //! What a neighbour takes only little of, because somebody behind it has no room for more.
 //!
-//! The same goes for clients whose policy is to refuse (`overflow.rs`): while the queue of one is nearly
-//! full, all neighbours are told what it has subscribed to, and what comes for it waits where it has no
-//! room.
+//! The broker does the same for clients whose policy is to refuse (`overflow.rs`): while the queue of a
+//! client is nearly full, the broker tells all neighbours the filters of that client. A message from a
+//! neighbour that finds no room in the queue is blocked until there is room.
 //!
 //! A broker whose queue for one neighbour fills up tells the others what that one wants
 //! (`$mesh/brake`). They keep back what they have for it on these filters, apart from the rest of its
@@ -127,7 +127,7 @@ pub(crate) fn gist<'a>(filters: impl Iterator<Item = &'a str> + Clone) -> Vec<Bo
     gist_of(filters, MOST)
 }
 
-/// The same in so many filters at most.
+/// Like [`gist`], with at most `most` filters.
 fn gist_of<'a>(filters: impl Iterator<Item = &'a str> + Clone, most: usize) -> Vec<Box<str>> {
     let first = |levels| cut(filters.clone(), levels, most);
     let all = first(usize::MAX).or_else(|| (1..=LEVELS).rev().find_map(first));
@@ -204,7 +204,8 @@ impl FullClients {
         }
     }
 
-    /// What is to be told of them, the same objects as long as nothing changes.
+    /// Lists of filters to send to neighbours, one for each client. A list stays the same object as long as
+    /// it does not change.
     pub(crate) fn parts(&self) -> Vec<Arc<[Box<str>]>> {
         let others = self.all.iter().filter(|_| self.others > 0);
         let parts = self.clients.values().chain(others);

@@ -54,11 +54,13 @@ pub(crate) struct SessionHandle {
     pub(crate) reserved: AtomicU32,
     /// Their bytes.
     pub(crate) reserved_bytes: AtomicUsize,
-    /// What is kept back, and for whom; neighbours have it, so that other sessions pay one word.
+    /// State of the remote flow control of a neighbour; `None` for a client. Boxed, so that it takes one
+    /// word in the session of a client.
     pub(crate) braking: Option<Box<Braking>>,
     /// Whether publishers on other shards are to hold back.
     pub(crate) congested: AtomicBool,
-    /// What is said of it about a full queue; see [`crate::overflow`].
+    /// Policies for a full queue that the configuration has for this session and for its listener, as
+    /// [`crate::overflow`] encodes them.
     pub(crate) queue_full: AtomicU8,
     /// Whether the store has it.
     durable: AtomicBool,
@@ -344,7 +346,8 @@ impl Directory {
         lock(&self.full)
     }
 
-    /// A session loses messages because its queue is full: so many, as `count` says from now on.
+    /// Registers a session that has lost messages because its queue was full. `count` is the number of
+    /// lost messages, and the session goes on to raise it.
     pub(crate) fn note_lossy(&self, client_id: &Arc<str>, count: &Arc<AtomicU64>) {
         lock(&self.lossy).insert(client_id.clone(), count.clone());
     }

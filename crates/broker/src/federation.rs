@@ -543,16 +543,18 @@ impl Seeker {
     }
 }
 
-/// What a broker of a mesh may promise its clients, by what it knows of the mesh.
+/// The service that a broker of a mesh offers to clients. It depends on how much the broker knows of the
+/// mesh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum Service {
-    /// Nothing: it does not know yet who wants what, so clients are refused.
+    /// The broker has not learned the subscriptions at other brokers yet. It refuses every CONNECT.
     None,
-    /// Deliveries: it knows of nobody whom a publication could have to wait for, although there
-    /// are others. Publications with QoS 1 and 2 are refused.
+    /// The configuration names neighbours, but the broker has reached none and remembers none for which it
+    /// could keep messages. It accepts clients, and refuses their publications with QoS 1 and 2.
     Deliveries,
-    /// All: what it acknowledges reaches who wants it, or is kept for them.
+    /// Full service: the broker delivers each message that it acknowledges to all subscribers, or keeps it
+    /// for them.
     #[default]
     Full,
 }

@@ -21,6 +21,9 @@ pub(crate) const FILTER: u64 = 16;
 /// Units of work of ending a flow: in the session, and among those that are watched.
 pub(crate) const FLOW: u64 = 64;
 
+/// Bytes whose copy takes as long as a unit of work.
+pub(crate) const COPY: usize = 2 << 10;
+
 /// Bytes of SUBSCRIBE and UNSUBSCRIBE packets that wait for their next slice. While there are as
 /// many, further packets of more than one slice are not taken from their connections.
 const MOST_BYTES: usize = 16 << 20;

@@ -7,7 +7,7 @@ use punctual_codec::QoS;
 
 use super::{Conn, Hub};
 use crate::author::Author;
-use crate::egress::{Attempt, Class, Entry, Pool, Stamp};
+use crate::egress::{Attempt, Class, Entry, Pool, Rank, Stamp};
 use crate::index::delivered_qos;
 use crate::journal::{Flight, Journal, Keeping, Reception};
 use crate::message::{Form, Messages, Parts, Traits};
@@ -70,7 +70,7 @@ pub(crate) struct Publication<'a> {
     pub(crate) sole: bool,
     /// Who published it, if it is to be retained.
     pub(crate) author: Option<Arc<Author>>,
-    /// What is said of its topic about full queues.
+    /// Policy for full queues that the configuration has for its topic.
     pub(crate) queue_full: Option<QueueFull>,
 }
 
@@ -700,6 +700,52 @@ impl Hub {
         self.enqueue(publication, target, qos, retain, number, now)
     }
 
+    /// Promises room to a message whose only receiver is to keep it, or refuses it. Whether there is
+    /// room.
+    fn make_promise(
+        &mut self,
+        publication: &mut Publication<'_>,
+        target: &Target,
+        need: Need,
+        number: Option<Number>,
+    ) -> bool {
+        let mut reserved = 0;
+        let room = self.promise(target, need, 0, &mut reserved);
+        publication.reserved = reserved;
+        publication.promise = match room {
+            true => Promise::Made,
+            false => Promise::Refused,
+        };
+        // Its publisher is told; for the receiver it has never been.
+        if let (false, Some(number)) = (room, number)
+            && let Some(session) = self.sessions.get_mut(target.slot)
+            && let Some(sequences) = &mut session.sequences
+        {
+            sequences.take_back(publication.parts.topic, number);
+        }
+        room
+    }
+
+    /// Applies the policy for a full queue. Whether there is room for the message then.
+    fn find_room(
+        &mut self,
+        policy: QueueFull,
+        target: &Target,
+        (need, qos, rank): (Need, QoS, Rank),
+        now: Nanos,
+    ) -> bool {
+        match policy {
+            QueueFull::DropOldest => self.make_room(target, (need, qos), rank, now),
+            // With a policy that refuses, the publisher was told beforehand; what comes here is
+            // a will or another message nobody waits for an answer to.
+            QueueFull::DropNew | QueueFull::Refuse | QueueFull::Hold => false,
+            QueueFull::Disconnect => {
+                self.end_overflowing(target.slot, now);
+                false
+            }
+        }
+    }
+
     /// Puts a message into a session's queue, by the policy if that is full.
     /// Returns the receiver's connection if its publishers should hold back.
     pub(super) fn enqueue(
@@ -723,38 +769,17 @@ impl Hub {
         }
         let config = &self.config;
         let policy = config.queue_full_of(&target.session, publication.queue_full);
-        if publication.promise == Promise::Due && qos != QoS::AtMostOnce {
-            let mut reserved = 0;
-            let room = self.promise(target, need, 0, &mut reserved);
-            publication.reserved = reserved;
-            if !room {
-                publication.promise = Promise::Refused;
-                // Its publisher is told; for the receiver it has never been.
-                if let Some(number) = number
-                    && let Some(session) = self.sessions.get_mut(target.slot)
-                    && let Some(sequences) = &mut session.sequences
-                {
-                    sequences.take_back(publication.parts.topic, number);
-                }
-                return None;
-            }
-            publication.promise = Promise::Made;
+        if publication.promise == Promise::Due
+            && qos != QoS::AtMostOnce
+            && !self.make_promise(publication, target, need, number)
+        {
+            return None;
         }
         let is_promised = publication.promise == Promise::Made && qos != QoS::AtMostOnce;
         let promised = is_promised && policy.refuses();
         if !promised && !self.queue_has_room(target, need) {
-            let has_room = match policy {
-                QueueFull::DropOldest => {
-                    self.make_room(target, (need, qos), publication.stamp.rank, now)
-                }
-                // With a policy that refuses, the publisher was told beforehand; what comes here is
-                // a will or another message nobody waits for an answer to.
-                QueueFull::DropNew | QueueFull::Refuse | QueueFull::Hold => false,
-                QueueFull::Disconnect => {
-                    self.end_overflowing(target.slot, now);
-                    false
-                }
-            };
+            let rank = publication.stamp.rank;
+            let has_room = self.find_room(policy, target, (need, qos, rank), now);
             if !has_room {
                 self.note_dropped(target.slot, class, now);
                 return None;

@@ -39,12 +39,19 @@ impl Fences {
         if self.answered.len() < 2 {
             return 0;
         }
+        let others = outboxes.iter_mut().enumerate();
+        let mut others = others.filter(|(shard, _)| *shard != usize::from(own));
+        // The answer to a question that is still here comes after all that was sent until now.
+        if others.all(|(_, outbox)| outbox.asks) {
+            return self.asked;
+        }
         self.asked += 1;
         let number = self.asked;
         for (shard, outbox) in outboxes.iter_mut().enumerate() {
             if shard != usize::from(own) {
                 let ask = Remote::Fence { from: own, number };
                 outbox.messages.push(RemoteMessage(ask));
+                outbox.asks = true;
             }
         }
         number

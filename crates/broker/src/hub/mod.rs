@@ -68,6 +68,8 @@ pub(crate) struct Outbox {
     bytes: usize,
     /// Publishers that wait until the messages are taken.
     waiters: Vec<ConnId>,
+    /// Whether the last fence that this shard has asked for is among the messages.
+    asks: bool,
 }
 
 impl Outbox {

@@ -91,7 +91,7 @@ impl Hub {
         let outbox = &mut self.outboxes[usize::from(shard)];
         list.append(&mut outbox.urgent);
         list.append(&mut outbox.messages);
-        outbox.bytes = 0;
+        (outbox.bytes, outbox.asks) = (0, false);
         let waiters = std::mem::take(&mut outbox.waiters);
         self.resume(waiters);
     }

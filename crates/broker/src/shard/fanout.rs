@@ -24,7 +24,7 @@ use crate::hub::{ConnId, Hub, Publication};
 use crate::index::Place;
 use crate::journal::Keeping;
 use crate::sequence::Number;
-use crate::tasks::Task;
+use crate::tasks::{COPY, Task};
 use crate::{Budget, Message, Nanos};
 
 /// Messages of one publisher that may wait while none is read from it any more. Further ones are dropped.
@@ -33,8 +33,6 @@ const MOST_WAITING: usize = 1024;
 const OFFER: [u64; 2] = [2, 8];
 /// Clients that are looked for at once, with QoS 0 and above, where queues may have to grow.
 const STEP: [usize; 2] = [64, 4];
-/// Bytes whose copy takes as long as a unit of work.
-const COPY: usize = 2048;
 
 /// A message on its way to a crowd.
 #[derive(Debug)]
@@ -135,21 +133,20 @@ impl Shard {
     /// Gives the next clients of a crowd the message that a publisher has sent first.
     pub(super) fn continue_fan_out(&mut self, publisher: u64, budget: &mut Budget, now: Nanos) {
         let hub = &mut self.hub;
-        let queue = hub.fanouts.queues.get_mut(&publisher);
-        let Some(mut fan_out) = queue.and_then(|queue| queue.messages.pop_front()) else {
+        let Some(mut queue) = hub.fanouts.queues.remove(&publisher) else {
             return;
         };
-        let is_over = hub.offer_to_crowd(&mut fan_out, budget, now);
-        if is_over {
-            hub.is_given_out(fan_out);
-        } else if let Some(queue) = hub.fanouts.queues.get_mut(&publisher) {
-            queue.messages.push_front(fan_out);
+        if let Some(first) = queue.messages.front_mut()
+            && hub.offer_to_crowd(first, budget, now)
+            && let Some(first) = queue.messages.pop_front()
+        {
+            hub.is_given_out(first);
         }
-        let queue = hub.fanouts.queues.get(&publisher);
-        if queue.is_some_and(|queue| !queue.messages.is_empty()) {
-            hub.tasks.push(Task::FanOut { publisher });
-        } else if let Some(queue) = hub.fanouts.queues.remove(&publisher) {
+        if queue.messages.is_empty() {
             hub.resume(queue.paused);
+        } else {
+            hub.fanouts.queues.insert(publisher, queue);
+            hub.tasks.push(Task::FanOut { publisher });
         }
         self.share_stats_soon(now);
     }

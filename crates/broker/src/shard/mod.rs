@@ -500,6 +500,13 @@ impl Shard {
         }
     }
 
+    /// Whether others may have their turn: after so many packets of one client, in rows, or offers to
+    /// receivers since there were that many.
+    #[inline]
+    fn is_turn_over(&self, packets: u64, offered: u64) -> bool {
+        packets >= ROW || self.hub.offered - offered >= OFFERS
+    }
+
     fn receive_until(
         &mut self,
         id: ConnId,
@@ -586,7 +593,7 @@ impl Shard {
                         received.consumed += run.bytes;
                         units += 1 + run.messages / IN_A_ROW;
                         if run.next == Next::Packet {
-                            let is_over = units >= ROW || self.hub.offered - offered >= OFFERS;
+                            let is_over = self.is_turn_over(units, offered);
                             received.more = promised && is_over;
                             if received.more {
                                 received.flow = Flow::Read;
@@ -636,7 +643,7 @@ impl Shard {
                         }
                         Next::Packet => {
                             units += 1;
-                            let is_over = units >= ROW || self.hub.offered - offered >= OFFERS;
+                            let is_over = self.is_turn_over(units, offered);
                             received.more = promised && is_over;
                             if received.more {
                                 received.flow = Flow::Read;

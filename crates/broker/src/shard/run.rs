@@ -15,6 +15,7 @@ use crate::Nanos;
 use crate::federation::{MessageName, Packing};
 use crate::hub::{ConnId, Hub, State};
 use crate::route::{Route, Target};
+use crate::tasks::COPY;
 
 /// Bytes of one run, and so by how much a receiver's bound may be exceeded.
 const RUN: usize = 64 << 10;
@@ -22,8 +23,6 @@ const RUN: usize = 64 << 10;
 const COPIES: usize = 512 << 10;
 /// with so many bytes.
 const SHORT_RUN: usize = 2 << 10;
-/// Bytes whose copy takes as long as a unit of work.
-const COPY: usize = 2 << 10;
 
 /// Consecutive publications that were delivered together.
 pub(super) struct Run {

@@ -690,8 +690,9 @@ fn add(hub: &mut Hub, slot: u32, filter: &str, wish: Wish) -> ReasonCode {
         .subscribe(filter, subscriber, &hub.directory.generations);
     let retained = retained.map(|retained| (retained.len(), retained.changes()));
     let others = &session.subscriptions;
-    let overlaps =
-        others.len() > MOST_COMPARED || others.iter().any(|it| overlap(&it.filter, filter));
+    // Usually nothing is retained, and nothing is to be compared.
+    let overlaps = retained.is_some_and(|(messages, _)| messages > 0)
+        && (others.len() > MOST_COMPARED || others.iter().any(|it| overlap(&it.filter, filter)));
     let lasts = !session.is_transient();
     let lasting = Subscription::is_lasting(lasts, options.qos);
     let new = match session.subscriptions.find_mut(filter) {
