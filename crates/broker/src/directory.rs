@@ -16,7 +16,7 @@ use punctual_model::latest_instant;
 use crate::access::{AccessControl, Permissions, may_receive};
 use crate::alarm::{Alarm, Alarms};
 use crate::brake::{Brake, FullClients};
-use crate::federation::{Federation, LINK_PREFIX, MessageName, Notes, Understands};
+use crate::federation::{Federation, LINK_PREFIX, MessageName};
 use crate::hub::Admits;
 use crate::index::{Generation, Generations, Index, Place};
 use crate::journal::NameLog;
@@ -24,8 +24,6 @@ use crate::lock::{lock, read, write};
 use crate::moves::Began;
 use crate::retained::{Retained, RetainedCursor, version_at};
 use crate::route::Matched;
-use crate::sequence::Number;
-use crate::session::Delivery;
 use crate::sys::SysSource;
 use crate::watch::{FlowSight, Watches};
 use crate::{Budget, Message, Nanos, Stats};
@@ -40,8 +38,6 @@ pub(crate) struct SessionHandle {
     pub(crate) client_id: Arc<str>,
     /// Whether it is that of a neighbour broker.
     pub(crate) link: bool,
-    /// What of [`crate::federation::Notes`] that neighbour understands: an [`Understands`].
-    pub(crate) understands: AtomicU8,
     /// Whether what is for that neighbour goes to it, and does not wait.
     pub(crate) carries: AtomicBool,
     /// Whether a connection is attached.
@@ -121,41 +117,6 @@ impl SessionHandle {
         self.durable.load(Ordering::Acquire)
     }
 
-    /// What goes with a message for it, as far as its client understands that.
-    #[inline]
-    pub(crate) fn ids_of<'a>(&self, delivery: &'a Delivery) -> &'a [u32] {
-        let ids = delivery.subscription_ids.as_deref().unwrap_or(&[]);
-        match self.link {
-            true => Notes::understood(ids, self.understands()),
-            false => ids,
-        }
-    }
-
-    /// The same of a number.
-    #[inline]
-    pub(crate) fn number_of(&self, number: Option<Number>) -> Option<Number> {
-        match self.link && self.understands() < Understands::Order {
-            true => number.map(Number::alone),
-            false => number,
-        }
-    }
-
-    /// A message for it, with what its client understands.
-    pub(crate) fn understood(&self, mut delivery: Delivery) -> Delivery {
-        let understood = self.ids_of(&delivery);
-        let ids = delivery.subscription_ids.as_ref();
-        if understood.len() < ids.map_or(0, |ids| ids.len()) {
-            delivery.subscription_ids = (!understood.is_empty()).then(|| understood.into());
-        }
-        delivery.number = self.number_of(delivery.number);
-        delivery
-    }
-
-    /// Whether it is that of a neighbour that understands notes.
-    pub(crate) fn takes_notes(&self) -> bool {
-        self.link && self.understands() >= Understands::Notes
-    }
-
     /// Whether it is that of a neighbour behind which brokers are away for long.
     #[inline]
     pub(crate) fn is_away(&self) -> bool {
@@ -182,11 +143,6 @@ impl SessionHandle {
             braking.is_on.store(!brake.is_empty(), Ordering::Release);
             *write(&braking.brake) = brake;
         }
-    }
-
-    /// What that neighbour understands.
-    pub(crate) fn understands(&self) -> Understands {
-        Understands::from_byte(self.understands.load(Ordering::Acquire))
     }
 
     pub(crate) fn set_durable(&self, durable: bool) {
@@ -745,7 +701,6 @@ impl Directory {
             number,
             client_id: client_id.clone(),
             link,
-            understands: AtomicU8::new(Understands::Rights as u8),
             carries: AtomicBool::new(false),
             connected: AtomicBool::new(false),
             queued: AtomicU32::new(0),

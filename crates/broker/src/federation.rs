@@ -271,38 +271,6 @@ impl Heed {
     }
 }
 
-/// What a neighbour understands of a message beside its name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Understands {
-    /// Nothing.
-    Names,
-    /// That it is retained, with which version, and who gives it to members of shared
-    /// subscriptions; it keeps what is retained anywhere.
-    Notes,
-    /// How far it is followed in what it states about its urgency, too.
-    Rights,
-    /// Which message came before it, too.
-    Order,
-    /// And of what others take only little, see `brake.rs`.
-    Brakes,
-    /// And names without origin, see `hub/aliases.rs`.
-    Origins,
-}
-
-impl Understands {
-    pub(crate) fn from_byte(byte: u8) -> Self {
-        match byte {
-            0 => Self::Names,
-            1 => Self::Notes,
-            2 => Self::Rights,
-            3 => Self::Order,
-            4 => Self::Brakes,
-            _ => Self::Origins,
-        }
-    }
-}
-
 /// Packets that go to a neighbour as one: with QoS 0, on one topic, without properties.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Packing {
@@ -354,16 +322,6 @@ impl Notes {
 
     pub(crate) fn is_empty(&self) -> bool {
         *self == Self::default()
-    }
-
-    /// Of those that [`Self::ids`] wrote, what a neighbour understands.
-    pub(crate) fn understood(ids: &[u32], by: Understands) -> &[u32] {
-        let has_heed = |first: u32| first & (Self::TOP | Self::HEED) == Self::TOP | Self::HEED;
-        match (by, ids) {
-            (Understands::Names, _) => &[],
-            (Understands::Notes, [first, rest @ ..]) if has_heed(*first) => rest,
-            _ => ids,
-        }
     }
 
     pub(crate) fn ids(&self) -> Arc<[u32]> {
@@ -793,17 +751,7 @@ mod tests {
             for id in &*notes.ids() {
                 properties.push_number(PropertyId::SubscriptionIdentifier, *id);
             }
-            let without = Notes { heed: Heed::All, ..notes.clone() };
-            prop_assert_eq!(Notes::read(properties.as_properties()), Some(notes.clone()));
-
-            // What a neighbour of an earlier version gets.
-            let mut known = PropertyBuf::new();
-            for id in Notes::understood(&notes.ids(), Understands::Notes) {
-                known.push_number(PropertyId::SubscriptionIdentifier, *id);
-            }
-            prop_assert_eq!(Notes::read(known.as_properties()), Some(without));
-            prop_assert!(Notes::understood(&notes.ids(), Understands::Names).is_empty());
-
+            prop_assert_eq!(Notes::read(properties.as_properties()), Some(notes));
             properties.push_number(PropertyId::SubscriptionIdentifier, Notes::TOP);
             prop_assert_eq!(Notes::read(properties.as_properties()), None);
         }

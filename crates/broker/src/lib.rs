@@ -73,7 +73,7 @@ pub use egress::{
 };
 pub use federation::{
     Federation, KeptLink, LINK_PREFIX, LINK_TOPIC, LINKED_ALREADY, LinkNews, MessageName, Newcomer,
-    Relay, SECRET_USER, Seeker, Service, Testament, Understands, Unwelcome,
+    Relay, SECRET_USER, Seeker, Service, Testament, Unwelcome,
 };
 pub use hub::{
     Admits, AuthRequest, ClientInfo, ConnId, ConnMeta, Event, Flow, Output, Received,

@@ -50,6 +50,13 @@ pub(crate) struct Delivery {
     pub(crate) entry: u64,
 }
 
+impl Delivery {
+    /// Its Subscription Identifiers.
+    pub(crate) fn ids(&self) -> &[u32] {
+        self.subscription_ids.as_deref().unwrap_or(&[])
+    }
+}
+
 /// How far the handshake of a message in flight is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {

@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex};
 use punctual_broker::{
     AccessControl, Admits, Budget, Config, ConnId, ConnMeta, Directory, Discipline, Federation,
     LINK_PREFIX, LinkLimits, LinkNews, MessageName, MoveTimes, Nanos, Newcomer, Permissions,
-    QueueFull, Restorer, RetainedCursor, Scope, Shard, StoreTrouble, Testament, Understands,
-    Unwelcome, UrgencyRights, WillTurn,
+    QueueFull, Restorer, RetainedCursor, Scope, Shard, StoreTrouble, Testament, Unwelcome,
+    UrgencyRights, WillTurn,
 };
 use punctual_codec::{
     Ack, Connect, Packet, PacketType, Properties, PropertyBuf, PropertyId, Publish, QoS,
@@ -22,6 +22,8 @@ use punctual_codec::{
 use punctual_store::{Memory, Store};
 
 const NOW: Nanos = Nanos::from_secs(1);
+/// Where neighbours compare what they retain.
+const RETAINED: &str = "$mesh/retained";
 
 /// Remembers what it is told.
 #[derive(Debug, Default)]
@@ -249,6 +251,23 @@ impl Broker {
     fn publish(&mut self, conn: ConnId, topic: &str, payload: &str, packet_id: u16) {
         self.give(conn, Packet::Publish(publish(topic, payload, packet_id)));
     }
+
+    /// Lets messages go to a neighbour that retains the same: both ends compare that, and have
+    /// nothing to send.
+    fn compare(&mut self, peer: &str, link: ConnId) {
+        self.shard.link_carry(peer, true, NOW);
+        let sent = self.take(link);
+        let Ok(Split::Frame(frame)) = split(&sent, u32::MAX) else {
+            panic!("{peer} is told nothing of what is retained");
+        };
+        assert_eq!(frame.bytes.len(), sent.len(), "and nothing else");
+        let Packet::Publish(sums) = Packet::decode(frame, Version::V5).unwrap() else {
+            panic!("{sent:?}");
+        };
+        assert_eq!((sums.topic, sums.payload.len()), (RETAINED, 1 + 64 * 8));
+        self.give(link, Packet::Publish(sums));
+        assert!(self.take(link).is_empty(), "nothing is missing");
+    }
 }
 
 fn meta() -> ConnMeta {
@@ -287,11 +306,14 @@ fn publish<'a>(topic: &'a str, payload: &'a str, packet_id: u16) -> Publish<'a> 
     }
 }
 
-/// Payloads of the publications in a stream, and how many user properties each has.
+/// Payloads of the publications in a stream, and how many user properties each has; without what
+/// neighbours tell each other of what they retain, and of what they take only little.
 fn publications(mut bytes: &[u8]) -> Vec<(String, usize)> {
     let mut found = Vec::new();
     while let Ok(Split::Frame(frame)) = split(bytes, u32::MAX) {
-        if let Packet::Publish(publish) = Packet::decode(frame, Version::V5).unwrap() {
+        if let Packet::Publish(publish) = Packet::decode(frame, Version::V5).unwrap()
+            && !publish.topic.starts_with("$mesh/")
+        {
             let payload = String::from_utf8_lossy(publish.payload).into_owned();
             found.push((payload, publish.properties.user_count()));
         }
@@ -382,7 +404,7 @@ fn a_message_crosses_with_its_name_and_arrives_without() {
     // Kept while the link carries nothing.
     pair.a.publish(publisher, "t/1", "one", 1);
     assert_eq!(pair.carry(), []);
-    pair.a.shard.link_carry("b", true, Understands::Names, NOW);
+    pair.a.shard.link_carry("b", true, NOW);
     assert_eq!(pair.carry(), [("one".to_owned(), 1)]);
     assert_eq!(
         publications(&pair.b.take(subscriber)),
@@ -418,12 +440,8 @@ fn what_was_retained_in_the_future_is_delivered_and_not_kept() {
     let mut pair = Pair::new();
     let subscriber = pair.b.client("subscriber");
     subscribe(&mut pair.b, subscriber, "t");
-    pair.a
-        .shard
-        .link_carry("b", true, Understands::Origins, NOW);
-    pair.b
-        .shard
-        .link_carry("a", true, Understands::Origins, NOW);
+    pair.a.shard.link_carry("b", true, NOW);
+    pair.b.shard.link_carry("a", true, NOW);
     pair.a.shard.link_interest("b", &["t".into()], &[]);
     pair.carry();
     pair.b.notes.clock.store(TODAY, Ordering::Relaxed);
@@ -476,7 +494,7 @@ fn it_is_told_when_what_was_queued_is_acknowledged() {
         news.contains(&format!("flushed {number}"))
     };
     pair.a.shard.link_interest("b", &["t".into()], &[]);
-    pair.a.shard.link_carry("b", true, Understands::Names, NOW);
+    pair.a.shard.link_carry("b", true, NOW);
     pair.a.shard.link_flush("b", 1, NOW);
     assert!(flushed(&pair, 1), "nothing is queued");
     let publisher = pair.a.client("publisher");
@@ -528,7 +546,7 @@ fn a_copy_for_another_neighbour_is_recognised() {
     let gone = pair.a.shard.open_link(meta(), "c", limits, NOW);
     for peer in ["b", "c"] {
         pair.a.shard.link_interest(peer, &["t".into()], &[]);
-        pair.a.shard.link_carry(peer, true, Understands::Names, NOW);
+        pair.a.shard.link_carry(peer, true, NOW);
     }
     let publisher = pair.a.client("publisher");
     pair.a.publish(publisher, "t", "one", 1);
@@ -561,13 +579,13 @@ fn what_a_neighbour_that_is_given_up_does_not_get_is_counted_once() {
         let mut broker = Broker::new(1);
         let link = broker.shard.open_link(meta(), "b", limits, NOW);
         broker.shard.link_interest("b", &["t".into()], &[]);
-        broker.shard.link_carry("b", true, Understands::Names, NOW);
+        broker.shard.link_carry("b", true, NOW);
         let publisher = broker.client("publisher");
         for packet_id in 1..=3 {
             broker.publish(publisher, "t", "x", packet_id);
         }
         assert_eq!(publications(&broker.take(link)).len(), 2);
-        broker.shard.link_carry("b", false, Understands::Names, NOW);
+        broker.shard.link_carry("b", false, NOW);
         if !connected {
             broker.shard.closed(link, "lost", NOW);
         }
@@ -582,7 +600,7 @@ fn what_a_neighbour_that_is_given_up_does_not_get_is_counted_once() {
 /// A message of a neighbour whose subscriber's session survives, as it was sent.
 fn crossing(pair: &mut Pair, payload: &str, packet_id: u16) -> Vec<u8> {
     pair.a.shard.link_interest("b", &["t".into()], &[]);
-    pair.a.shard.link_carry("b", true, Understands::Names, NOW);
+    pair.a.shard.link_carry("b", true, NOW);
     let publisher = pair.a.client("publisher");
     pair.a.publish(publisher, "t", payload, packet_id);
     let sent = pair.a.take(pair.at_a);
@@ -722,7 +740,7 @@ fn what_has_no_room_in_a_neighbours_queue_waits() {
     assert_eq!(b.shard.stats().publishes_parked, 2);
     let last = |b: &Broker| b.notes.news.lock().unwrap().last().cloned();
     assert_eq!(last(b).as_deref(), Some("a waits"));
-    b.shard.link_carry("c", true, Understands::Names, NOW);
+    b.shard.link_carry("c", true, NOW);
     b.shard.tick(NOW + Nanos::from_secs(1));
     let came = publications(&b.take(c)).into_iter().map(|(text, _)| text);
     assert_eq!(came.collect::<Vec<_>>(), ["one", "two", "three"]);
@@ -775,7 +793,7 @@ fn nobody_waits_for_who_is_away_for_long() {
     assert_eq!(broker.shard.stats().dropped(), 4);
     // It is as before when it is back.
     let c = broker.neighbour("$mesh/c");
-    broker.shard.link_carry("c", true, Understands::Names, NOW);
+    broker.shard.link_carry("c", true, NOW);
     let came = publications(&broker.take(c))
         .into_iter()
         .map(|(text, _)| text);
@@ -859,7 +877,7 @@ impl FromA {
 
     fn carry(&mut self, peer: &str) {
         let shard = &mut self.broker.shard;
-        shard.link_carry(peer, true, Understands::Names, NOW);
+        shard.link_carry(peer, true, NOW);
     }
 
     /// A message comes; whether it is acknowledged.
@@ -970,7 +988,7 @@ fn a_topic_that_comes_again_crosses_as_an_alias() {
     let subscriber = pair.b.client("subscriber");
     subscribe(&mut pair.b, subscriber, "a/topic");
     pair.a.shard.link_interest("b", &["a/topic".into()], &[]);
-    pair.a.shard.link_carry("b", true, Understands::Names, NOW);
+    pair.a.shard.link_carry("b", true, NOW);
     let publisher = pair.a.client("publisher");
     for number in 1..=5 {
         pair.a.publish(publisher, "a/topic", "x", number);
@@ -994,9 +1012,11 @@ fn a_message_with_qos_0_goes_on_once_to_all_others() {
     for (broker, peers) in [(&mut pair.a, &["b"][..]), (&mut pair.b, &["a", "c"])] {
         for peer in peers {
             broker.shard.link_interest(peer, &["t".into()], &[]);
-            broker.shard.link_carry(peer, true, Understands::Names, NOW);
+            broker.shard.link_carry(peer, true, NOW);
         }
     }
+    pair.carry();
+    pair.b.take(further);
     let publisher = pair.a.client("publisher");
     for number in 1..=5 {
         let payload = number.to_string();
@@ -1018,8 +1038,7 @@ fn a_message_with_qos_0_goes_on_once_to_all_others() {
     }
 }
 
-/// Under an alias, while messages come from there one after the other; who does not understand that is
-/// told each time.
+/// Under an alias, while messages come from there one after the other.
 #[test]
 fn where_a_message_was_taken_in_is_said_when_it_changes() {
     /// Who publishes, on which topic, and whether where it was taken in is said.
@@ -1037,14 +1056,12 @@ fn where_a_message_was_taken_in_is_said_when_it_changes() {
         ("own", "v", true),
         ("own", "t", false),
     ];
-    let cases = [Understands::Brakes, Understands::Origins];
-    let cases = cases.into_iter().flat_map(|it| [(it, false), (it, true)]);
-    for ((understands, at_once), qos) in cases.flat_map(|it| [(it, 0), (it, 1)]) {
+    for (at_once, qos) in [(false, 0), (false, 1), (true, 0), (true, 1)] {
         let mut pair = Pair::new();
         let subscriber = pair.b.client("subscriber");
         subscribe(&mut pair.b, subscriber, "#");
         pair.a.shard.link_interest("b", &["#".into()], &[]);
-        pair.a.shard.link_carry("b", true, understands, NOW);
+        pair.a.shard.link_carry("b", true, NOW);
         pair.carry();
         let other = pair.a.neighbour("$mesh/z");
         let publisher = pair.a.client("publisher");
@@ -1076,7 +1093,6 @@ fn where_a_message_was_taken_in_is_said_when_it_changes() {
             let (key, name) = packet.properties.iter().last().unwrap().pair();
             assert_eq!(key, "@");
             let has_origin = name.starts_with(if who == "other" { '7' } else { '1' });
-            let is_said = is_said || understands < Understands::Origins;
             assert_eq!(has_origin, is_said, "{number}: {name}");
             row.extend(sent);
             if !at_once || number == ALL.len() {
@@ -1099,7 +1115,7 @@ fn where_a_message_was_taken_in_is_said_when_it_changes() {
 fn what_is_urgent_overtakes_others_on_a_link() {
     let mut pair = Pair::new();
     pair.a.shard.link_interest("b", &["t".into()], &[]);
-    pair.a.shard.link_carry("b", true, Understands::Names, NOW);
+    pair.a.shard.link_carry("b", true, NOW);
     let publisher = pair.a.client("publisher");
     for (payload, number) in [("bulk 1", 1), ("bulk 2", 2), ("bulk 3", 3)] {
         pair.a.publish(publisher, "t", payload, number);
@@ -1128,11 +1144,11 @@ fn what_comes_again_is_passed_on_until_all_have_it() {
     let gone = pair.a.shard.open_link(meta(), "c", limits, NOW);
     for peer in ["b", "c"] {
         pair.a.shard.link_interest(peer, &["t".into()], &[]);
-        pair.a.shard.link_carry(peer, true, Understands::Names, NOW);
+        pair.a.shard.link_carry(peer, true, NOW);
     }
     for peer in ["a", "d"] {
         pair.b.shard.link_interest(peer, &["t".into()], &[]);
-        pair.b.shard.link_carry(peer, true, Understands::Names, NOW);
+        pair.b.shard.link_carry(peer, true, NOW);
     }
     let publisher = pair.a.client("publisher");
     pair.a.publish(publisher, "t", "one", 1);
@@ -1154,10 +1170,50 @@ fn what_comes_again_is_passed_on_until_all_have_it() {
     assert_eq!(again(|_| {}), 0);
     assert_eq!(again(Shard::link_reached), 1);
     assert_eq!(again(|_| {}), 0);
-    assert_eq!(
-        again(|b| b.link_carry("d", true, Understands::Names, NOW)),
-        1
-    );
+    assert_eq!(again(|b| b.link_carry("d", true, NOW)), 1);
+}
+
+/// Each time that a link begins to carry, and only then.
+#[test]
+fn what_is_retained_is_compared_when_a_link_carries() {
+    let mut pair = Pair::new();
+    for (broker, texts) in [
+        (&mut pair.a, [("a/1", "one"), ("a/2", "four")]),
+        (&mut pair.b, [("b/1", "two"), ("b/2", "three")]),
+    ] {
+        let client = broker.client("client");
+        for (number, (topic, text)) in (1..).zip(texts) {
+            let publish = Publish {
+                retain: true,
+                ..publish(topic, text, number)
+            };
+            broker.give(client, Packet::Publish(publish));
+        }
+    }
+    let retained = |broker: &Broker| -> Vec<String> {
+        let (from, mut budget) = (RetainedCursor::default(), Budget::new(100));
+        let page = broker
+            .directory
+            .retained_page("#", &from, 9, &mut budget, NOW);
+        let texts = page.0.iter().map(|it| it.payload().to_vec());
+        let mut texts: Vec<_> = texts.map(|it| String::from_utf8(it).unwrap()).collect();
+        texts.sort();
+        texts
+    };
+    assert!(pair.a.take(pair.at_a).is_empty() && pair.b.take(pair.at_b).is_empty());
+    for (broker, peer) in [(&mut pair.a, "b"), (&mut pair.b, "a")] {
+        broker.shard.link_carry(peer, true, NOW);
+    }
+    pair.carry();
+    for broker in [&pair.a, &pair.b] {
+        assert_eq!(retained(broker), ["four", "one", "three", "two"]);
+    }
+    let says = |broker: &mut Broker, link| kinds(&broker.take(link)).len();
+    pair.a.shard.link_carry("b", true, NOW);
+    assert_eq!(says(&mut pair.a, pair.at_a), 0, "it did already");
+    pair.a.shard.link_carry("b", false, NOW);
+    assert_eq!(says(&mut pair.a, pair.at_a), 0);
+    pair.a.compare("b", pair.at_a);
 }
 
 /// A copy that the neighbour has not acknowledged may have been there before the broker that
@@ -1174,9 +1230,9 @@ fn what_is_under_way_to_a_neighbour_is_copied_again() {
     let gone = pair.a.shard.open_link(meta(), "c", limits, NOW);
     for peer in ["b", "c"] {
         pair.a.shard.link_interest(peer, &["t".into()], &[]);
-        pair.a.shard.link_carry(peer, true, Understands::Names, NOW);
+        pair.a.shard.link_carry(peer, true, NOW);
     }
-    pair.b.shard.link_carry("d", true, Understands::Names, NOW);
+    pair.b.shard.link_carry("d", true, NOW);
     let publisher = pair.a.client("publisher");
     pair.a.publish(publisher, "t", "one", 1);
     pair.a.shard.closed(gone, "lost", NOW);
@@ -1195,10 +1251,10 @@ fn what_is_under_way_to_a_neighbour_is_copied_again() {
     pair.a.publish(publisher, "t", "two", 2);
     assert_eq!(pair.carry().len(), 1);
     assert_eq!(publications(&pair.b.take(other)).len(), 1);
-    pair.a.shard.link_carry("b", false, Understands::Names, NOW);
+    pair.a.shard.link_carry("b", false, NOW);
     pair.a.shard.link_copy("c", "b", false, NOW);
     pair.a.shard.link_copy("c", "b", false, NOW);
-    pair.a.shard.link_carry("b", true, Understands::Names, NOW);
+    pair.a.shard.link_carry("b", true, NOW);
     assert_eq!(pair.carry().len(), 1);
 }
 
@@ -1226,16 +1282,15 @@ fn a_run_crosses_as_one_and_reaches_everybody_once() {
         max_packet: 1 << 20,
         topic_aliases: 0,
     };
-    // Only the first takes runs.
-    let further = ["c", "d"].map(|peer| {
+    // For the second the longest parts of runs are too long.
+    let further = [("c", 1 << 20), ("d", 1 << 16)].map(|(peer, max_packet)| {
+        let limits = LinkLimits {
+            max_packet,
+            ..limits
+        };
         let link = pair.b.shard.open_link(meta(), peer, limits, NOW);
         pair.b.shard.link_interest(peer, &["t".into()], &[]);
-        let understands = match peer {
-            "c" => Understands::Notes,
-            _ => Understands::Names,
-        };
-        pair.b.shard.link_carry(peer, true, understands, NOW);
-        pair.b.take(link);
+        pair.b.compare(peer, link);
         link
     });
     // What it is called is the same for all neighbours.
@@ -1246,9 +1301,7 @@ fn a_run_crosses_as_one_and_reaches_everybody_once() {
     let other = pair.a.shard.open_link(meta(), "e", limits, NOW);
     for peer in ["b", "e"] {
         pair.a.shard.link_interest(peer, &["t".into()], &[]);
-        pair.a
-            .shard
-            .link_carry(peer, true, Understands::Rights, NOW);
+        pair.a.shard.link_carry(peer, true, NOW);
     }
     pair.carry();
     pair.a.take(other);
@@ -1351,7 +1404,7 @@ struct Line {
 }
 
 impl Line {
-    fn new(config: fn() -> Config, understands: Understands) -> Self {
+    fn new(config: fn() -> Config) -> Self {
         let mut pair = Pair::of(Broker::with(2, config()));
         let rights = Arc::new(Stating(UrgencyRights::ALL));
         pair.a.directory.set_access_control(Some(rights));
@@ -1363,11 +1416,10 @@ impl Line {
             topic_aliases: 2,
         };
         let b_to_c = pair.b.shard.open_link(meta(), "c", limits, NOW);
-        let rights = Understands::Rights;
-        pair.a.shard.link_carry("b", true, understands, NOW);
-        pair.b.shard.link_carry("a", true, understands, NOW);
-        pair.b.shard.link_carry("c", true, rights, NOW);
-        c.shard.link_carry("b", true, rights, NOW);
+        pair.a.shard.link_carry("b", true, NOW);
+        pair.b.shard.link_carry("a", true, NOW);
+        pair.b.shard.link_carry("c", true, NOW);
+        c.shard.link_carry("b", true, NOW);
         pair.a.shard.link_interest("b", &["t".into()], &[]);
         pair.b.shard.link_interest("c", &["t".into()], &[]);
         let subscribers = [pair.b.client("subscriber"), c.client("subscriber-c")];
@@ -1429,9 +1481,9 @@ impl Line {
 #[test]
 fn what_is_stated_without_the_right_is_followed_nowhere() {
     let all = [("priority", "0"), ("rt-priority", "7")];
-    let first = |client: &str, stated: usize, understands| {
+    let first = |client: &str, stated: usize| {
         [0, 1].map(|qos| {
-            let mut line = Line::new(Config::default, understands);
+            let mut line = Line::new(Config::default);
             line.overtake(client, &all[stated..=stated], qos);
             let delivered = line.delivered();
             for delivered in &delivered {
@@ -1443,13 +1495,10 @@ fn what_is_stated_without_the_right_is_followed_nowhere() {
         })
     };
     for stated in [0, 1] {
-        let nowhere = first("nothing", stated, Understands::Rights);
+        let nowhere = first("nothing", stated);
         assert_eq!(nowhere, [["plain", "plain"]; 2]);
-        let everywhere = first("anything", stated, Understands::Rights);
+        let everywhere = first("anything", stated);
         assert_eq!(everywhere, [["anything", "anything"]; 2]);
-        // One that does not understand that takes it as what it says.
-        let older = first("nothing", stated, Understands::Notes);
-        assert_eq!(older, [["nothing", "nothing"]; 2]);
     }
 }
 
@@ -1459,7 +1508,7 @@ fn a_right_to_a_priority_binds_deadlines_everywhere() {
         discipline: Discipline::Edf,
         ..Config::default()
     };
-    let mut line = Line::new(edf, Understands::Rights);
+    let mut line = Line::new(edf);
     // The right to 2 makes of a deadline what is due in 100 ms.
     for (client, deadline) in [("a-little", "1us"), ("anything", "20ms")] {
         let stated = [("rt-deadline", deadline), ("rt-priority", "2")];
@@ -1484,7 +1533,7 @@ fn a_will_is_followed_as_far_as_its_client_may_state() {
     // Published by its own broker, or by another that lost it.
     for lost in [false, true] {
         for (client, first) in [("nothing", "plain"), ("anything", "will")] {
-            let mut line = Line::new(Config::default, Understands::Rights);
+            let mut line = Line::new(Config::default);
             let mut properties = PropertyBuf::new();
             properties.push_user("priority", "0").unwrap();
             let Packet::Connect(connect) = connect(client) else {
@@ -1541,8 +1590,8 @@ fn what_a_neighbour_lacks_is_not_urgent_any_more() {
     subscribe(&mut pair.b, subscriber, "t");
     let plain = pair.b.client("plain");
     pair.b.publish(plain, "t", "plain", 1);
-    pair.a.shard.link_carry("b", true, Understands::Rights, NOW);
-    pair.b.shard.link_carry("a", true, Understands::Rights, NOW);
+    pair.a.shard.link_carry("b", true, NOW);
+    pair.b.shard.link_carry("a", true, NOW);
     pair.carry();
     let both = [("plain".to_owned(), 0), ("alarm".to_owned(), 1)];
     assert_eq!(publications(&pair.b.take(subscriber)), both);
@@ -1552,7 +1601,7 @@ fn what_a_neighbour_lacks_is_not_urgent_any_more() {
 fn a_row_crosses_in_order_and_is_acknowledged_once() {
     // The second broker has a subscriber of its own, or all goes on to the third.
     for own in [true, false] {
-        let mut line = Line::new(Config::default, Understands::Rights);
+        let mut line = Line::new(Config::default);
         if !own {
             let b = &mut line.pair.b;
             b.shard.closed(line.subscribers[0], "gone", NOW);
@@ -1699,9 +1748,8 @@ fn what_a_neighbour_wants_is_kept_when_it_is_committed() {
     assert_eq!(again.shard.links()[0].behind, [""; 0]);
 }
 
-/// Who speaks an earlier version is not told what came before a message.
 #[test]
-fn what_came_before_a_message_is_told_to_who_understands_it() {
+fn it_is_told_what_came_before_a_message() {
     let mut pair = Pair::new();
     let subscriber = pair.b.client("subscriber");
     subscribe(&mut pair.b, subscriber, "t");
@@ -1710,17 +1758,14 @@ fn what_came_before_a_message_is_told_to_who_understands_it() {
         max_packet: 1 << 20,
         topic_aliases: 0,
     };
-    let peers = [("c", Understands::Rights), ("d", Understands::Order)];
     // Taken in at the first, and passed on by the second.
-    let mut links = Vec::new();
-    for broker in [&mut pair.a, &mut pair.b] {
-        for (peer, understands) in peers {
-            links.push(broker.shard.open_link(meta(), peer, limits, NOW));
-            broker.shard.link_carry(peer, true, understands, NOW);
-            broker.shard.link_interest(peer, &["t".into()], &[]);
-        }
-    }
-    pair.a.shard.link_carry("b", true, Understands::Order, NOW);
+    let [at_a, at_b] = [&mut pair.a, &mut pair.b].map(|broker| {
+        let link = broker.shard.open_link(meta(), "c", limits, NOW);
+        broker.compare("c", link);
+        broker.shard.link_interest("c", &["t".into()], &[]);
+        link
+    });
+    pair.a.shard.link_carry("b", true, NOW);
     pair.a.shard.link_interest("b", &["t".into()], &[]);
     pair.carry();
     let publisher = pair.a.client("publisher");
@@ -1743,11 +1788,7 @@ fn what_came_before_a_message_is_told_to_who_understands_it() {
         }
         names
     };
-    let [at_a, at_b] = [&links[..2], &links[2..]];
-    for link in [pair.a.take(at_a[0]), pair.b.take(at_b[0])] {
-        assert_eq!(names(&link), ["1.1", "1.2"]);
-    }
-    for link in [pair.a.take(at_a[1]), pair.b.take(at_b[1])] {
+    for link in [pair.a.take(at_a), pair.b.take(at_b)] {
         assert_eq!(names(&link), ["1.1", "1,2"]);
     }
     let received = publications(&pair.b.take(subscriber));
@@ -1766,7 +1807,7 @@ fn what_comes_early_waits_unless_somebody_else_gets_it() {
         topic_aliases: 0,
     };
     let link = broker.shard.open_link(meta(), "c", limits, NOW);
-    broker.shard.link_carry("c", true, Understands::Order, NOW);
+    broker.shard.link_carry("c", true, NOW);
     let mut packet_id = 0;
     let mut come = |broker: &mut Broker, name: &str| {
         packet_id += 1;
@@ -1809,8 +1850,8 @@ struct Net {
 }
 
 impl Net {
-    /// Joined by `edges`; all understand each other so far.
-    fn new(brokers: usize, edges: &[[usize; 2]], config: &Config, by: Understands) -> Self {
+    /// Joined by `edges`.
+    fn new(brokers: usize, edges: &[[usize; 2]], config: &Config) -> Self {
         let broker = |n| Broker::with(1 + n as u32, config.clone());
         let mut net = Self {
             brokers: (0..brokers).map(broker).collect(),
@@ -1819,19 +1860,13 @@ impl Net {
             now: NOW,
         };
         for [from, to] in edges {
-            let link = net.join(*from, *to, config, by);
+            let link = net.join(*from, *to, config);
             net.links.push(link);
         }
         net
     }
 
-    fn join(
-        &mut self,
-        from: usize,
-        to: usize,
-        config: &Config,
-        by: Understands,
-    ) -> [(usize, ConnId); 2] {
+    fn join(&mut self, from: usize, to: usize, config: &Config) -> [(usize, ConnId); 2] {
         let limits = LinkLimits {
             receive_maximum: config.limits.receive_maximum,
             max_packet: 1 << 20,
@@ -1855,9 +1890,9 @@ impl Net {
         self.brokers[to].take(there);
         let shard = &mut self.brokers[from].shard;
         let here = shard.open_link(meta(), &other, limits, self.now);
-        shard.link_carry(&other, true, by, self.now);
+        shard.link_carry(&other, true, self.now);
         let shard = &mut self.brokers[to].shard;
-        shard.link_carry(&name, true, by, self.now);
+        shard.link_carry(&name, true, self.now);
         [(from, here), (to, there)]
     }
 
@@ -1866,7 +1901,7 @@ impl Net {
         let [(from, here), (to, there)] = self.links[link];
         self.brokers[from].shard.closed(here, "lost", self.now);
         self.brokers[to].shard.closed(there, "lost", self.now);
-        self.links[link] = self.join(from, to, config, Understands::Brakes);
+        self.links[link] = self.join(from, to, config);
     }
 
     fn wants(&mut self, at: usize, peer: usize, filters: &[&str]) {
@@ -1983,11 +2018,11 @@ struct Row {
 }
 
 impl Row {
-    fn new(hops: usize, config: &Config, by: Understands, qos: QoS) -> Self {
+    fn new(hops: usize, config: &Config, qos: QoS) -> Self {
         let (last, slow, fast) = (hops - 1, hops, hops + 1);
         let row = (1..hops).map(|n| [n - 1, n]);
         let edges: Vec<[usize; 2]> = row.chain([[last, slow], [last, fast]]).collect();
-        let mut net = Net::new(hops + 2, &edges, config, by);
+        let mut net = Net::new(hops + 2, &edges, config);
         for n in 0..last {
             net.wants(n, n + 1, &["slow/#", "fast"]);
         }
@@ -2057,7 +2092,7 @@ fn who_takes_nothing_far_away_does_not_hold_what_goes_to_others() {
     ] {
         let mut config = Config::default();
         config.limits.max_queued_messages = 3000;
-        let mut row = Row::new(hops, &config, Understands::Brakes, qos);
+        let mut row = Row::new(hops, &config, qos);
         let mut expected = Vec::new();
         for n in 0..30_000 {
             if row.publish(&format!("slow/{}", n % topics), n) {
@@ -2092,7 +2127,7 @@ fn who_is_full_already_does_not_hold_what_goes_to_others() {
     let mut config = Config::default();
     config.limits.max_queued_messages = 40;
     config.limits.receive_maximum = 20;
-    let mut row = Row::new(2, &config, Understands::Brakes, QoS::AtLeastOnce);
+    let mut row = Row::new(2, &config, QoS::AtLeastOnce);
     let there = row.net.brokers[1].client("publisher");
     let far = (std::mem::replace(&mut row.publisher, there), row.at);
     row.at = 1;
@@ -2130,7 +2165,7 @@ fn what_a_full_session_far_away_has_no_room_for_is_refused_where_it_is_published
         config.limits.max_queued_messages = 300;
         config.limits.receive_maximum = 20;
         let edges: Vec<[usize; 2]> = (1..hops).map(|n| [n - 1, n]).collect();
-        let mut net = Net::new(hops, &edges, &config, Understands::Brakes);
+        let mut net = Net::new(hops, &edges, &config);
         let last = hops - 1;
         for n in 0..last {
             net.wants(n, n + 1, &["slow/#", "fast"]);
@@ -2187,7 +2222,7 @@ fn a_full_session_far_away_loses_its_own_messages_by_default() {
     let mut config = Config::default();
     config.limits.max_queued_messages = 300;
     config.limits.receive_maximum = 20;
-    let mut net = Net::new(2, &[[0, 1]], &config, Understands::Brakes);
+    let mut net = Net::new(2, &[[0, 1]], &config);
     net.wants(0, 1, &["slow/#"]);
     let away = net.brokers[1].lasting("away");
     subscribe(&mut net.brokers[1], away, "slow/#");
@@ -2208,21 +2243,6 @@ fn a_full_session_far_away_loses_its_own_messages_by_default() {
     assert!(got.len() >= 270 && net.brokers[0].shard.stats().dropped() == 0);
 }
 
-/// Who does not understand what it would be told has all wait.
-#[test]
-fn who_does_not_know_of_brakes_is_told_of_none() {
-    let mut config = Config::default();
-    config.limits.max_queued_messages = 40;
-    config.limits.receive_maximum = 20;
-    let mut row = Row::new(2, &config, Understands::Order, QoS::AtLeastOnce);
-    let accepted: Vec<usize> = (0..200).filter(|n| row.publish("slow/a", *n)).collect();
-    assert!(!row.publish("fast", 0));
-    assert_eq!(row.take_all(accepted.len()), accepted);
-    assert!(row.publish("fast", 1));
-    row.net.step();
-    assert_eq!(row.fast(), [1]);
-}
-
 /// What is kept back is sent on another way, or is there after the connection was lost, with what
 /// else waits.
 #[test]
@@ -2230,7 +2250,7 @@ fn what_is_kept_back_survives_its_connection() {
     let mut config = Config::default();
     config.limits.max_queued_messages = 40;
     config.limits.receive_maximum = 20;
-    let mut row = Row::new(2, &config, Understands::Brakes, QoS::AtLeastOnce);
+    let mut row = Row::new(2, &config, QoS::AtLeastOnce);
     let mut accepted = Vec::new();
     for n in 0..200 {
         if row.publish("slow/a", n) {
@@ -2278,7 +2298,7 @@ impl Permissions for Nothing {
 fn neighbours_keep_their_rights_when_these_are_read_again() {
     let mut pair = Pair::new();
     pair.a.shard.link_interest("b", &["t".into()], &[]);
-    pair.a.shard.link_carry("b", true, Understands::Names, NOW);
+    pair.a.shard.link_carry("b", true, NOW);
     let publisher = pair.a.client("publisher");
     pair.a.directory.set_access_control(Some(Arc::new(Nothing)));
     pair.a.shard.access_changed();

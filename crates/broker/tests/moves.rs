@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use punctual_broker::{
     Config, ConnId, ConnMeta, Directory, Federation, Holder, LinkLimits, LinkNews, MessageName,
     MoveTimes, Nanos, Newcomer, Operations, Restorer, Scope, Seeker, Shard, StoreTrouble,
-    Understands, Unwelcome,
+    Unwelcome,
 };
 use punctual_codec::{
     Ack, Connect, Packet, PacketType, Properties, PropertyBuf, PropertyId, Publish, QoS,
@@ -359,7 +359,7 @@ impl Broker {
         conn
     }
 
-    /// A neighbour that understands all.
+    /// A neighbour to which messages go.
     fn neighbour(&mut self) -> (usize, ConnId) {
         let meta = ConnMeta {
             allow_anonymous: true,
@@ -371,7 +371,7 @@ impl Broker {
             topic_aliases: 0,
         };
         let link = self.shards[0].open_link(meta, "c", limits, self.now);
-        self.shards[0].link_carry("c", true, Understands::Order, self.now);
+        self.shards[0].link_carry("c", true, self.now);
         (0, link)
     }
 

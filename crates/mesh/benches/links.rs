@@ -21,7 +21,7 @@ use std::time::Instant;
 
 use punctual_broker::{
     Config, ConnId, ConnMeta, Directory, Federation, LinkLimits, LinkNews, MessageName, Nanos,
-    Newcomer, Scope, Shard, Understands, Unwelcome,
+    Newcomer, Scope, Shard, Unwelcome,
 };
 use punctual_codec::{
     Connect, Properties, PropertyBuf, PropertyId, Publish, QoS, Split, Subscribe, SubscribeOptions,
@@ -142,7 +142,7 @@ impl Broker {
             topic_aliases: 10,
         };
         let conn = self.0.open_link(meta(), "peer", limits, NOW);
-        self.0.link_carry("peer", true, Understands::Order, NOW);
+        self.0.link_carry("peer", true, NOW);
         self.0.link_interest("peer", wants, &[]);
         self.take(conn, &mut Vec::new());
         conn

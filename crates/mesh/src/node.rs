@@ -55,7 +55,7 @@ use crate::strategy::Strategy;
 use crate::table::{Applied, Table, within_levels};
 use crate::tree::{Advert, Edge, Tree, TreeOutput};
 use crate::wills;
-use crate::wire::{Hello, LASTING, Member, Message, NOTES, Open, VERSIONS, WireError};
+use crate::wire::{Hello, Member, Message, Open, VERSIONS, WireError};
 
 /// A broker of the mesh.
 #[derive(Debug)]
@@ -130,11 +130,11 @@ impl Node {
     /// # Errors
     /// The [`Refusal`], with which the connection is to be closed.
     pub fn link_up(&mut self, peer: &Open, weight: f64, now: Nanos) -> Result<LinkId, Refusal> {
-        let link = self.links.admit(peer, &self.settings)?;
+        let (link, version) = self.links.admit(peer, &self.settings)?;
         if self.links.is_up(link) {
             self.link_down(link, "replaced by a newer connection", now);
         }
-        let new = Link::new(peer, weight);
+        let new = Link::new(peer, version, weight);
         let cost = new.cost(self.settings.hop);
         self.links.insert(link, new);
         self.outputs.log(Event::LinkUp(peer.id.clone()));
@@ -553,26 +553,18 @@ impl Node {
         let Some(link) = self.links.get_mut(id) else {
             return;
         };
-        let (peer, version) = (link.peer.clone(), link.version);
+        let peer = link.peer.clone();
         let before = std::mem::replace(&mut link.edge, edge);
         self.outputs.log(Event::Edge(peer.clone(), edge));
-        let carry = |carries| Output::Carry {
-            link: id,
-            carries,
-            version,
-        };
+        let carry = |carries| Output::Carry { link: id, carries };
         match (before.carries(), edge.carries()) {
             (false, true) => {
                 self.lost.carries_again(id);
                 self.outputs.push(carry(true));
                 self.reach.activate(id);
-                if version >= LASTING {
-                    // What came before this end carried may not be true any more.
-                    self.outputs.send(id, &Message::Ask(Vec::new()));
-                }
-                if version >= NOTES {
-                    self.members.activate(id);
-                }
+                // What came before this end carried may not be true any more.
+                self.outputs.send(id, &Message::Ask(Vec::new()));
+                self.members.activate(id);
                 match self.settings.strategy {
                     Strategy::SubscriptionTable => {
                         self.filters.activate(id, &mut self.outputs);

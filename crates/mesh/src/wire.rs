@@ -2,16 +2,18 @@
 //!
 //! Carried as payload of PUBLISH packets with QoS 0 on [`TOPIC`], on the ordinary
 //! MQTT 5 connection between two brokers; clients may neither publish nor subscribe
-//! there. The first message each way is [`Message::Open`], with the range of
-//! versions the sender speaks. Decoding is strict: one way to write each number
-//! (shortest), nothing behind the end, no unknown kinds or flags, every length
-//! within its bound; what does not decode ends the link.
+//! there. The first message each way is [`Message::Open`], which is the same in all versions, with the
+//! range of those that the sender speaks; the highest in both ranges is spoken. Decoding is strict:
+//! one way to write each number (shortest), nothing behind the end, no unknown kinds or flags, every
+//! length within its bound; what does not decode ends the link.
 
 mod clients;
 mod fences;
 mod lasting;
 mod sessions;
 mod transfers;
+
+use std::ops::RangeInclusive;
 
 use punctual_codec::topic;
 use punctual_model::Nanos;
@@ -29,36 +31,7 @@ use crate::tree::{Advert, Seek};
 /// Topic of all messages between brokers.
 pub const TOPIC: &str = "$mesh/1";
 /// Versions that this library speaks.
-pub const VERSIONS: std::ops::RangeInclusive<u8> = 1..=12;
-/// From this version on publications carry notes, what both ends retain is compared, and
-/// neighbours are told where shared subscriptions have members.
-pub const NOTES: u8 = 2;
-/// From this version on brokers tell each other which clients have connected to them, and
-/// keep the wills of each other's clients.
-pub const CLIENTS: u8 = 3;
-/// From this version on sessions follow their clients from one broker to another.
-pub const SESSIONS: u8 = 4;
-/// From this version on a publication says how far it is followed in what it states, by the
-/// rights of its publisher where it was taken in.
-pub const RIGHTS: u8 = 5;
-/// From this version on a publication says which one came before it on its topic, where it was
-/// taken in.
-pub const ORDER: u8 = 6;
-/// From this version on brokers tell each other what persistent sessions await.
-pub const LASTING: u8 = 7;
-/// From this version on brokers tell each other of what they take only little, because somebody
-/// behind them has no room.
-pub const BRAKES: u8 = 8;
-/// From this version on the name of a publication does not say where it was taken in, if the one
-/// before it under its topic alias was taken in there, too.
-pub const ORIGINS: u8 = 9;
-/// From this version on who answers for others who has a session says if not all of them could be
-/// asked.
-pub const INCOMPLETE: u8 = 10;
-/// From this version on brokers tell each other when all has come that was on its way.
-pub const FENCES: u8 = 11;
-/// From this version on hellos say what time it is.
-pub const CLOCKS: u8 = 12;
+pub const VERSIONS: RangeInclusive<u8> = 1..=1;
 /// Before the name of a broker in [`Lasting`]: the one that is told of keeps messages for it.
 pub const KEEPS: &str = "$mesh/keeps/";
 /// Parts that filters are divided into when tables are compared.
@@ -70,8 +43,13 @@ pub const MAX_MESSAGE: usize = 1 << 20;
 pub const MAX_LEVELS: usize = topic::MAX_LEVELS;
 /// Links of the longest way that a trace follows.
 pub const MAX_TRACE: usize = 255;
-/// From this version on the answer to a trace says how many it was passed on to.
-pub const TRACES: u8 = 7;
+
+/// The version that two brokers speak with each other: the highest in the ranges of both. `None` if
+/// there is none.
+pub fn common_version(ours: &RangeInclusive<u8>, theirs: &RangeInclusive<u8>) -> Option<u8> {
+    let highest = *ours.end().min(theirs.end());
+    (ours.contains(&highest) && theirs.contains(&highest)).then_some(highest)
+}
 
 /// One message between two brokers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -185,7 +163,7 @@ pub struct Hello {
     /// `sent` of the last hello that the sender received, and for how many
     /// microseconds it has had it.
     pub echo: Option<(u64, u64)>,
-    /// What time it is there, in microseconds since 1970; as [`CLOCKS`] tells, if it is known.
+    /// What time it is there, in microseconds since 1970, if it is known.
     pub clock: Option<u64>,
 }
 
@@ -214,17 +192,16 @@ pub struct Traced {
     pub left: u8,
     /// Whether its own clients have subscribed to the topic.
     pub subscribed: bool,
-    /// To how many brokers who answers has passed the trace on, as [`TRACES`] tells.
-    pub next: Option<u8>,
+    /// To how many brokers who answers has passed the trace on.
+    pub next: u8,
 }
 
 impl Traced {
     /// Whether these are all answers to a trace that there will be: of each broker to which one of
-    /// them says that it was passed on. That is not known where one of them does not say that.
+    /// them says that it was passed on.
     pub fn are_all(answers: &[Self]) -> bool {
-        let next = answers.iter().map(|traced| traced.next.map(usize::from));
-        let next: Option<usize> = next.sum();
-        next.is_some_and(|next| next + 1 == answers.len())
+        let next: usize = answers.iter().map(|traced| usize::from(traced.next)).sum();
+        next + 1 == answers.len()
     }
 }
 
@@ -296,14 +273,12 @@ impl Message {
                 out.path(&trace.path);
             }
             Self::Traced(traced) => {
-                out.byte(if traced.next.is_some() { 19 } else { 7 });
+                out.byte(7);
                 out.number(traced.number);
                 out.path(&traced.path);
                 out.byte(traced.left);
                 out.byte(u8::from(traced.subscribed));
-                if let Some(next) = traced.next {
-                    out.byte(next);
-                }
+                out.byte(traced.next);
             }
             Self::Here { all, add, remove } => {
                 out.byte(8);
@@ -342,7 +317,7 @@ impl Message {
                 out.seek(seek);
             }
             Self::Found(found) => {
-                out.byte(if found.incomplete { 20 } else { 14 });
+                out.byte(14);
                 out.found(found);
             }
             Self::Letter(letter) => {
@@ -362,11 +337,11 @@ impl Message {
                 out.lasting(told);
             }
             Self::Fence(fence) => {
-                out.byte(21);
+                out.byte(19);
                 out.fence(fence);
             }
             Self::Fenced(fenced) => {
-                out.byte(22);
+                out.byte(20);
                 out.fenced(fenced);
             }
         }
@@ -430,21 +405,19 @@ impl Message {
                 topic: from.topic()?,
                 path: from.path()?,
             }),
-            kind @ (7 | 19) => {
+            7 => {
                 let number = from.number()?;
                 let path = from.path()?;
                 let left = from.byte()?;
                 if usize::from(left) >= path.len() {
                     return Err(WireError::Field("path"));
                 }
-                let subscribed = from.flag()?;
-                let next = (kind == 19).then(|| from.byte()).transpose()?;
                 Self::Traced(Traced {
                     number,
                     path,
                     left,
-                    subscribed,
-                    next,
+                    subscribed: from.flag()?,
+                    next: from.byte()?,
                 })
             }
             8 => Self::Here {
@@ -466,13 +439,13 @@ impl Message {
             11 => Self::Arrived(from.arrivals()?),
             12 => Self::Left(from.left()?),
             13 => Self::Seek(from.seek()?),
-            kind @ (14 | 20) => Self::Found(from.found(kind == 20)?),
+            14 => Self::Found(from.found()?),
             15 => Self::Letter(from.letter()?),
             16 => Self::Sums(from.sums()?),
             17 => Self::Ask(from.ids()?),
             18 => Self::Lasting(from.lasting()?),
-            21 => Self::Fence(from.fence()?),
-            22 => Self::Fenced(from.fenced()?),
+            19 => Self::Fence(from.fence()?),
+            20 => Self::Fenced(from.fenced()?),
             kind => return Err(WireError::Kind(kind)),
         };
         match from.0 {
@@ -840,16 +813,15 @@ mod tests {
                     dialled,
                 })
             });
-        let traced =
-            (path(), any::<u64>(), any::<Option<u8>>()).prop_map(|(path, number, next)| {
-                Message::Traced(Traced {
-                    number,
-                    left: path.len() as u8 - 1,
-                    path,
-                    subscribed: number % 2 == 0,
-                    next,
-                })
-            });
+        let traced = (path(), any::<u64>(), any::<u8>()).prop_map(|(path, number, next)| {
+            Message::Traced(Traced {
+                number,
+                left: path.len() as u8 - 1,
+                path,
+                subscribed: number % 2 == 0,
+                next,
+            })
+        });
         let trace = (id(), any::<u64>(), path()).prop_map(|(origin, number, path)| {
             Message::Trace(Trace {
                 origin,
@@ -1040,6 +1012,22 @@ mod tests {
             assert_eq!(decoded, Err(WireError::Field(field)));
         }
         assert!(Message::decode(&client("$mesh", last).encode()).is_ok());
+    }
+
+    #[test]
+    fn the_highest_version_of_both_is_spoken() {
+        for (ours, theirs, common) in [
+            (1..=1, 1..=1, Some(1)),
+            (1..=1, 1..=2, Some(1)),
+            (1..=2, 1..=2, Some(2)),
+            (1..=2, 2..=3, Some(2)),
+            (1..=9, 3..=5, Some(5)),
+            (1..=1, 2..=2, None),
+            (1..=2, 3..=255, None),
+        ] {
+            assert_eq!(common_version(&ours, &theirs), common);
+            assert_eq!(common_version(&theirs, &ours), common);
+        }
     }
 
     #[test]

@@ -5,9 +5,7 @@
 use std::collections::BTreeMap;
 
 use punctual_mesh::table::{PIECE, SLICE};
-use punctual_mesh::wire::{
-    FENCES, Holder, INCOMPLETE, LASTING, MAX_LEVELS, Message, SeekSession, TRACES, Traced, VERSIONS,
-};
+use punctual_mesh::wire::{Holder, MAX_LEVELS, Message, SeekSession, Traced};
 use punctual_mesh::{BrokerId, LinkId, Node, NotForgotten, Output, Settings};
 use punctual_model::Nanos;
 
@@ -41,13 +39,7 @@ struct Row {
 }
 
 impl Row {
-    /// Of which the link before `old` speaks version 3.
-    fn new(n: usize, old: Option<usize>) -> Self {
-        Self::speaking(n, old, 3)
-    }
-
-    /// Of which the link before `old` speaks another version.
-    fn speaking(n: usize, old: Option<usize>, version: u8) -> Self {
+    fn new(n: usize) -> Self {
         let now = Nanos::from_secs(1);
         let node = |n| Node::new(settings(n), now);
         let mut row = Self {
@@ -62,18 +54,15 @@ impl Row {
             now,
         };
         for b in 1..n {
-            let newest = *VERSIONS.end();
-            row.connect(b - 1, b, if old == Some(b) { version } else { newest });
+            row.connect(b - 1, b);
         }
         row.run_for(5000);
         row.asked.clear();
         row
     }
 
-    fn connect(&mut self, a: usize, b: usize, version: u8) {
-        let mut opens = [self.nodes[a].open(true), self.nodes[b].open(false)];
-        opens[0].versions.1 = version;
-        opens[1].versions.1 = version;
+    fn connect(&mut self, a: usize, b: usize) {
+        let opens = [self.nodes[a].open(true), self.nodes[b].open(false)];
         let at_a = self.nodes[a].link_up(&opens[1], 1.0, self.now).unwrap();
         let at_b = self.nodes[b].link_up(&opens[0], 1.0, self.now).unwrap();
         self.ends.insert((a, at_a), (b, at_b));
@@ -205,7 +194,7 @@ fn holder(n: usize, at: u64, whole: bool) -> Holder {
 
 #[test]
 fn all_are_asked_and_the_answer_is_that_of_all() {
-    let mut row = Row::new(4, None);
+    let mut row = Row::new(4);
     assert!(row.nodes[0].can_seek());
     row.seek();
     assert_eq!(row.sought(), [1, 2, 3]);
@@ -225,13 +214,13 @@ fn all_are_asked_and_the_answer_is_that_of_all() {
 
 #[test]
 fn nobody_has_it() {
-    let mut row = Row::new(3, None);
+    let mut row = Row::new(3);
     row.seek();
     row.answer(1, None);
     row.answer(2, None);
     assert_eq!(row.sought(), [1, 2]);
     assert_eq!(row.found(), Some((Vec::new(), false)));
-    let mut alone = Row::new(1, None);
+    let mut alone = Row::new(1);
     assert!(!alone.nodes[0].can_seek());
     alone.seek();
     assert_eq!(alone.found(), Some((Vec::new(), false)));
@@ -239,7 +228,7 @@ fn nobody_has_it() {
 
 #[test]
 fn who_does_not_answer_is_not_waited_for() {
-    let mut row = Row::new(3, None);
+    let mut row = Row::new(3);
     row.seek();
     row.answer(1, Some((9, true)));
     assert_eq!(row.sought(), [1, 2]);
@@ -261,27 +250,16 @@ fn who_does_not_answer_is_not_waited_for() {
     assert_eq!(row.found(), Some((Vec::new(), false)));
 }
 
-/// That takes as long as it takes, also with who would not say that the answer is incomplete: from
-/// that one on it is taken to be where it took long.
 #[test]
 fn an_answer_is_complete_also_if_it_comes_late() {
-    let late = |old: Option<usize>, millis: u64| {
-        let mut row = Row::speaking(4, old, INCOMPLETE - 1);
-        row.seek();
-        assert_eq!(row.sought(), [1, 2, 3]);
-        row.answer(1, None);
-        row.answer(2, None);
-        row.run_for(millis);
-        row.answer(3, None);
-        let (holders, incomplete) = row.found().unwrap();
-        assert_eq!(holders, []);
-        incomplete
-    };
-    assert!(!late(None, 300));
-    for old in 1..4 {
-        assert!(!late(Some(old), 70));
-        assert!(late(Some(old), 130));
-    }
+    let mut row = Row::new(4);
+    row.seek();
+    assert_eq!(row.sought(), [1, 2, 3]);
+    row.answer(1, None);
+    row.answer(2, None);
+    row.run_for(300);
+    row.answer(3, None);
+    assert_eq!(row.found(), Some((Vec::new(), false)));
 }
 
 /// Where no client waits there is more time, but nobody who does not answer is waited for longer than
@@ -289,7 +267,7 @@ fn an_answer_is_complete_also_if_it_comes_late() {
 #[test]
 fn who_is_asked_for_no_client_has_more_time() {
     let ask = |answers: &[(usize, Option<(u64, bool)>)]| {
-        let mut row = Row::new(4, None);
+        let mut row = Row::new(4);
         row.nodes[0].seek(7, "c", Some("u"), false, row.now);
         row.settle();
         assert_eq!(row.sought(), [1, 2, 3]);
@@ -324,30 +302,25 @@ fn who_is_asked_for_no_client_has_more_time() {
 /// A broker far away gives somebody up long before who asks would have done so.
 #[test]
 fn it_is_passed_on_that_an_answer_is_incomplete() {
-    let found = |old: Option<usize>| {
-        let mut row = Row::speaking(14, old, INCOMPLETE - 1);
-        row.seek();
-        (1..13).for_each(|n| row.answer(n, None));
-        assert_eq!(row.sought().len(), 13);
-        // For the last one there is an eighth less of the time for each before it.
-        let wait = settings(0).session_wait.0 / 1_000_000;
-        row.run_for(wait / 4 - 5);
-        row.found()
-    };
-    assert_eq!(found(None), Some((Vec::new(), true)));
-    // Who does not know that is not told.
-    assert_eq!(found(Some(1)), Some((Vec::new(), false)));
+    let mut row = Row::new(14);
+    row.seek();
+    (1..13).for_each(|n| row.answer(n, None));
+    assert_eq!(row.sought().len(), 13);
+    // For the last one there is an eighth less of the time for each before it.
+    let wait = settings(0).session_wait.0 / 1_000_000;
+    row.run_for(wait / 4 - 5);
+    assert_eq!(row.found(), Some((Vec::new(), true)));
 }
 
 /// A broker that goes to another place in the tree is asked at neither, and reached all the while for
 /// who asks.
 #[test]
 fn an_answer_is_incomplete_if_the_tree_has_changed() {
-    let mut row = Row::new(4, None);
+    let mut row = Row::new(4);
     row.seek();
     assert_eq!(row.sought(), [1, 2, 3]);
     row.cut(2, 3);
-    row.connect(0, 3, *VERSIONS.end());
+    row.connect(0, 3);
     row.run_for(100);
     assert!(row.nodes[0].reached().contains(&name(3)));
     row.asked.clear();
@@ -355,12 +328,12 @@ fn an_answer_is_incomplete_if_the_tree_has_changed() {
     row.answer(2, None);
     assert_eq!(row.found(), Some((Vec::new(), true)));
     // Also one that has only come.
-    let mut row = Row::new(4, None);
+    let mut row = Row::new(4);
     row.cut(2, 3);
     row.run_for(100);
     row.seek();
     assert_eq!(row.sought(), [1, 2]);
-    row.connect(2, 3, *VERSIONS.end());
+    row.connect(2, 3);
     row.run_for(100);
     row.asked.clear();
     row.answer(1, None);
@@ -369,21 +342,8 @@ fn an_answer_is_incomplete_if_the_tree_has_changed() {
 }
 
 #[test]
-fn who_speaks_an_older_version_is_not_asked() {
-    let mut row = Row::new(4, Some(2));
-    row.seek();
-    assert_eq!(row.sought(), [1]);
-    row.answer(1, None);
-    assert_eq!(row.found(), Some((Vec::new(), false)));
-    assert!(row.nodes[2].can_seek(), "the other side has a neighbour");
-    row.nodes[0].letter(&name(3), "c", [1].into(), row.now);
-    row.settle();
-    assert_eq!(row.asked, []);
-}
-
-#[test]
 fn letters_find_their_way() {
-    let mut row = Row::new(4, None);
+    let mut row = Row::new(4);
     row.nodes[3].letter(&name(0), "c", [1, 2].into(), row.now);
     row.nodes[3].letter(&name(9), "c", [3].into(), row.now);
     row.settle();
@@ -397,13 +357,13 @@ fn letters_find_their_way() {
 
 #[test]
 fn it_is_told_who_is_back_and_since_when_they_were_away() {
-    let mut row = Row::new(3, None);
+    let mut row = Row::new(3);
     row.cut(0, 1);
     // So long nothing may have come through before that is noticed.
     let cut = row.now - Settings::new(name(0), 1, 0).tree.patience();
     row.run_for(1000);
     assert_eq!(row.asked, []);
-    row.connect(0, 1, 4);
+    row.connect(0, 1);
     row.run_for(5000);
     let mut came: Vec<(usize, BrokerId, Nanos)> = Vec::new();
     for (n, output) in row.asked.drain(..) {
@@ -433,13 +393,13 @@ impl Row {
 /// before.
 #[test]
 fn others_hear_who_is_where_when_it_is_kept_what_is_wanted_there() {
-    let mut row = Row::new(4, None);
+    let mut row = Row::new(4);
     row.cut(1, 2);
     row.run_for(1000);
     row.nodes[2].subscribe("t", false, row.now);
     row.asked.clear();
     row.unkept = Some((1, 0));
-    row.connect(1, 2, *VERSIONS.end());
+    row.connect(1, 2);
     row.run_for(5000);
     let came = |row: &Row, n: usize| -> Vec<BrokerId> {
         let own = |(m, output): &(usize, Output)| match output {
@@ -458,7 +418,7 @@ fn others_hear_who_is_where_when_it_is_kept_what_is_wanted_there() {
 
 #[test]
 fn a_letter_waits_until_it_is_kept_what_is_wanted() {
-    let mut row = Row::new(3, None);
+    let mut row = Row::new(3);
     row.unkept = Some((1, 0));
     row.nodes[2].subscribe("t", false, row.now);
     row.nodes[2].letter(&name(0), "c", [1].into(), row.now);
@@ -484,13 +444,13 @@ fn a_letter_waits_until_it_is_kept_what_is_wanted() {
 /// again, whenever it comes, until nothing comes any more.
 #[test]
 fn who_starts_again_passes_on_what_comes_for_a_neighbour_that_is_elsewhere() {
-    let mut row = Row::new(3, None);
+    let mut row = Row::new(3);
     row.cut(0, 1);
     row.nodes[0] = Node::new(Settings::new(name(0), 2, 10), row.now);
     let behind = vec![name(2)];
     row.nodes[0].remember(&name(2), vec!["t".into()], Vec::new(), behind, row.now);
     row.moved.clear();
-    row.connect(0, 1, *VERSIONS.end());
+    row.connect(0, 1);
     row.run_for(5000);
     let own: Vec<Output> = row
         .moved
@@ -512,7 +472,7 @@ fn who_starts_again_passes_on_what_comes_for_a_neighbour_that_is_elsewhere() {
 /// would have to go.
 #[test]
 fn what_lingers_is_kept_while_publications_wait() {
-    let mut row = Row::new(3, None);
+    let mut row = Row::new(3);
     let behind = vec![name(2)];
     row.nodes[0].remember(&name(9), vec!["t".into()], Vec::new(), behind, row.now);
     row.nodes[0].subscribe("$share/g/u", false, row.now);
@@ -546,7 +506,7 @@ fn what_lingers_is_kept_while_publications_wait() {
     row.nodes[0].waits(LinkId(0), true, row.now);
     row.nodes[0].unsubscribe("$share/g/u", false, row.now);
     row.cut(0, 1);
-    row.connect(0, 1, *VERSIONS.end());
+    row.connect(0, 1);
     row.run_for(5000);
     assert_eq!(wants(&row), 0);
 }
@@ -555,9 +515,9 @@ fn what_lingers_is_kept_while_publications_wait() {
 #[test]
 fn what_lingers_is_kept_for_a_while_when_who_sent_what_waits_is_gone() {
     for silently in [false, true] {
-        let mut row = Row::new(3, None);
+        let mut row = Row::new(3);
         row.nodes.push(Node::new(settings(3), row.now));
-        row.connect(0, 3, *VERSIONS.end());
+        row.connect(0, 3);
         row.run_for(5000);
         let behind = vec![name(2)];
         row.nodes[0].remember(&name(9), vec!["t".into()], Vec::new(), behind, row.now);
@@ -583,7 +543,7 @@ fn what_lingers_is_kept_for_a_while_when_who_sent_what_waits_is_gone() {
 }
 
 /// What is kept for a lost link is forgotten when all has come that was on its way, in `heal` at the
-/// latest; where an earlier version is spoken that is not known.
+/// latest.
 #[test]
 fn what_is_kept_is_kept_until_what_was_on_its_way_has_come() {
     let forgotten = |row: &Row| row.moved.contains(&(0, given_up(9, None)));
@@ -598,7 +558,7 @@ fn what_is_kept_is_kept_until_what_was_on_its_way_has_come() {
     };
     // Either of the two has something queued.
     for stuck in [1, 2] {
-        let mut row = lose(Row::new(3, None), stuck);
+        let mut row = lose(Row::new(3), stuck);
         row.run_for(5000);
         let flushes = std::mem::take(&mut row.flushes);
         let [number] = flushes[..] else {
@@ -609,10 +569,10 @@ fn what_is_kept_is_kept_until_what_was_on_its_way_has_come() {
         row.settle();
         assert!(forgotten(&row));
     }
-    let mut row = lose(Row::new(3, None), 2);
+    let mut row = lose(Row::new(3), 2);
     // On the way of the question there is another link now.
     row.cut(1, 2);
-    row.connect(1, 2, *VERSIONS.end());
+    row.connect(1, 2);
     row.run_for(2500);
     assert!(row.flushes.len() == 2 && !forgotten(&row));
     row.nodes[2].flushed(row.flushes[0]);
@@ -622,14 +582,11 @@ fn what_is_kept_is_kept_until_what_was_on_its_way_has_come() {
     row.settle();
     assert!(forgotten(&row));
 
-    let mut row = lose(Row::new(3, None), 1);
+    let mut row = lose(Row::new(3), 1);
     row.run_for(9700);
     assert!(!forgotten(&row));
     row.run_for(300);
     assert!(forgotten(&row), "nothing waits for ever");
-
-    assert!(forgotten(&lose(Row::speaking(3, Some(1), FENCES - 1), 1)));
-    assert!(forgotten(&lose(Row::speaking(3, Some(2), FENCES - 1), 2)));
 }
 
 /// Sessions of client `c` at the first broker for which all has come.
@@ -659,7 +616,7 @@ fn fenced_twice(row: &mut Row, wait: u64) -> Vec<u64> {
 /// kept for a lost link may turn round.
 #[test]
 fn sessions_leave_when_what_was_on_its_way_has_come() {
-    let mut row = Row::new(3, None);
+    let mut row = Row::new(3);
     row.stuck = Some(2);
     for number in [1, 2, 3] {
         row.nodes[0].fence(number, "c", row.now);
@@ -678,7 +635,7 @@ fn sessions_leave_when_what_was_on_its_way_has_come() {
     row.run_for(1500);
     assert_eq!(fenced(&mut row), [4]);
 
-    let mut alone = Row::new(1, None);
+    let mut alone = Row::new(1);
     alone.nodes[0].fence(5, "c", alone.now);
     alone.run_for(10);
     assert_eq!(fenced(&mut alone), [5]);
@@ -688,7 +645,7 @@ fn sessions_leave_when_what_was_on_its_way_has_come() {
 /// that was on its way, and not for longer where there are others.
 #[test]
 fn a_member_leaves_when_what_was_on_its_way_has_come() {
-    let mut row = Row::new(3, None);
+    let mut row = Row::new(3);
     let wants = |row: &Row| {
         let links = row.nodes[1].status().links;
         let link = links.iter().find(|link| link.peer == name(0));
@@ -722,7 +679,7 @@ fn a_member_leaves_when_what_was_on_its_way_has_come() {
 #[test]
 fn sessions_do_not_leave_while_those_are_away_that_were_asked() {
     for (a, b) in [(0, 1), (1, 2)] {
-        let mut row = Row::new(3, None);
+        let mut row = Row::new(3);
         row.stuck = Some(2);
         row.nodes[0].fence(1, "c", row.now);
         row.run_for(300);
@@ -731,7 +688,7 @@ fn sessions_do_not_leave_while_those_are_away_that_were_asked() {
         row.cut(a, b);
         row.run_for(3000);
         assert!(fenced(&mut row).is_empty(), "{a} has lost {b}");
-        row.connect(a, b, *VERSIONS.end());
+        row.connect(a, b);
         assert_eq!(fenced_twice(&mut row, 2500), [1]);
 
         row.cut(a, b);
@@ -744,7 +701,7 @@ fn sessions_do_not_leave_while_those_are_away_that_were_asked() {
 
 #[test]
 fn who_is_reached_is_who_the_tree_leads_to() {
-    let mut row = Row::new(4, None);
+    let mut row = Row::new(4);
     let reached = |row: &Row| -> Vec<usize> {
         let other = |n: &usize| row.nodes[1].reached().contains(&name(*n));
         (0..9).filter(other).collect()
@@ -754,8 +711,8 @@ fn who_is_reached_is_who_the_tree_leads_to() {
     assert_eq!(reached(&row), [0, 2]);
     row.cut(1, 2);
     assert_eq!(reached(&row), [0]);
-    row.connect(2, 3, *VERSIONS.end());
-    row.connect(1, 2, *VERSIONS.end());
+    row.connect(2, 3);
+    row.connect(1, 2);
     row.run_for(5000);
     assert_eq!(reached(&row), [0, 2, 3]);
 }
@@ -782,7 +739,7 @@ fn traced(row: &mut Row, topic: &str) -> (Vec<usize>, Option<usize>) {
 
 #[test]
 fn a_trace_is_complete_when_all_on_its_way_have_answered() {
-    let mut row = Row::new(5, None);
+    let mut row = Row::new(5);
     for (n, filter) in [(0, "a/#"), (2, "a/b"), (4, "a/+")] {
         row.nodes[n].subscribe(filter, false, row.now);
     }
@@ -795,17 +752,6 @@ fn a_trace_is_complete_when_all_on_its_way_have_answered() {
     assert_eq!(traced(&mut row, "a/b"), (vec![0, 1, 2], Some(3)));
 }
 
-/// One that does not say to how many it has passed the trace on leaves open who is to answer.
-#[test]
-fn whose_answers_come_by_an_earlier_version_may_have_others_behind() {
-    let mut row = Row::speaking(4, Some(3), TRACES - 1);
-    row.nodes[3].subscribe("a", false, row.now);
-    row.nodes[0].subscribe("b", false, row.now);
-    row.run_for(100);
-    assert_eq!(traced(&mut row, "a"), (vec![1, 2, 3], None));
-    assert_eq!(traced(&mut row, "b"), (vec![0, 1], Some(2)));
-}
-
 /// Links over which a broker of a row sends messages on these topics.
 fn wanted(row: &Row, n: usize, topics: &str) -> String {
     let links = |topic: &str| row.nodes[n].table().receivers(topic).1;
@@ -816,7 +762,7 @@ fn wanted(row: &Row, n: usize, topics: &str) -> String {
 /// Of a row of four the last two are cut off, where persistent sessions await `b2` and `b3/#`, and
 /// others want more.
 fn cut_off() -> Row {
-    let mut row = Row::new(4, None);
+    let mut row = Row::new(4);
     for (n, filter, lasting) in [
         (2, "b2", true),
         (3, "b3/#", true),
@@ -864,7 +810,7 @@ fn for_who_is_back_nothing_is_kept_but_for_who_is_not() {
     let mut row = cut_off();
     row.run_for(11_000);
     row.cut(2, 3);
-    row.connect(1, 3, *VERSIONS.end());
+    row.connect(1, 3);
     row.nodes[3].unsubscribe("b3/#", true, row.now);
     row.nodes[3].unsubscribe("b3/x", true, row.now);
     row.run_for(1000);
@@ -873,7 +819,7 @@ fn for_who_is_back_nothing_is_kept_but_for_who_is_not() {
     assert_eq!(wanted(&row, 0, TOPICS), TOPICS);
     row.run_for(11_000);
     assert_eq!(wanted(&row, 0, TOPICS), "b2 over");
-    row.connect(1, 2, *VERSIONS.end());
+    row.connect(1, 2);
     row.run_for(5000);
     assert_eq!(wanted(&row, 0, TOPICS), "b2 fleeting over");
 }
@@ -885,19 +831,19 @@ fn who_keeps_messages_for_others_is_kept_messages_for() {
     row.cut(0, 1);
     // Somebody else, as who reaches nobody gives up nobody.
     row.nodes.push(Node::new(settings(4), row.now));
-    row.connect(0, 4, *VERSIONS.end());
+    row.connect(0, 4);
     row.run_for(15_000);
     assert_eq!(wanted(&row, 4, TOPICS), "b2 b3/y");
     // It does not answer for them any more when they are elsewhere.
-    row.connect(4, 2, *VERSIONS.end());
+    row.connect(4, 2);
     row.run_for(5000);
     assert_eq!(wanted(&row, 0, TOPICS), TOPICS);
-    row.connect(0, 1, *VERSIONS.end());
+    row.connect(0, 1);
     row.run_for(5000);
     row.cut(4, 2);
     row.run_for(15_000);
     row.nodes.push(Node::new(settings(5), row.now));
-    row.connect(4, 5, *VERSIONS.end());
+    row.connect(4, 5);
     row.run_for(1000);
     assert_eq!(wanted(&row, 5, TOPICS), "b2 b3/y");
 }
@@ -915,18 +861,17 @@ fn what_persistent_sessions_await_is_known_after_a_restart() {
     ];
     let behind = vec![name(2), name(3)];
     row.nodes[1].remember(&name(2), filters, members, behind, row.now);
-    row.connect(0, 1, *VERSIONS.end());
+    row.connect(0, 1);
     row.run_for(9000);
     assert_eq!(wanted(&row, 0, TOPICS), TOPICS);
     row.run_for(2000);
     assert_eq!(wanted(&row, 0, TOPICS), "b2 b3/y");
 }
 
-/// One of an earlier version tells nothing of persistent sessions.
 #[test]
-fn who_says_nothing_of_persistent_sessions_is_given_up() {
-    let mut row = Row::speaking(3, Some(2), LASTING - 1);
-    row.nodes[2].subscribe("b2", true, row.now);
+fn who_has_no_persistent_sessions_is_given_up_as_a_whole() {
+    let mut row = Row::new(3);
+    row.nodes[2].subscribe("b2", false, row.now);
     row.run_for(100);
     row.cut(1, 2);
     row.moved.clear();
@@ -966,7 +911,7 @@ fn dropped_but_for_others() -> [Output; 2] {
 #[test]
 fn who_is_not_to_come_back_is_given_up_at_once() {
     for waited in [100, 20_000] {
-        let mut row = Row::new(3, None);
+        let mut row = Row::new(3);
         row.nodes[2].subscribe("b2", true, row.now);
         row.run_for(100);
         row.cut(1, 2);
@@ -982,7 +927,7 @@ fn who_is_not_to_come_back_is_given_up_at_once() {
         assert_eq!(wanted(&row, 0, "b2"), "");
         assert_eq!([0, 1].map(|n| row.nodes[n].status().awaited), [0, 0]);
         // It is a broker like any other if it comes all the same.
-        row.connect(1, 2, *VERSIONS.end());
+        row.connect(1, 2);
         row.run_for(5000);
         assert_eq!(wanted(&row, 0, "b2"), "b2");
         assert_eq!(row.forget(1, 2), Err(NotForgotten::Present));
@@ -1024,7 +969,7 @@ fn who_is_forgotten_leaves_what_others_await() {
     row.moved.clear();
     assert_eq!(row.forget(1, 3), Ok(()));
     assert_eq!(row.moves_of(1), dropped_but_for_others());
-    let mut row = Row::new(4, None);
+    let mut row = Row::new(4);
     row.nodes[3].subscribe("b3/y", true, row.now);
     row.run_for(100);
     row.cut(1, 2);
@@ -1037,7 +982,7 @@ fn who_is_forgotten_leaves_what_others_await() {
 #[test]
 fn who_is_there_or_not_known_is_not_forgotten() {
     let mut row = cut_off();
-    row.connect(0, 3, *VERSIONS.end());
+    row.connect(0, 3);
     row.run_for(15_000);
     row.cut(2, 3);
     row.run_for(100);
@@ -1062,7 +1007,7 @@ fn who_is_forgotten_is_so_after_a_restart() {
     let filters = vec!["b2".into(), "b3/#".into()];
     let members = vec![(name(2), "b2".into()), (name(3), "b3/#".into())];
     row.nodes[1].remember(&name(2), filters, members, behind, row.now);
-    row.connect(0, 1, *VERSIONS.end());
+    row.connect(0, 1);
     row.run_for(12_000);
     assert_eq!(wanted(&row, 0, TOPICS), "b3/y");
     assert_eq!(row.nodes[1].status().away, [name(3)]);
@@ -1091,7 +1036,7 @@ fn the_word_of_an_operator_counts_where_nobody_is_reached() {
     assert_eq!(row.moves_of(1), dropped_but_for_others());
     assert_eq!(row.nodes[1].status().away, [name(3)]);
     row.run_for(100);
-    row.connect(0, 1, *VERSIONS.end());
+    row.connect(0, 1);
     row.run_for(5000);
     assert_eq!(wanted(&row, 0, TOPICS), "b3/y");
 }
@@ -1101,7 +1046,7 @@ fn who_is_back_gets_what_waited_when_the_others_are_forgotten() {
     let mut row = cut_off();
     row.run_for(1000);
     row.cut(2, 3);
-    row.connect(1, 3, *VERSIONS.end());
+    row.connect(1, 3);
     row.run_for(1000);
     row.moved.clear();
     assert_eq!(row.forget(1, 2), Ok(()));
@@ -1122,7 +1067,7 @@ fn who_is_back_gets_what_waited_when_the_others_are_forgotten() {
 #[test]
 fn whom_the_forgotten_one_kept_messages_for_is_not_forgotten() {
     for waited in [1000, 15_000] {
-        let mut row = Row::new(3, None);
+        let mut row = Row::new(3);
         row.nodes[1].subscribe("b1", true, row.now);
         row.nodes[2].subscribe("b2", true, row.now);
         row.run_for(100);
@@ -1130,7 +1075,7 @@ fn whom_the_forgotten_one_kept_messages_for_is_not_forgotten() {
         row.run_for(1000);
         row.cut(0, 1);
         row.nodes.push(Node::new(settings(3), row.now));
-        row.connect(0, 3, *VERSIONS.end());
+        row.connect(0, 3);
         row.run_for(waited);
         assert_eq!(row.forget(0, 1), Ok(()));
         assert_eq!(row.leads[&(0, name(1))], [name(2)]);
@@ -1138,7 +1083,7 @@ fn whom_the_forgotten_one_kept_messages_for_is_not_forgotten() {
         assert_eq!(row.nodes[0].status().away, [name(2)]);
         assert_eq!(wanted(&row, 3, "b1 b2"), "b2");
         row.moved.clear();
-        row.connect(2, 3, *VERSIONS.end());
+        row.connect(2, 3);
         row.run_for(5000);
         let moved = row.moves_of(0);
         let copy = Output::Copy {
@@ -1153,7 +1098,7 @@ fn whom_the_forgotten_one_kept_messages_for_is_not_forgotten() {
 
 #[test]
 fn members_at_who_is_forgotten_are_none() {
-    let mut row = Row::new(4, None);
+    let mut row = Row::new(4);
     for n in [2, 3] {
         row.nodes[n].subscribe("$share/g/t", true, row.now);
     }
@@ -1175,7 +1120,7 @@ fn members_at_who_is_forgotten_are_none() {
 /// neither does more for one input than fits into a few slices.
 #[test]
 fn filters_that_cover_each_other_take_a_slice_for_each_input() {
-    let mut row = Row::new(3, None);
+    let mut row = Row::new(3);
     let (mut most, mut before) = (0, 0);
     let mut step = |row: &mut Row, input: &dyn Fn(&mut Node, Nanos)| {
         let now = row.now;
@@ -1208,7 +1153,7 @@ fn filters_that_cover_each_other_take_a_slice_for_each_input() {
 /// A client may want filters with more levels than brokers tell each other.
 #[test]
 fn a_filter_with_too_many_levels_is_asked_for_as_a_wider_one() {
-    let mut row = Row::new(2, None);
+    let mut row = Row::new(2);
     let deep = "a/".repeat(32_767) + "z";
     let now = row.now;
     row.nodes[0].subscribe(&deep, true, now);

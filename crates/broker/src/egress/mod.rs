@@ -1023,7 +1023,7 @@ impl Lanes {
             qos: delivery.qos,
             retain: delivery.retain,
             packet_id: entry.packet_id,
-            subscription_ids: delivery.subscription_ids.as_deref().unwrap_or(&[]),
+            subscription_ids: delivery.ids(),
             number: delivery.number,
             alias: None,
         };

@@ -30,8 +30,6 @@ pub(crate) struct Aliases {
     topics: Vec<Box<[u8]>>,
     /// Where the last message under each was taken in, as the neighbour knows; 0 if it was not said.
     origins: Vec<u32>,
-    /// Whether the neighbour understands names without origin.
-    shortens: bool,
     /// Places in `topics`.
     table: HashTable<u16>,
     hasher: RandomState,
@@ -73,19 +71,12 @@ impl Aliases {
         self.last = at;
     }
 
-    /// Whether the neighbour understands names without origin.
-    pub(crate) fn set_shortens(&mut self, shortens: bool) {
-        self.shortens = shortens;
-    }
-
     /// A number as it is to be said under the alias that was asked for or inserted last.
     #[inline]
     pub(crate) fn shorten(&self, number: Number) -> Number {
         let known = self.origins.get(usize::from(self.last));
         match number.origin() {
-            Some(origin) if self.shortens && known == Some(&origin.get()) => {
-                number.without_origin()
-            }
+            Some(origin) if known == Some(&origin.get()) => number.without_origin(),
             _ => number,
         }
     }

@@ -626,7 +626,7 @@ impl Hub {
                 retain,
                 packet_id,
                 subscription_ids: target.ids(),
-                number: session.handle.number_of(number),
+                number,
                 alias: None,
             };
             if put_publish(conn, &mut self.pool, &publication.parts, form, class) {

@@ -297,7 +297,7 @@ impl Taken {
             };
             if class.is_urgent() {
                 let entry = Entry {
-                    delivery: session.handle.understood(delivery.clone()),
+                    delivery: delivery.clone(),
                     packet_id,
                     since: now,
                     attempt: Attempt::Redelivery,
@@ -314,8 +314,8 @@ impl Taken {
                 qos: delivery.qos,
                 retain: delivery.retain,
                 packet_id,
-                subscription_ids: session.handle.ids_of(delivery),
-                number: session.handle.number_of(delivery.number),
+                subscription_ids: delivery.ids(),
+                number: delivery.number,
                 alias: None,
             };
             if put_publish(conn, outlet.pool, &delivery.message.parts(now), form, class) {
@@ -473,7 +473,7 @@ fn send_delivery(
         && let Some(delivery) = own
     {
         let entry = Entry {
-            delivery: session.handle.understood(delivery),
+            delivery,
             packet_id,
             since: now,
             attempt: Attempt::Queued,
@@ -490,8 +490,8 @@ fn send_delivery(
         qos,
         retain: delivery.retain,
         packet_id,
-        subscription_ids: session.handle.ids_of(delivery),
-        number: session.handle.number_of(delivery.number),
+        subscription_ids: delivery.ids(),
+        number: delivery.number,
         alias: None,
     };
     let stats = &mut *parts.stats;

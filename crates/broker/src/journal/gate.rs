@@ -460,7 +460,7 @@ impl Hub {
                 true => Attempt::Redelivery,
                 false => Attempt::First,
             };
-            let delivery = session.handle.understood(Delivery::clone(delivery));
+            let delivery = Delivery::clone(delivery);
             return self.push_urgent(slot, delivery, packet_id, attempt, now);
         }
         let form = Form {
@@ -469,8 +469,8 @@ impl Hub {
             qos: delivery.qos,
             retain: delivery.retain,
             packet_id,
-            subscription_ids: session.handle.ids_of(delivery),
-            number: session.handle.number_of(delivery.number),
+            subscription_ids: delivery.ids(),
+            number: delivery.number,
             alias: None,
         };
         let parts = delivery.message.parts(now);

@@ -102,7 +102,7 @@ pub(crate) fn put_state(out: &mut Vec<u8>, session: &Session, known: &Known) {
             &Op::Received {
                 session: 1,
                 packet_id: *packet_id,
-                // It follows: earlier versions do not know this.
+                // It follows, in [`GISTS`].
                 gist: 0,
             },
         );
@@ -192,7 +192,7 @@ pub(crate) fn put_delivery(out: &mut Vec<u8>, delivery: &Delivery, offset: Offse
             message: 1,
             qos: delivery.qos as u8,
             retain: delivery.retain,
-            subscription_ids: delivery.subscription_ids.as_deref().unwrap_or(&[]).into(),
+            subscription_ids: delivery.ids().into(),
             number: delivery.number.map(crate::sequence::Number::parts),
         }),
     );
@@ -371,7 +371,7 @@ impl Round {
                     }
                     REACHED => self.known.reached.extend(names),
                     GISTS => self.gists.extend(names),
-                    // Of a version that this broker does not know.
+                    // Another key says nothing here.
                     _ => {}
                 }
                 return Some(());
@@ -699,7 +699,7 @@ impl Journal {
             qos: delivery.qos,
             retain: delivery.retain,
             number: delivery.number,
-            subscription_ids: delivery.subscription_ids.as_deref().unwrap_or(&[]),
+            subscription_ids: delivery.ids(),
         };
         self.emit_entry(session, delivery.entry, message.stored, reception);
     }

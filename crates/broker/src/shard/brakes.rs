@@ -12,7 +12,7 @@ use super::links::{PARKED, tell_waits};
 use super::{Fail, Shard};
 use crate::Nanos;
 use crate::brake::{HIGH, LOW, TOPIC, encode, gist, parse};
-use crate::federation::{LinkState, Understands};
+use crate::federation::LinkState;
 use crate::hub::Hub;
 use crate::parked::Cause;
 use crate::room::fullness;
@@ -133,8 +133,7 @@ impl Hub {
         let (Some(link), Some(conn)) = (&mut session.link, session.conn) else {
             return false;
         };
-        let listens = handle.understands() >= Understands::Brakes;
-        let parts = match listens && handle.carries.load(Ordering::Acquire) {
+        let parts = match handle.carries.load(Ordering::Acquire) {
             true => parts,
             false => Vec::new(),
         };

@@ -20,7 +20,7 @@ use crate::directory::{Directory, SessionHandle};
 use crate::egress::Class;
 use crate::federation::{
     Early, Entitlement, KeptLink, LINK_PREFIX, LINK_TOPIC, LinkNews, LinkState, MessageName,
-    NAME_KEY, Notes, Packing, Relay, Service, Understands,
+    NAME_KEY, Notes, Packing, Relay, Service,
 };
 use crate::hub::{Alias, Conn, ConnId, ConnMeta, Hub, Publication};
 use crate::index::Subscriber;
@@ -436,10 +436,9 @@ impl Shard {
         id
     }
 
-    /// Lets messages go to a neighbour, which understands so much beside them, or keeps them
+    /// Lets messages go to a neighbour, with which it is compared what both retain, or keeps them
     /// for it.
-    pub fn link_carry(&mut self, peer: &str, carries: bool, understands: Understands, now: Nanos) {
-        let retains = understands >= Understands::Notes;
+    pub fn link_carry(&mut self, peer: &str, carries: bool, now: Nanos) {
         let Some(slot) = self.link_session(peer) else {
             return;
         };
@@ -454,13 +453,9 @@ impl Shard {
             return;
         };
         let generations = &hub.directory.generations;
-        let known = &session.handle.understands;
-        known.store(understands as u8, Ordering::Release);
         session.handle.carries.store(carries, Ordering::Release);
         if carries {
             session.handle.set_away(false);
-        }
-        if carries && retains {
             let subscriber = subscriber(&session.handle, by_root);
             let mut index = hub.directory.index_mut();
             index.subscribe(replica::TOPIC, subscriber, generations);
@@ -473,15 +468,11 @@ impl Shard {
         let Some(conn) = session.conn.and_then(|conn| hub.conns.get_mut(conn)) else {
             return;
         };
-        let shortens = understands >= Understands::Origins;
-        conn.extra().aliases_out.set_shortens(shortens);
         match (carries, link.held) {
             (true, Some(max)) => {
                 (conn.receive_max, link.held) = (max, None);
                 hub.pump(slot, now);
-                if retains {
-                    self.compare_retained(slot);
-                }
+                self.compare_retained(slot);
             }
             (false, None) => (conn.receive_max, link.held) = (0, Some(conn.receive_max)),
             _ => {}
@@ -831,7 +822,7 @@ impl Shard {
                         qos,
                         retain: delivery.retain,
                         number: delivery.number,
-                        subscription_ids: delivery.subscription_ids.as_deref().unwrap_or(&[]),
+                        subscription_ids: delivery.ids(),
                     },
                     moves,
                 ),
@@ -1023,7 +1014,7 @@ impl Hub {
 
     /// Whether a receiver is a neighbour that takes a run as one message now.
     pub(crate) fn takes_runs(&self, target: &Target) -> bool {
-        if !target.session.takes_notes() {
+        if !target.session.link {
             return false;
         }
         let Some(session) = self.session_of(target) else {

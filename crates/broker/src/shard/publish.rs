@@ -471,7 +471,7 @@ impl Shard {
         let common = match hub.directory.federation() {
             Some(federation) if shares || !notes.is_empty() => {
                 let named = name.is_some() || hub.unpacking.is_some();
-                let decided = named && is_noted(hub, session_slot);
+                let decided = named && is_neighbour(hub, session_slot);
                 let sharing = match decided {
                     true => Sharing::follow(federation.name(), matched, &notes),
                     false => Sharing::decide(hub, matched, &publication),
@@ -1272,10 +1272,10 @@ pub(super) fn has_room(hub: &Hub, target: &Target, publication: &Publication<'_>
     }
 }
 
-/// Whether a session is that of a neighbour that understands notes.
-fn is_noted(hub: &Hub, session: u32) -> bool {
+/// Whether a session is that of a neighbour.
+fn is_neighbour(hub: &Hub, session: u32) -> bool {
     let session = hub.sessions.get(session);
-    session.is_some_and(|session| session.handle.takes_notes())
+    session.is_some_and(|session| session.handle.link)
 }
 
 #[cfg(test)]

@@ -79,14 +79,7 @@ pub(super) fn reach(hub: &Hub, matched: &Matched, notes: &Notes, all: bool) -> V
         }
     }
     for target in targets.iter_mut().filter(|target| target.session.link) {
-        let understood = |ids: &Arc<[u32]>| {
-            let part = Notes::understood(ids, target.session.understands());
-            match part.len() == ids.len() {
-                true => Some(ids.clone()),
-                false => (!part.is_empty()).then(|| part.into()),
-            }
-        };
-        target.subscription_ids = ids.as_ref().and_then(understood);
+        target.subscription_ids = ids.clone();
     }
     targets.sort_unstable_by_key(Target::key);
     targets

@@ -254,8 +254,7 @@ pub(super) fn hand_on(
         heed,
         ..Notes::default()
     };
-    let mut targets = replica::reach(hub, matched, &notes, false);
-    targets.retain(|target| target.session.takes_notes());
+    let targets = replica::reach(hub, matched, &notes, false);
     let matched = Matched::new(targets, Groups::new());
     let mut handed = Publication {
         parts: publication.parts.clone(),

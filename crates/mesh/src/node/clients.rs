@@ -12,7 +12,7 @@ use super::{Event, Node, Output, Settings, WillTurn};
 use crate::id::LinkId;
 use crate::table::parts;
 use crate::wills::{GUARDS, Told, Whose, Wills};
-use crate::wire::{Arrival, CLIENTS, Left, MAX_MESSAGE, Message, Testament};
+use crate::wire::{Arrival, Left, MAX_MESSAGE, Message, Testament};
 
 /// What is known of clients, here and elsewhere, and is to be told.
 #[derive(Debug)]
@@ -111,8 +111,7 @@ impl Node {
 
     /// In messages of bounded size; also to a neighbour to which the link does not carry yet.
     fn send_left(&mut self, to: LinkId, left: Left) {
-        let link = self.links.get(to);
-        if link.is_none_or(|link| link.version < CLIENTS) {
+        if !self.links.is_up(to) {
             return;
         }
         let Left {
@@ -149,9 +148,9 @@ impl Node {
     /// Who is to keep the wills of this broker's clients: the parent first.
     fn guards(&self) -> Vec<LinkId> {
         let parent = self.tree.parent().map(|(link, _)| link);
-        let others = self.links.speaking(CLIENTS);
+        let others = self.links.carrying();
         let others = others.filter(|link| Some(*link) != parent);
-        let parent = parent.filter(|link| self.links.speaks(*link, CLIENTS));
+        let parent = parent.filter(|link| self.links.carries(*link));
         parent.into_iter().chain(others).take(GUARDS).collect()
     }
 
@@ -162,7 +161,7 @@ impl Node {
     /// Tells neighbours what there is to be told of clients.
     pub(super) fn tell_of_clients(&mut self) {
         let arrivals = std::mem::take(&mut self.clients.arrivals);
-        for link in self.links.speaking(CLIENTS) {
+        for link in self.links.carrying() {
             let others = arrivals.iter().filter(|(from, _)| *from != Some(link));
             let others: Vec<Arrival> = others.map(|(_, arrival)| arrival.clone()).collect();
             for batch in in_batches(others, arrival_size) {
@@ -171,7 +170,7 @@ impl Node {
         }
         let guards = self.guards();
         for told in self.clients.wills.changes(guards) {
-            if self.links.speaks(told.link, CLIENTS) {
+            if self.links.carries(told.link) {
                 self.send_wills(told);
             }
         }

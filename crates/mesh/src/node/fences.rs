@@ -16,8 +16,6 @@
 //!
 //! A question is said again until it is answered, for [`super::Settings::heal`] at most. Who has
 //! lost a link over which it came or went forgets it, and is asked anew by the way that there is then.
-//! Links of a version before [`FENCES`] are passed over: what comes there is waited for as long as
-//! [`super::Settings::linger`], which is over before anybody asks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +24,7 @@ use punctual_model::Nanos;
 use super::members::MAX_LEAVING;
 use super::{Node, Output};
 use crate::id::{BrokerId, LinkId};
-use crate::wire::{FENCES, Fence, Fenced, Message};
+use crate::wire::{Fence, Fenced, Message};
 
 /// Questions of others that are open at a time; those beyond are not heard.
 const MAX_ASKED: usize = 1 << 12;
@@ -220,7 +218,7 @@ impl Node {
         let open = match known.filter(|asked| asked.from == from) {
             Some(asked) => asked.open.clone(),
             None => {
-                let links = self.links.speaking(FENCES);
+                let links = self.links.carrying();
                 let open: BTreeSet<LinkId> = links.filter(|link| Some(*link) != from).collect();
                 let asked = Asked {
                     from,

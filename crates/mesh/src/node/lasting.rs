@@ -23,7 +23,7 @@ use super::{Node, Output};
 use crate::id::{BrokerId, LinkId};
 use crate::reach::Reach;
 use crate::table::{digest, parts};
-use crate::wire::{self, KEEPS, LASTING, Message};
+use crate::wire::{self, KEEPS, Message};
 
 /// What one broker's sessions await.
 #[derive(Debug, Default)]
@@ -431,8 +431,8 @@ impl Node {
     pub(super) fn heard_sums(&mut self, link: LinkId, sums: Vec<(BrokerId, u64)>) {
         let mut leads = self.reach.behind(link);
         // One that does not carry here leads nowhere where another one does.
-        if !self.links.speaks(link, LASTING) {
-            let carry: Vec<LinkId> = self.links.speaking(LASTING).collect();
+        if !self.links.carries(link) {
+            let carry: Vec<LinkId> = self.links.carrying().collect();
             leads.retain(|id| !carry.iter().any(|other| self.reach.leads_to(*other, id)));
         }
         let ask = self
@@ -446,7 +446,7 @@ impl Node {
     /// A neighbour tells of none of these brokers any more: others may.
     pub(super) fn silent(&mut self, link: LinkId, about: impl Fn(&BrokerId) -> bool) {
         self.lasting.silent(link, about);
-        let links: Vec<LinkId> = self.links.speaking(LASTING).collect();
+        let links: Vec<LinkId> = self.links.carrying().collect();
         let leads = |id: &BrokerId| {
             let mut links = links.iter().copied().filter(|other| *other != link);
             links.find(|link| self.reach.leads_to(*link, id))
@@ -477,7 +477,7 @@ impl Node {
     /// Tells neighbours what changed of what sessions await.
     pub(super) fn tell_lasting(&mut self) {
         for change in self.lasting.changes() {
-            let links: Vec<LinkId> = self.links.speaking(LASTING).collect();
+            let links: Vec<LinkId> = self.links.carrying().collect();
             for link in links.into_iter().filter(|to| Some(*to) != change.source) {
                 let (add, remove) = (change.add.clone(), change.remove.clone());
                 self.send_lasting(link, &change.of, false, add, remove);

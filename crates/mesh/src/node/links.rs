@@ -13,7 +13,7 @@ use crate::id::{BrokerId, LinkId};
 use crate::rtt::{self, Rtt};
 use crate::strategy::Strategy;
 use crate::tree::{Advert, Edge};
-use crate::wire::{CLOCKS, Hello, Open, VERSIONS};
+use crate::wire::{Hello, Open, VERSIONS, common_version};
 
 /// What a link is taken to cost before it was measured.
 const UNMEASURED: Nanos = Nanos::from_millis(10);
@@ -22,7 +22,10 @@ const UNMEASURED: Nanos = Nanos::from_millis(10);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// No common version.
-    #[error("speaks versions {} to {} of the mesh, this broker {} to {}", .0.0, .0.1, VERSIONS.start(), VERSIONS.end())]
+    #[error(
+        "speaks versions {} to {} of the mesh protocol, this broker {} to {}: none in common",
+        .0.0, .0.1, VERSIONS.start(), VERSIONS.end()
+    )]
     Version((u8, u8)),
     /// It has this broker's name, or is this broker.
     #[error("has the same name as this broker: give each its own (mesh.id)")]
@@ -64,12 +67,12 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn new(peer: &Open, weight: f64) -> Self {
+    pub(super) fn new(peer: &Open, version: u8, weight: f64) -> Self {
         Self {
             peer: peer.id.clone(),
             instance: peer.instance,
             dialled: !peer.dialled,
-            version: peer.versions.1.min(*VERSIONS.end()),
+            version,
             edge: Edge::Spare,
             weight,
             rtt: Rtt::default(),
@@ -126,7 +129,7 @@ impl Link {
             advert,
             sent,
             echo,
-            clock: clock.filter(|_| self.version >= CLOCKS),
+            clock,
         }
     }
 }
@@ -154,11 +157,10 @@ impl Links {
     }
 
     /// Whether a connection may become a link, and which: in the place of the one that is up with
-    /// that number, if there is one.
-    pub(super) fn admit(&self, peer: &Open, settings: &Settings) -> Result<LinkId, Refusal> {
-        if peer.versions.0 > *VERSIONS.end() || peer.versions.1 < *VERSIONS.start() {
-            return Err(Refusal::Version(peer.versions));
-        }
+    /// that number, if there is one. Returns the version that both ends speak, too.
+    pub(super) fn admit(&self, peer: &Open, settings: &Settings) -> Result<(LinkId, u8), Refusal> {
+        let theirs = peer.versions.0..=peer.versions.1;
+        let version = common_version(&VERSIONS, &theirs).ok_or(Refusal::Version(peer.versions))?;
         if peer.id == settings.id {
             return Err(Refusal::Name);
         }
@@ -179,7 +181,7 @@ impl Links {
                 return Err(Refusal::Parallel);
             }
         }
-        Ok(link)
+        Ok((link, version))
     }
 
     /// The number of a neighbour, or a free one.
@@ -269,16 +271,16 @@ impl Links {
         self.up.values().any(|link| link.edge.carries())
     }
 
-    /// Whether messages of that version go over a link.
-    pub(super) fn speaks(&self, link: LinkId, version: u8) -> bool {
+    /// Whether messages go over a link.
+    pub(super) fn carries(&self, link: LinkId) -> bool {
         let link = self.up.get(&link);
-        link.is_some_and(|link| link.version >= version && link.edge.carries())
+        link.is_some_and(|link| link.edge.carries())
     }
 
-    /// Links over which messages of that version go.
-    pub(super) fn speaking(&self, version: u8) -> impl Iterator<Item = LinkId> {
-        let links = self.up.keys().copied();
-        links.filter(move |link| self.speaks(*link, version))
+    /// Links over which messages go.
+    pub(super) fn carrying(&self) -> impl Iterator<Item = LinkId> {
+        let links = self.up.iter().filter(|(_, link)| link.edge.carries());
+        links.map(|(id, _)| *id)
     }
 
     /// Publications that came over a link wait at this broker, or do not any more.

@@ -14,7 +14,7 @@ use super::Node;
 use crate::id::{BrokerId, LinkId};
 use crate::reach::Told;
 use crate::table::parts;
-use crate::wire::{LASTING, Letter, Member, Message};
+use crate::wire::{Letter, Member, Message};
 
 /// When news may be told.
 #[derive(Debug)]
@@ -169,7 +169,7 @@ impl Node {
         } = told;
         let sums = self.lasting.sums(&add);
         self.outputs.send(link, &Message::Here { all, add, remove });
-        if !sums.is_empty() && self.links.speaks(link, LASTING) {
+        if !sums.is_empty() && self.links.carries(link) {
             self.outputs.send(link, &Message::Sums(sums));
         }
     }

@@ -23,8 +23,6 @@ pub enum Output {
         link: LinkId,
         /// Whether they go.
         carries: bool,
-        /// What its ends speak, see [`crate::wire::VERSIONS`].
-        version: u8,
     },
     /// The neighbour wants these as well, and those not any more.
     Interest {

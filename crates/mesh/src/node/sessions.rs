@@ -13,9 +13,7 @@
 //! asked at neither, as the question passes the old place after it has left and the new one before it
 //! comes. What is told of it goes the same ways as question and answer, and in order, so that one of
 //! the brokers on the way hears of it while the question is open there: the answer is incomplete also
-//! where whom a broker reaches, and how, has changed meanwhile. Brokers before [`SESSIONS`] have
-//! nothing that could come, and are not missed. Those before [`INCOMPLETE`] do not say that an answer
-//! is; one that took them long is taken to be.
+//! where whom a broker reaches, and how, has changed meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -25,16 +23,13 @@ use punctual_model::Nanos;
 use super::keeping::Keeping;
 use super::{Node, Output};
 use crate::id::{BrokerId, LinkId};
-use crate::wire::{Found, Holder, INCOMPLETE, Letter, Message, SESSIONS, SeekSession};
+use crate::wire::{Found, Holder, Letter, Message, SeekSession};
 
 /// Letters that wait for [`super::Node::kept`]; those beyond are lost, and written again.
 const MAX_LETTERS: usize = 1 << 10;
 
 /// Questions that are open at a time; those beyond are answered with no, incompletely.
 const MAX_SEEKS: usize = 1 << 16;
-/// The part of the time that there is for an answer after which one is taken to be incomplete from who
-/// would not say so: about as long as the last of ten brokers in a row would wait in vain.
-const LATE: u64 = 4;
 /// Brokers of which it is remembered since when they are away.
 const MAX_AWAY: usize = 1 << 12;
 
@@ -54,8 +49,6 @@ struct Asked {
     holders: Vec<Holder>,
     /// Whether one of the answers is.
     incomplete: bool,
-    /// When an answer is late, see [`LATE`].
-    late: Nanos,
     /// From when on one is enough that has the whole session: no client waits for others.
     enough: Nanos,
     /// When it is answered at the latest.
@@ -114,7 +107,7 @@ impl Seeks {
 impl Node {
     /// Whether somebody could be asked for sessions.
     pub fn can_seek(&self) -> bool {
-        self.links.speaking(SESSIONS).next().is_some()
+        self.links.any_carries()
     }
 
     /// Asks all other brokers for the session of a client; [`Output::Found`] is the answer,
@@ -175,12 +168,11 @@ impl Node {
 
     pub(super) fn heard_found(&mut self, from: LinkId, found: Found, now: Nanos) {
         let key = (found.by, found.number);
-        let says = self.links.speaks(from, INCOMPLETE);
         if let Some(asked) = self.seeks.asked.get_mut(&key)
             && asked.open.remove(&from)
         {
             asked.holders.extend(found.holders);
-            asked.incomplete |= found.incomplete || !says && asked.late <= now;
+            asked.incomplete |= found.incomplete;
             match asked.is_enough(now) {
                 true => self.answer_seek(key),
                 false => self.answer_if_done(key),
@@ -222,7 +214,7 @@ impl Node {
     pub(super) fn post_letter(&mut self, from: Option<LinkId>, letter: Letter) {
         let (links, _) = self.reach.where_are(&BTreeSet::from([letter.to.clone()]));
         let mut links = links.into_iter().filter(|link| Some(*link) != from);
-        if let Some(link) = links.find(|link| self.links.speaks(*link, SESSIONS)) {
+        if let Some(link) = links.find(|link| self.links.carries(*link)) {
             self.outputs.send(link, &Message::Letter(letter));
         }
     }
@@ -233,7 +225,7 @@ impl Node {
             // One that comes on a second way is answered on the first, if that is still one.
             return self.tell_found(from, key, seek.client, Vec::new(), true);
         }
-        let links = self.links.speaking(SESSIONS);
+        let links = self.links.carrying();
         let others = links.filter(|link| Some(*link) != from);
         let open: BTreeSet<LinkId> = others.collect();
         // Who is asked further away answers earlier, so that no answer comes too late.
@@ -252,7 +244,6 @@ impl Node {
             own: from.is_some(),
             holders: Vec::new(),
             incomplete: false,
-            late: now + Nanos(wait.0 / LATE),
             enough: now + wait.min(self.settings.session_wait),
             ends: now + wait,
             changes: self.seeks.changes,
@@ -325,13 +316,13 @@ impl Node {
                 holders,
                 incomplete,
             }),
-            Some(link) if self.links.speaks(link, SESSIONS) => self.outputs.send(
+            Some(link) if self.links.carries(link) => self.outputs.send(
                 link,
                 &Message::Found(Found {
                     by,
                     number,
                     holders,
-                    incomplete: incomplete && self.links.speaks(link, INCOMPLETE),
+                    incomplete,
                 }),
             ),
             Some(_) => {}

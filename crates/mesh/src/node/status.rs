@@ -18,6 +18,8 @@ pub struct LinkStatus {
     pub peer: BrokerId,
     /// Whether this broker opened the connection.
     pub dialled: bool,
+    /// The version of [`crate::wire`] that both ends speak.
+    pub version: u8,
     /// What it is used for.
     pub edge: Edge,
     /// Smoothed round-trip time.
@@ -95,6 +97,7 @@ impl Node {
                 link: id,
                 peer: link.peer.clone(),
                 dialled: link.dialled,
+                version: link.version,
                 edge: link.edge,
                 rtt: link.rtt(),
                 cost,

@@ -6,7 +6,7 @@ use punctual_model::Nanos;
 
 use super::{Node, Output};
 use crate::id::LinkId;
-use crate::wire::{MAX_TRACE, Message, TRACES, Trace, Traced};
+use crate::wire::{MAX_TRACE, Message, Trace, Traced};
 
 impl Node {
     /// Follows a topic to everybody who would receive it; answers come as
@@ -31,10 +31,7 @@ impl Node {
             return;
         }
         let (subscribed, mut links) = self.filters.table.receivers(&trace.topic);
-        links.retain(|link| {
-            let next = self.links.get(*link);
-            Some(*link) != from && next.is_some_and(|next| next.edge.carries())
-        });
+        links.retain(|link| Some(*link) != from && self.links.carries(*link));
         let mut path = trace.path.clone();
         path.push((id.clone(), 0));
         let traced = Traced {
@@ -42,7 +39,7 @@ impl Node {
             left: path.len() as u8 - 1,
             path,
             subscribed,
-            next: u8::try_from(links.len()).ok(),
+            next: links.len() as u8,
         };
         self.traced(traced);
         trace.path.push((id.clone(), 0));
@@ -71,10 +68,7 @@ impl Node {
         };
         traced.left -= 1;
         let next = traced.path.get(before);
-        if let Some((next, link)) = next.and_then(|(id, _)| self.links.to(id)) {
-            if link.version < TRACES {
-                traced.next = None;
-            }
+        if let Some((next, _)) = next.and_then(|(id, _)| self.links.to(id)) {
             self.outputs.send(next, &Message::Traced(traced));
         }
     }

@@ -40,8 +40,7 @@ pub struct Found {
     pub number: u64,
     /// Who has something.
     pub holders: Vec<Holder>,
-    /// Others may have something: not all could be asked, or have answered. Before
-    /// [`super::INCOMPLETE`] that is not said.
+    /// Others may have something: not all could be asked, or have answered.
     pub incomplete: bool,
 }
 
@@ -89,6 +88,7 @@ impl Writer {
             self.number(holder.at);
             self.byte(u8::from(holder.whole));
         }
+        self.byte(u8::from(found.incomplete));
     }
 
     pub(super) fn letter(&mut self, letter: &Letter) {
@@ -121,7 +121,7 @@ impl Reader<'_> {
         })
     }
 
-    pub(super) fn found(&mut self, incomplete: bool) -> Result<Found, WireError> {
+    pub(super) fn found(&mut self) -> Result<Found, WireError> {
         let (by, number) = (self.id()?, self.instant()?);
         let count = self.count(4)?;
         let holder = |reader: &mut Self| {
@@ -136,7 +136,7 @@ impl Reader<'_> {
             by,
             number,
             holders,
-            incomplete,
+            incomplete: self.flag()?,
         })
     }
 

@@ -30,7 +30,6 @@ use client::{Client, Fate};
 use punctual_broker::{Config, QueueFull};
 use punctual_codec::{QoS, topic};
 use punctual_mesh::Settings;
-use punctual_mesh::wire::{BRAKES, LASTING, ORDER, ORIGINS};
 use punctual_model::Nanos;
 use punctual_sim::Rng;
 use seeds::seeds;
@@ -474,34 +473,6 @@ fn nothing_is_lost_in_quiet() {
 fn nothing_is_lost_with_links() {
     let faults = LINKS;
     all(8, faults);
-}
-
-/// Some brokers speak an earlier version, in which messages do not say what came before them, or
-/// brokers do not say what persistent sessions await.
-#[test]
-fn nothing_is_lost_with_brokers_of_two_versions() {
-    let faults = LINKS;
-    let mut outcome = Outcome::default();
-    each_seed(8, |seed| {
-        let mut world = world(seed, faults);
-        let versions = [ORDER, LASTING, BRAKES, ORIGINS];
-        let before = versions[seed as usize / 2 % versions.len()];
-        divide(&mut world, seed, before);
-        run_in(&mut world, seed, faults, &mut outcome);
-    });
-    println!("two versions: {outcome:?}");
-    assert!(outcome.delivered > 0 || are_chosen());
-}
-
-/// Every other broker speaks only versions before that one.
-fn divide(world: &mut World, seed: u64, before: u8) {
-    for n in 0..world.sites.len() {
-        if (n as u64 + seed).is_multiple_of(2) {
-            world.crash(n);
-            world.sites[n].speaks = before - 1;
-            world.start(n);
-        }
-    }
 }
 
 #[test]

@@ -10,12 +10,10 @@ use std::sync::{Arc, Mutex};
 use punctual_broker::{
     Budget, Config, ConnId, ConnMeta, Directory, Federation, Holder, LinkLimits, LinkNews, Message,
     MessageName, MoveTimes, Newcomer, Output, Received, Restorer, RetainedCursor, Scope, Seeker,
-    Service, Shard, StoreTrouble, Testament, Understands, Unwelcome, WillTurn,
+    Service, Shard, StoreTrouble, Testament, Unwelcome, WillTurn,
 };
 use punctual_mesh::seen::{Name, Seen, Verdict};
-use punctual_mesh::wire::{
-    self, Arrival, BRAKES, NOTES, ORDER, ORIGINS, Open, RIGHTS, TOPIC, VERSIONS,
-};
+use punctual_mesh::wire::{self, Arrival, Open, TOPIC};
 use punctual_mesh::{BrokerId, Dialling, LinkId, Membership, Node, Settings};
 use punctual_model::Nanos;
 use punctual_store::{Batch, Memory, Store};
@@ -243,8 +241,6 @@ pub struct Site {
     pub is_full: bool,
     /// It has room only for what is on its way.
     is_short: bool,
-    /// The last version that it speaks with neighbours.
-    pub speaks: u8,
     /// The neighbours that it connects to, as far as it waits for them when it starts.
     pub dialling: Dialling,
     pub running: Option<Running>,
@@ -255,7 +251,6 @@ pub struct Running {
     pub directory: Arc<Directory>,
     pub node: Node,
     seam: Arc<Seam>,
-    speaks: u8,
     /// What the store is writing.
     uncommitted: VecDeque<(u64, Batch)>,
     links: BTreeMap<LinkId, (BrokerId, ConnId)>,
@@ -282,7 +277,6 @@ impl Site {
             store: store.then(Memory::default),
             is_full: false,
             is_short: false,
-            speaks: *VERSIONS.end(),
             dialling: Dialling::default(),
             running: None,
         }
@@ -345,7 +339,6 @@ impl Site {
             directory,
             node,
             seam,
-            speaks: self.speaks,
             uncommitted: VecDeque::new(),
             links: BTreeMap::new(),
             conns: BTreeMap::new(),
@@ -410,15 +403,7 @@ impl Site {
 impl Running {
     /// What it says first on a connection.
     pub fn open(&self, dialled: bool) -> Open {
-        self.understood(self.node.open(dialled))
-    }
-
-    fn understood(&self, open: Open) -> Open {
-        let (first, last) = open.versions;
-        Open {
-            versions: (first, last.min(self.speaks)),
-            ..open
-        }
+        self.node.open(dialled)
     }
 
     /// A connection to a neighbour is open, and it has said who it is.
@@ -504,7 +489,7 @@ impl Running {
     }
 
     fn link_up(&mut self, conn: ConnId, open: &Open, now: Nanos) {
-        match self.node.link_up(&self.understood(open.clone()), 1.0, now) {
+        match self.node.link_up(open, 1.0, now) {
             Ok(link) => {
                 if let Some((_, old)) = self.links.insert(link, (open.id.clone(), conn)) {
                     self.conns.remove(&old.number());
@@ -531,14 +516,9 @@ impl Running {
                     self.shard.link_close(conn, &why, now);
                 }
             }
-            Order::Carry {
-                link,
-                carries,
-                version,
-            } => {
+            Order::Carry { link, carries } => {
                 if let Some(peer) = peer(link) {
-                    self.shard
-                        .link_carry(&peer, carries, understands(version), now);
+                    self.shard.link_carry(&peer, carries, now);
                 }
             }
             Order::Interest { link, add, remove } => {
@@ -748,17 +728,5 @@ fn service(membership: Membership) -> Service {
         Membership::Joining => Service::None,
         Membership::Stranded => Service::Deliveries,
         Membership::Joined => Service::Full,
-    }
-}
-
-/// What a neighbour understands of a message, by the version that both speak.
-fn understands(version: u8) -> Understands {
-    match version {
-        ORIGINS.. => Understands::Origins,
-        BRAKES => Understands::Brakes,
-        ORDER.. => Understands::Order,
-        RIGHTS => Understands::Rights,
-        NOTES.. => Understands::Notes,
-        _ => Understands::Names,
     }
 }

@@ -21,14 +21,10 @@ use std::time::{Duration, Instant};
 
 use punctual_auth::Secret;
 use punctual_broker::{
-    ConnId, Directory, Federation, Holder, LinkLimits, Nanos, SECRET_USER, Service, Shard,
-    Understands, WillTurn,
+    ConnId, Directory, Federation, Holder, LinkLimits, Nanos, SECRET_USER, Service, Shard, WillTurn,
 };
 use punctual_mesh::tree::Why;
-use punctual_mesh::wire::{
-    self, Arrival, BRAKES, Message, NOTES, ORDER, ORIGINS, Open, RIGHTS, SeekSession, TOPIC,
-    Testament, Traced,
-};
+use punctual_mesh::wire::{self, Arrival, Message, Open, SeekSession, TOPIC, Testament, Traced};
 use punctual_mesh::{
     BrokerId, Dialling, Event, LinkId, Membership, Node, NotForgotten, Output, Settings, Status,
     Strategy,
@@ -1012,14 +1008,10 @@ impl Keeper {
                         }));
                     }
                 }
-                Output::Carry {
-                    link,
-                    carries,
-                    version,
-                } => {
+                Output::Carry { link, carries } => {
                     if let Some(peer) = peer(link) {
                         orders.push(Box::new(move |shard, now| {
-                            shard.link_carry(&peer, carries, understands(version), now);
+                            shard.link_carry(&peer, carries, now);
                         }));
                     }
                 }
@@ -1302,17 +1294,5 @@ fn service(membership: Membership) -> Service {
         Membership::Joining => Service::None,
         Membership::Stranded => Service::Deliveries,
         Membership::Joined => Service::Full,
-    }
-}
-
-/// What a neighbour understands of a message, by the version that both speak.
-fn understands(version: u8) -> Understands {
-    match version {
-        ORIGINS.. => Understands::Origins,
-        BRAKES => Understands::Brakes,
-        ORDER.. => Understands::Order,
-        RIGHTS => Understands::Rights,
-        NOTES.. => Understands::Notes,
-        _ => Understands::Names,
     }
 }
