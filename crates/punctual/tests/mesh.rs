@@ -1415,6 +1415,48 @@ fn a_mesh_that_lets_everybody_in_does_not_start() {
     }
 }
 
+/// What a neighbour says first that speaks these versions.
+fn opening(name: &str, versions: (u8, u8)) -> Open {
+    Open {
+        versions,
+        id: BrokerId::new(name).unwrap(),
+        instance: 1,
+        strategy: Strategy::SubscriptionTable,
+        dialled: true,
+    }
+}
+
+fn say(neighbour: &mut Client, message: &wire::Message) {
+    let message = Message::new(wire::TOPIC, message.encode());
+    neighbour.publish(&message.qos(QoS::AtMostOnce)).unwrap();
+}
+
+/// There is no second version yet.
+#[test]
+fn neighbours_speak_a_version_that_both_know() {
+    let a = Member::start("a", "", &[]);
+    let mut both = a.neighbour("both");
+    say(&mut both, &wire::Message::Open(opening("both", (1, 2))));
+    let status = a.until("a link", |status| status["links"][0]["peer"] == "both");
+    assert_eq!(status["links"][0]["version"], 1);
+
+    let mut newer = a.neighbour("newer");
+    say(&mut newer, &wire::Message::Open(opening("newer", (2, 2))));
+    let why = "speaks versions 2 to 2 of the mesh protocol, this broker 1 to 1: none in common";
+    let said = a.broker.logged("mesh: newer is no neighbour: it ");
+    assert_eq!(said, why);
+    let reason = loop {
+        match newer.next(Some(PATIENCE)) {
+            Ok(_) => {}
+            Err(reason) => break reason,
+        }
+    };
+    let Error::Disconnected(farewell) = &reason else {
+        panic!("{reason}");
+    };
+    assert_eq!(farewell.text(), Some(why));
+}
+
 /// A neighbour that calls itself root, and never takes a child.
 #[test]
 fn who_waits_for_its_parent_is_not_ready() {
@@ -1432,13 +1474,7 @@ fn who_waits_for_its_parent_is_not_ready() {
     assert_eq!(a.broker.get("/readyz").status, 200);
     let mut silent = a.neighbour("silent");
     let id = BrokerId::new("silent").unwrap();
-    let open = Open {
-        versions: (*wire::VERSIONS.start(), *wire::VERSIONS.end()),
-        id: id.clone(),
-        instance: 1,
-        strategy: Strategy::SubscriptionTable,
-        dialled: true,
-    };
+    let open = opening("silent", (*wire::VERSIONS.start(), *wire::VERSIONS.end()));
     let advert = Advert {
         number: 1,
         root: Rank {
@@ -1462,8 +1498,7 @@ fn who_waits_for_its_parent_is_not_ready() {
         clock: None,
     };
     for message in [wire::Message::Open(open), wire::Message::Hello(hello)] {
-        let message = Message::new(wire::TOPIC, message.encode());
-        silent.publish(&message.qos(QoS::AtMostOnce)).unwrap();
+        say(&mut silent, &message);
     }
     a.until("waiting for its parent", |status| {
         status["root"] == "silent" && status["attached"] == false

@@ -87,6 +87,8 @@ struct Link {
     state: &'static str,
     /// Whether this broker connected.
     dialled: bool,
+    /// The version of the protocol between brokers that both speak.
+    version: u8,
     rtt_us: Option<f64>,
     cost_us: u64,
     /// Root that the neighbour knows, and its cost.
@@ -134,6 +136,7 @@ pub(super) async fn status(
         peer: link.peer.to_string(),
         state: link.edge.name(),
         dialled: link.dialled,
+        version: link.version,
         rtt_us: link.rtt.map(|rtt| rtt.0 as f64 / 1e3),
         cost_us: link.cost,
         root: link.offer.as_ref().map(|(root, _)| root.to_string()),
