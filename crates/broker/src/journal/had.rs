@@ -29,10 +29,9 @@ const PREFIX: &str = "mesh/had/";
 const LEFT: &str = "left";
 /// The same: the client of a session has connected elsewhere.
 const ELSEWHERE: &str = "elsewhere";
-/// The same: when the client of a session connected last, and [`UNASKED`] unless it had wanted an old
-/// one.
+/// The same: when the client of a session connected last, and perhaps [`UNASKED`].
 const ARRIVED: &str = "arrived";
-/// Behind that time. Earlier versions do not know it, nor the time then.
+/// Behind that time, unless the client had wanted an old one.
 const UNASKED: u8 = 0;
 /// The same: what had been here when it began to be here, as [`crate::moves::Began`].
 const BEGAN: &str = "began";

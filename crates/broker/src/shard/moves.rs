@@ -55,7 +55,7 @@ impl Shard {
                 }
             }
             Some(Letter::Void { stream }) => self.stream_is_void(&way, stream, now),
-            // Of a version that this broker does not know.
+            // It cannot be read.
             None => {}
         }
         self.hub.answered(&way);
