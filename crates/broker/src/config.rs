@@ -140,9 +140,6 @@ pub struct Limits {
     /// Topics of one session whose messages are numbered for a subscription with
     /// `rt-sequence` = `on`. Past it all of them are numbered anew.
     pub max_numbered_topics: usize,
-    /// Sessions that each shard asks another broker of a mesh for at a time, when that is reached
-    /// again: at least 1.
-    pub sessions_asked: usize,
     /// User properties in one packet; beyond: 0x97.
     pub max_user_properties: usize,
     /// Bytes that may wait to be written to one connection before its
@@ -181,7 +178,6 @@ impl Default for Limits {
             max_session_expiry: 7 * 86_400,
             max_keep_alive: 0,
             max_numbered_topics: 1_024,
-            sessions_asked: 256,
             max_user_properties: 1_000,
             send_buffer: 1 << 20,
             topic_cache: 65_536,

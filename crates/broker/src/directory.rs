@@ -417,13 +417,6 @@ impl Directory {
         self.next_name.load(Ordering::Relaxed)
     }
 
-    /// The last of these names.
-    pub(crate) fn last_name(&self) -> Option<u64> {
-        let origin = self.federation()?.origin();
-        let number = self.last_number();
-        (number > 0).then_some(u64::from(origin.get()) << 32 | u64::from(number))
-    }
-
     /// What has been here by now.
     pub(crate) fn begins(&self) -> Option<Began> {
         let federation = self.federation()?;
@@ -673,11 +666,19 @@ impl Directory {
         self.shards == 1 || home() == shard
     }
 
-    /// Gives up an identifier that was reserved and has no session.
-    pub(crate) fn give_up(&self, client_id: &str) {
+    /// Gives up an identifier that was reserved for that shard and has no session.
+    pub(crate) fn give_up_on(&self, client_id: &str, shard: u16) {
         if self.shards > 1 {
-            lock(&self.homes).remove(client_id);
+            let mut homes = lock(&self.homes);
+            if homes.get(client_id) == Some(&shard) {
+                homes.remove(client_id);
+            }
         }
+    }
+
+    /// A session has ended, and its identifier stays reserved.
+    pub(crate) fn vacate(&self) {
+        self.sessions.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Makes the handle of a session whose identifier was claimed.

@@ -22,6 +22,8 @@ use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
 use punctual_codec::Properties;
+use punctual_mesh::transfer::{HomeId, Located, Stamp, Stub, Times};
+use punctual_mesh::wire::SessionAddress;
 use punctual_model::{MAX_PRIORITY, deadline_monotonic};
 use smallvec::SmallVec;
 
@@ -475,32 +477,6 @@ pub struct Relay {
     pub parent: Option<Arc<str>>,
 }
 
-/// For whom other brokers are asked for a session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Seeker {
-    /// A client that connects now, and waits for the answer.
-    Client,
-    /// The same once more for one that waits since then.
-    Waiting(u64),
-    /// Another session of the client, which may be one with it: it has more time.
-    Session,
-}
-
-impl Seeker {
-    /// Since when a client waits, if it is asked once more.
-    pub fn since(self) -> Option<u64> {
-        match self {
-            Self::Waiting(since) => Some(since),
-            Self::Client | Self::Session => None,
-        }
-    }
-
-    /// Whether a client waits for the answer.
-    pub fn waits(self) -> bool {
-        self != Self::Session
-    }
-}
-
 /// The service that a broker of a mesh offers to clients. It depends on how much the broker knows of the
 /// mesh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -569,14 +545,6 @@ pub trait Federation: Debug + Send + Sync {
     ) -> u64 {
         since.unwrap_or(0)
     }
-    /// Asks all other brokers for the session of a client, which has to be that user's;
-    /// [`crate::Shard::found`] is the answer, with the number that is returned: when that was, as
-    /// [`Self::arrived`] says, or since when its client waits. `None` if there is nobody to be asked.
-    fn seek(&self, _client_id: &str, _user: Option<&str>, _seeker: Seeker) -> Option<u64> {
-        None
-    }
-    /// A client has connected to another broker then: whoever connects from now on has connected later.
-    fn heard_arrival(&self, _at: u64) {}
     /// Something for [`crate::Shard::letter`] of another broker, about a client's session. It
     /// may be lost.
     fn letter(&self, _to: &str, _client_id: &str, _body: Arc<[u8]>) {}
@@ -584,20 +552,39 @@ pub trait Federation: Debug + Send + Sync {
     fn wishes_kept(&self, _number: u64) {}
     /// The answer to [`crate::Shard::link_flush`].
     fn flushed(&self, _number: u64) {}
-    /// A client's session leaves for another broker: [`crate::Shard::fenced`] is to be called, with
-    /// the same client and number, when all has come here that was on its way in the mesh, or is not
-    /// waited for any more. False if nobody tells.
-    fn fence(&self, _client_id: &str, _number: u64) -> bool {
-        false
+    /// How long things may take when sessions move.
+    fn transfer_times(&self) -> Times {
+        Times {
+            session_wait: Nanos(0),
+            heal: Nanos(0),
+            keep: Nanos(0),
+        }
     }
+    /// A stamp for a CONNECT that comes now: greater than all that were issued or heard of here.
+    fn next_stamp(&self) -> u64 {
+        self.clock()
+    }
+    /// Asks all other brokers what they have of a client that connects as that user
+    /// ([`crate::Shard::look_up`]); [`crate::Shard::located`] is the answer, with the same stamp.
+    fn look_up(&self, _client_id: &str, _user: Option<&str>, _at: &Stamp, _clean: bool) {}
+    /// The answer to [`crate::Shard::look_up`].
+    fn found(&self, _by: &HomeId, _client_id: &str, _at: &Stamp, _located: Located) {}
+    /// Puts a fence behind what is on its way to a stub: [`crate::Shard::fence_passed`] is to be called
+    /// with the client and [`Stub::target_epoch`] when all of it has come, and no broker has answered
+    /// [`crate::Shard::fence_asked`] with anything but [`FenceAnswer::Clear`]. Otherwise nothing is called.
+    ///
+    /// [`FenceAnswer::Clear`]: punctual_mesh::transfer::FenceAnswer::Clear
+    fn fence_stub(&self, _client_id: &str, _stub: &Stub) {}
+    /// A neighbour has forwarded a message for a client's session: [`crate::Shard::take_forwarded`] is to
+    /// be called with both on the shard of that client, and answers with [`Self::forwarded`].
+    fn forward(&self, _number: u64, _address: &SessionAddress, _message: Arc<[u8]>) {}
+    /// What [`Self::forward`] had with that number is safe: [`crate::Shard::forwarded`] is to be called
+    /// on the first shard.
+    fn forwarded(&self, _number: u64) {}
     /// Names of messages that came from neighbours, the last ones, the latest last, and how many of
     /// them came since [`Self::mark_passed`] returned `mark`.
     fn passed(&self, _mark: u64) -> (Vec<MessageName>, usize) {
         (Vec::new(), 0)
-    }
-    /// Whether brokers of the mesh are not reached, at which messages may wait for sessions here.
-    fn are_away(&self) -> bool {
-        false
     }
     /// How many messages have come from neighbours.
     fn mark_passed(&self) -> u64 {
@@ -606,7 +593,6 @@ pub trait Federation: Debug + Send + Sync {
     /// How long things may take when sessions move.
     fn move_times(&self) -> MoveTimes {
         MoveTimes {
-            wait: Nanos(0),
             linger: Nanos(0),
             heal: Nanos(0),
         }

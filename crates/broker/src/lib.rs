@@ -23,6 +23,7 @@ mod author;
 pub mod brake;
 mod budget;
 mod config;
+mod custody;
 mod depth;
 mod directory;
 mod egress;
@@ -73,7 +74,7 @@ pub use egress::{
 };
 pub use federation::{
     Federation, KeptLink, LINK_PREFIX, LINK_TOPIC, LINKED_ALREADY, LinkNews, MessageName, Newcomer,
-    Relay, SECRET_USER, Seeker, Service, Testament, Unwelcome,
+    Relay, SECRET_USER, Service, Testament, Unwelcome,
 };
 pub use hub::{
     Admits, AuthRequest, ClientInfo, ConnId, ConnMeta, Event, Flow, Output, Received,
@@ -85,7 +86,7 @@ pub use journal::{
     StoreTrouble,
 };
 pub use message::Message;
-pub use moves::{Holder, MoveTimes};
+pub use moves::MoveTimes;
 pub use overflow::{QueueFull, QueuePolicies, SessionPolicy, TopicPolicy};
 pub use punctual_model::Nanos;
 pub use ready::{Need, Ready};

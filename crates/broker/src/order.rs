@@ -7,8 +7,6 @@
 //! what came before, as far as it knows, and has not had the one in between, that one is
 //! under way, and the newer one waits for it ([`crate::shard`]). Nothing is known of the past
 //! where clients have begun to subscribe: nothing waits then.
-//! What a session is given that has just come here may lack something else, and waits in that
-//! session ([`crate::moves::Had::lacks`]).
 //! Urgent messages have no part in this, they go in an order of their own; nor have those
 //! that expire, which may end anywhere on their way.
 

@@ -102,11 +102,6 @@ impl Number {
         (self.rest & NAME != 0).then_some(self.key.get())
     }
 
-    /// What comes before it, like [`Self::name_key`], if it says so.
-    pub(crate) fn previous_key(self) -> Option<u64> {
-        Some(self.name()?.previous()?.key())
-    }
-
     /// The inverse of [`Self::parts`].
     pub(crate) fn from_parts((source, count): (u32, u32)) -> Option<Self> {
         let key = key(NonZeroU32::new(source)?, count);

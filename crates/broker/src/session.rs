@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 use foldhash::fast::RandomState;
 use hashbrown::{HashMap, HashTable};
 use punctual_codec::QoS;
+use punctual_mesh::transfer::{Mark, Record};
 use punctual_store::Wall;
 
 use crate::admission::Flows;
@@ -22,7 +23,7 @@ use crate::egress::{Class, Lane, Rank};
 use crate::federation::{LinkState, MessageName};
 use crate::hub::Conn;
 use crate::journal::Durability;
-use crate::moves::{Began, Had, Leaving};
+use crate::moves::{Began, Had};
 use crate::overflow::Losses;
 use crate::reserved::Reserved;
 use crate::sequence::{Number, Sequences};
@@ -270,20 +271,6 @@ impl Window {
     /// How many identifiers were given after that one, if it is in use.
     fn age(next_id: u16, packet_id: u16) -> u32 {
         (u32::from(next_id) + PACKET_IDS - 1 - u32::from(packet_id)) % PACKET_IDS
-    }
-
-    /// The next identifier becomes another one, so that it is apart from that of another copy of
-    /// the session: by an eighth to seven of those that are free, as `digest` says.
-    pub(crate) fn skip(&mut self, digest: u64) {
-        let oldest = self.entries.front();
-        let span = oldest.map_or(0, |oldest| Self::age(self.next_id, oldest.packet_id) + 1);
-        let free = PACKET_IDS - span;
-        let least = free / 8;
-        let by = least + (digest % u64::from((free * 7 / 8 - least).max(1))) as u32;
-        let next = (u32::from(self.next_id) - 1 + by) % PACKET_IDS + 1;
-        self.next_id = next as u16;
-        self.gaps |= oldest.is_some();
-        self.leave_out();
     }
 
     /// The next identifier is none that is still in use.
@@ -1232,16 +1219,6 @@ impl Queue {
         Some((queued.since, queued.delivery))
     }
 
-    /// Takes back what was put in last, if it has that name and is not urgent.
-    pub(crate) fn take_back(&mut self, name: u64) -> Option<Delivery> {
-        let waiting = self.0.as_mut()?;
-        let is_it = |queued: &mut Queued| queued.delivery.message.name == name;
-        let normal = waiting.normal.pop_back_if(is_it);
-        let delivery = normal.or_else(|| waiting.bulk.pop_back_if(is_it))?.delivery;
-        self.forget(&delivery);
-        Some(delivery)
-    }
-
     /// Removes what goes first for a message with that QoS and rank that needs the room: the oldest of
     /// bulk, then of the normal ones, then an urgent one that is not more urgent, see
     /// [`crate::overflow`]. Plain messages stay that `may_go` does not let go by their topic, and with
@@ -1459,57 +1436,38 @@ pub(crate) struct Session {
     pub(crate) sequences: Option<Box<Sequences>>,
     /// It is that of a neighbour broker.
     pub(crate) link: Option<Box<LinkState>>,
-    /// It goes to another broker.
-    pub(crate) leaving: Option<Box<Leaving>>,
-    /// The client may have had it elsewhere since it was here.
-    pub(crate) elsewhere: bool,
-    /// The store knows that the client has connected elsewhere.
-    pub(crate) orphan_stored: bool,
-    /// The client has had it elsewhere: this is what is left of it.
-    pub(crate) handed: bool,
-    /// It is new, and its client may not have heard of that: it may believe that it has the
-    /// session that it had elsewhere. For that one is what was on its way to what was left of it
-    /// here, so that its subscriptions stay until then.
-    pub(crate) unheard: bool,
-    /// What there is to know of where it was before, in a mesh.
-    pub(crate) past: Option<Box<Past>>,
+    /// In a mesh: what had been here when it began to be here with subscriptions; `None` if that was
+    /// before this broker started, and is not stored.
+    began: Option<Box<Began>>,
     /// The store knows that.
     pub(crate) began_stored: bool,
     /// What may come again, while that is likely.
     pub(crate) had: Option<Box<Had>>,
+    /// What it is where sessions move between brokers.
+    pub(crate) custody: Option<Box<Record>>,
+    /// The store knows that.
+    pub(crate) custody_stored: bool,
     /// What it has lost because its queue was full, if anything.
     pub(crate) losses: Option<Box<Losses>>,
     /// In a mesh: its policy is to refuse, and its queue is nearly full, as neighbours are told.
     pub(crate) is_full: bool,
 }
 
-/// Where a session was before, as far as that matters. Without a mesh no session has one.
-#[derive(Debug)]
-pub(crate) struct Past {
-    /// What the store knows of when its client connected last; 0 for nothing.
-    pub(crate) arrival_stored: u64,
-    /// The last errand that sees to it that it goes where its client is; 0 for none.
-    pub(crate) orphaned: u64,
-    /// When it was made for a client that had wanted an old one, or was here after a restart; `MAX`
-    /// if it was not made so.
-    pub(crate) missed: Nanos,
-    /// What had been here when it began to be here with subscriptions; `None` if that was before
-    /// this broker started, and is not stored.
-    pub(crate) began: Option<Began>,
-}
-
-impl Default for Past {
-    fn default() -> Self {
-        Self {
-            arrival_stored: 0,
-            orphaned: 0,
-            missed: Nanos::MAX,
-            began: None,
+impl Session {
+    /// What decides between it and another session of its client; `None` if it is none, or sessions do
+    /// not move.
+    pub(crate) fn mark(&self) -> Option<&Mark> {
+        match self.custody.as_deref() {
+            Some(Record::Session(mark)) => Some(mark),
+            _ => None,
         }
     }
-}
 
-impl Session {
+    /// Whether what it queues is forwarded.
+    pub(crate) fn is_stub(&self) -> bool {
+        matches!(self.custody.as_deref(), Some(Record::Stub { .. }))
+    }
+
     /// Its client as publisher.
     pub(crate) fn author(&self) -> Author {
         Author {
@@ -1519,40 +1477,13 @@ impl Session {
         }
     }
 
-    /// See [`Past::arrival_stored`].
-    pub(crate) fn arrival_stored(&self) -> u64 {
-        self.past.as_ref().map_or(0, |past| past.arrival_stored)
-    }
-
-    pub(crate) fn set_arrival_stored(&mut self, at: u64) {
-        if self.arrival_stored() != at {
-            self.past().arrival_stored = at;
-        }
-    }
-
-    /// See [`Past::orphaned`].
-    pub(crate) fn orphaned(&self) -> u64 {
-        self.past.as_ref().map_or(0, |past| past.orphaned)
-    }
-
-    /// See [`Past::missed`].
-    pub(crate) fn missed(&self) -> Nanos {
-        self.past.as_ref().map_or(Nanos::MAX, |past| past.missed)
-    }
-
-    /// See [`Past::began`].
+    /// What had been here when it began to be here.
     pub(crate) fn began(&self) -> Option<Began> {
-        self.past.as_ref()?.began
+        self.began.as_deref().copied()
     }
 
     pub(crate) fn set_began(&mut self, began: Option<Began>) {
-        if began.is_some() || self.past.is_some() {
-            self.past().began = began;
-        }
-    }
-
-    pub(crate) fn past(&mut self) -> &mut Past {
-        self.past.get_or_insert_default()
+        self.began = began.map(Box::new);
     }
 
     pub(crate) fn new(handle: Arc<SessionHandle>) -> Self {
@@ -1583,14 +1514,11 @@ impl Session {
             flows: None,
             sequences: None,
             link: None,
-            leaving: None,
-            elsewhere: false,
-            orphan_stored: false,
-            handed: false,
-            unheard: false,
-            past: None,
+            began: None,
             began_stored: false,
             had: None,
+            custody: None,
+            custody_stored: false,
             losses: None,
             is_full: false,
         }
@@ -1647,28 +1575,11 @@ impl Session {
         self.share_queue_len();
     }
 
-    /// Whether it is what its client takes for its session.
-    pub(crate) fn is_whole(&self) -> bool {
-        !self.handed && !self.unheard
-    }
-
     /// The client connects where brokers form a mesh, see [`Received::is_other`].
     pub(crate) fn mark_received(&mut self) {
         let incoming = self.incoming.iter_mut();
         let known = incoming.flat_map(|incoming| incoming.values_mut());
         known.for_each(|known| known.earlier = true);
-    }
-
-    /// Whether nothing in it has come from its client, which may have been sent messages all the same.
-    pub(crate) fn is_blank(&self) -> bool {
-        let mut sent = self.window.unfinished();
-        let unanswered = sent.all(|it| it.step != Step::Comp);
-        self.subscriptions.is_empty() && self.incoming.is_none() && unanswered
-    }
-
-    /// Whether its client is at another broker, and it does not go there.
-    pub(crate) fn is_orphan(&self) -> bool {
-        self.elsewhere && self.conn.is_none() && self.leaving.is_none()
     }
 
     /// Whether it ends with its connection.
@@ -1937,7 +1848,6 @@ mod tests {
         Connect(u16),
         Resend(u16),
         Restart,
-        Skip(u64),
     }
 
     fn act() -> impl proptest::strategy::Strategy<Value = Act> {
@@ -1960,7 +1870,6 @@ mod tests {
             2 => (1..12_u16).prop_map(Act::Connect),
             4 => (1..12_u16).prop_map(Act::Resend),
             1 => Just(Act::Restart),
-            1 => any::<u64>().prop_map(Act::Skip),
         ]
     }
 
@@ -2048,16 +1957,6 @@ mod tests {
                         model.sort();
                         listens = false;
                     }
-                    Act::Skip(number) => {
-                        let free = model.free(overtaken);
-                        window.skip(number);
-                        let by = u64::from(window.next_id()) + ids - u64::from(id_of(model.next));
-                        let by = by % ids;
-                        let most = (7 * free / 8).max(1) + window.overtaken_len() as u64;
-                        let enough = (free / 8..most).contains(&by);
-                        proptest::prop_assert!(enough, "{} of {}", by, free);
-                        model.next += by;
-                    }
                 }
                 proptest::prop_assert!(model.leave_out(window.next_id()));
                 let overtaken = window.overtaken_len();
@@ -2078,30 +1977,6 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn identifiers_are_apart_after_a_skip_and_cost_nothing() {
-        let unacknowledged = vec![(9, Step::Rec, delivery(1))];
-        let mut window = Window::restore(10, unacknowledged);
-        window.skip(punctual_model::digest(*b"b"));
-        assert!(window.next_resend(1).is_some());
-        let room = [window.entries.capacity(), window.kept.capacity()];
-        assert!(room.iter().all(|room| *room <= 4), "{room:?}");
-        // Until those are given that are free.
-        let first = window.next_id();
-        assert!((10 + 8191..10 + 57_344).contains(&first), "{first}");
-        let mut last = 0;
-        while last != 8 {
-            assert!(window.has_room(10));
-            last = window.push(QoS::AtLeastOnce);
-            assert!(window.advance(last, Step::Ack, Step::Done).is_some());
-        }
-        assert_eq!(window.next_id(), 10, "which is overtaken");
-        window.skip(1);
-        assert!(window.has_room(10));
-        assert!(window.advance(9, Step::Rec, Step::Done).is_some());
-        assert!(window.has_room(10) && window.overtaken.is_none());
     }
 
     #[test]

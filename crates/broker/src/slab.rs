@@ -73,11 +73,6 @@ impl<T> Slab<T> {
         self.chunks.get_mut(slot as usize >> CHUNK_BITS)?[slot as usize & (CHUNK - 1)].as_mut()
     }
 
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        let chunks = self.chunks.iter_mut();
-        chunks.flat_map(|chunk| chunk.iter_mut().flatten())
-    }
-
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         self.chunks
             .iter()

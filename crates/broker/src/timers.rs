@@ -34,8 +34,10 @@ pub(crate) enum Timer {
     Will { slot: u32, epoch: u64 },
     /// Queued messages of a disconnected session may have expired.
     Sweep { slot: u32, epoch: u64 },
-    /// Something is to be done for a session that moves.
+    /// A session may forget what it has had.
     Errand { id: u64 },
+    /// Something is due for [`crate::custody`].
+    Transfer { id: u64 },
     /// `$SYS` topics are due.
     Sys,
     /// Statistics are to be shared; retained messages may have expired.

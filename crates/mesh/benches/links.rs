@@ -28,6 +28,7 @@ use punctual_codec::{
     Version, split,
 };
 use punctual_mesh::seen::{Name, Seen, Verdict};
+use punctual_mesh::transfer::{Extent, Stamp};
 
 const BATCHES: u32 = 60;
 const ROUNDS: u32 = 1000;
@@ -42,6 +43,7 @@ const NOW: Nanos = Nanos::from_secs(1);
 struct Names {
     origin: NonZeroU32,
     seen: Mutex<Seen>,
+    look_ups: Mutex<Vec<(String, Stamp)>>,
 }
 
 fn called(name: MessageName) -> Name {
@@ -71,6 +73,13 @@ impl Federation for Names {
     fn name(&self) -> &str {
         "own"
     }
+    fn next_stamp(&self) -> u64 {
+        1
+    }
+    fn look_up(&self, client: &str, _: Option<&str>, at: &Stamp, _: bool) {
+        let look_up = (client.to_owned(), at.clone());
+        self.look_ups.lock().unwrap().push(look_up);
+    }
     fn note(&self, name: MessageName) {
         self.seen.lock().unwrap().note(called(name));
     }
@@ -80,21 +89,23 @@ impl Federation for Names {
     fn was_origin(&self, _: NonZeroU32) {}
 }
 
-struct Broker(Shard);
+struct Broker(Shard, Arc<Names>);
 
 impl Broker {
     fn new(origin: u32) -> Self {
         let directory = Directory::new(1);
-        directory.set_federation(Arc::new(Names {
+        let names = Arc::new(Names {
             origin: NonZeroU32::new(origin).unwrap(),
             seen: Mutex::new(Seen::new(1 << 17)),
-        }));
+            look_ups: Mutex::default(),
+        });
+        directory.set_federation(names.clone());
         let mut config = Config {
             sys_interval: None,
             ..Config::default()
         };
         config.limits.max_inflight = 1000;
-        Self(Shard::new(directory, 0, Arc::new(config), NOW))
+        Self(Shard::new(directory, 0, Arc::new(config), NOW), names)
     }
 
     fn client(&mut self, id: &str) -> ConnId {
@@ -115,6 +126,11 @@ impl Broker {
         let mut bytes = Vec::new();
         connect.encode(&mut bytes).unwrap();
         self.give(conn, &bytes);
+        // No other broker knows of its session.
+        for (client, at) in std::mem::take(&mut *self.1.look_ups.lock().unwrap()) {
+            let (none, all) = (Vec::new(), Extent::All);
+            self.0.located(&client, &at, none, all, NOW);
+        }
         self.0.go_on(conn);
         self.take(conn, &mut Vec::new());
         conn

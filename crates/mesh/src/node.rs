@@ -4,7 +4,7 @@
 //! what), [`members`] (shared subscriptions), [`lasting`] (what is awaited by who is away), [`lost`]
 //! (what waits for links that do not carry), [`fences`] (whether all has come that was on its way),
 //! [`keeping`] (what a restart must not lose), [`join`] (whether clients may be let in),
-//! [`sessions`] and [`clients`]. A [`Node`] hands each
+//! [`questions`] (what all others know of a client), [`sessions`], [`look_ups`] and [`clients`]. A [`Node`] hands each
 //! event to the part that it is for; then it settles: does what the tree asks and tells neighbours
 //! what there is to tell, in an order in which nobody sends what another cannot know yet.
 
@@ -16,11 +16,13 @@ mod join;
 mod keeping;
 mod lasting;
 mod links;
+mod look_ups;
 mod lost;
 mod members;
 mod news;
 mod output;
-mod sessions;
+mod presence;
+mod questions;
 mod settings;
 mod status;
 mod trace;
@@ -40,13 +42,15 @@ use self::keeping::Keeping;
 use self::lasting::Lasting;
 pub use self::links::Refusal;
 use self::links::{Link, Links};
+use self::look_ups::LookUps;
 use self::lost::LostLinks;
 pub use self::lost::NotForgotten;
 use self::members::Members;
 use self::news::Pace;
 use self::output::Outputs;
 pub use self::output::{Event, Output, WillTurn};
-use self::sessions::Seeks;
+use self::presence::Presence;
+use self::questions::Questions;
 pub use self::settings::Settings;
 pub use self::status::{LinkStatus, Status};
 use crate::id::{BrokerId, LinkId, Rank};
@@ -65,7 +69,8 @@ pub struct Node {
     filters: Filters,
     links: Links,
     reach: Reach<BrokerId>,
-    /// See [`Self::are_away`].
+    /// Whether messages are kept for brokers that are not reached, here or at any broker that is: there,
+    /// too, messages may be kept for brokers here.
     are_away: bool,
     /// Where shared subscriptions have members.
     members: Members,
@@ -76,7 +81,9 @@ pub struct Node {
     join: Join,
     clients: Clients,
     clocks: Clocks,
-    seeks: Seeks,
+    questions: Questions,
+    presence: Presence,
+    look_ups: LookUps,
     fences: Fences,
     pace: Pace,
     traces: u64,
@@ -103,7 +110,9 @@ impl Node {
             join: Join::new(settings.join_wait, now),
             clients: Clients::new(&settings),
             clocks: Clocks::default(),
-            seeks: Seeks::default(),
+            questions: Questions::default(),
+            presence: Presence::default(),
+            look_ups: LookUps::default(),
             fences: Fences::default(),
             pace: Pace::new(settings.batch),
             traces: 0,
@@ -283,8 +292,8 @@ impl Node {
             }
             Message::Arrived(arrivals) => self.heard_arrivals(link, arrivals),
             Message::Left(left) => self.heard_left(link, left, now),
-            Message::Seek(seek) => self.heard_seek(link, seek, now),
-            Message::Found(found) => self.heard_found(link, found, now),
+            Message::LookUp(look_up) => self.heard_look_up(link, look_up, now),
+            Message::LookedUp(looked_up) => self.heard_looked_up(link, looked_up),
             Message::Letter(letter) => self.pass_letter(Some(link), letter, now),
             Message::Sums(sums) => self.heard_sums(link, sums),
             Message::Ask(about) => self.asked(link, about),
@@ -445,7 +454,7 @@ impl Node {
         }
         self.pass_on(now);
         self.publish_wills(now);
-        self.answer_late_seeks(now);
+        self.answer_late_questions(now);
         self.tick_fences(now);
         self.settle(now);
     }
@@ -457,7 +466,7 @@ impl Node {
             .chain(self.pace.next())
             .chain(self.members.next_leave(&self.links))
             .chain(self.clients.wills.next())
-            .chain(self.seeks.next())
+            .chain(self.questions.next())
             .chain(self.fences.next())
             .chain(self.join.next())
             .fold(self.tree.next_timeout(), Ord::min)
@@ -465,6 +474,7 @@ impl Node {
 
     /// What is to be done, in this order.
     pub fn take_outputs(&mut self) -> VecDeque<Output> {
+        self.tell_first_reach();
         self.outputs.take()
     }
 
@@ -481,12 +491,6 @@ impl Node {
     /// The tree.
     pub fn tree(&self) -> &Tree {
         &self.tree
-    }
-
-    /// Whether messages are kept for brokers that are not reached, here or at any broker that is: there,
-    /// too, messages may be kept for brokers here.
-    pub fn are_away(&self) -> bool {
-        self.are_away
     }
 
     /// After any change: does what the tree asks, and tells what gathered.
@@ -506,6 +510,7 @@ impl Node {
         }
         if self.lasting.take_keeps_changed() || changed {
             self.are_away = self.lasting.are_away(&self.reach);
+            self.tell_reach();
         }
         self.look_after_wards(now);
         self.tell(now);
@@ -597,7 +602,7 @@ impl Node {
             self.reach.show(link);
         }
         self.pass_letters(now);
-        if let Some(number) = self.keeping.ask(self.seeks.has_letters()) {
+        if let Some(number) = self.keeping.ask(self.presence.has_letters()) {
             self.outputs.push(Output::Keep(number));
         }
     }

@@ -10,7 +10,8 @@
 mod clients;
 mod fences;
 mod lasting;
-mod sessions;
+mod letters;
+mod look_ups;
 mod transfers;
 
 use std::ops::RangeInclusive;
@@ -19,9 +20,10 @@ use punctual_codec::topic;
 use punctual_model::Nanos;
 
 pub use self::clients::{Arrival, Left, Testament};
-pub use self::fences::{Fence, Fenced};
+pub use self::fences::{ClientStub, Fence, Fenced, MAX_STUBS};
 pub use self::lasting::Lasting;
-pub use self::sessions::{Found, Holder, Letter, Seek as SeekSession};
+pub use self::letters::Letter;
+pub use self::look_ups::{LookUp, LookedUp};
 pub use self::transfers::SessionAddress;
 
 use crate::id::{BrokerId, MAX_NAME, Rank};
@@ -115,10 +117,6 @@ pub enum Message {
     Arrived(Vec<Arrival>),
     /// What a broker that was lost had left with another.
     Left(Left),
-    /// Asks everybody behind the receiver, itself included, for the session of a client.
-    Seek(SeekSession),
-    /// Answer to that of all of them.
-    Found(Found),
     /// Something about a session that moves, to be passed on to a broker.
     Letter(Letter),
     /// The sender tells from now on what persistent sessions at these brokers await; with sums of
@@ -133,6 +131,10 @@ pub enum Message {
     Fence(Fence),
     /// Answer to that.
     Fenced(Fenced),
+    /// Asks everybody behind the receiver, itself included, what it knows of a client.
+    LookUp(LookUp),
+    /// Answer to that of all of them.
+    LookedUp(LookedUp),
 }
 
 /// A broker, and the filter of a shared subscription that has members there.
@@ -312,37 +314,37 @@ impl Message {
                 out.byte(12);
                 out.left(left);
             }
-            Self::Seek(seek) => {
-                out.byte(13);
-                out.seek(seek);
-            }
-            Self::Found(found) => {
-                out.byte(14);
-                out.found(found);
-            }
             Self::Letter(letter) => {
-                out.byte(15);
+                out.byte(13);
                 out.letter(letter);
             }
             Self::Sums(sums) => {
-                out.byte(16);
+                out.byte(14);
                 out.sums(sums);
             }
             Self::Ask(about) => {
-                out.byte(17);
+                out.byte(15);
                 out.ids(about);
             }
             Self::Lasting(told) => {
-                out.byte(18);
+                out.byte(16);
                 out.lasting(told);
             }
             Self::Fence(fence) => {
-                out.byte(19);
+                out.byte(17);
                 out.fence(fence);
             }
             Self::Fenced(fenced) => {
-                out.byte(20);
+                out.byte(18);
                 out.fenced(fenced);
+            }
+            Self::LookUp(look_up) => {
+                out.byte(19);
+                out.look_up(look_up);
+            }
+            Self::LookedUp(looked_up) => {
+                out.byte(20);
+                out.looked_up(looked_up);
             }
         }
         out.0
@@ -438,14 +440,14 @@ impl Message {
             },
             11 => Self::Arrived(from.arrivals()?),
             12 => Self::Left(from.left()?),
-            13 => Self::Seek(from.seek()?),
-            14 => Self::Found(from.found()?),
-            15 => Self::Letter(from.letter()?),
-            16 => Self::Sums(from.sums()?),
-            17 => Self::Ask(from.ids()?),
-            18 => Self::Lasting(from.lasting()?),
-            19 => Self::Fence(from.fence()?),
-            20 => Self::Fenced(from.fenced()?),
+            13 => Self::Letter(from.letter()?),
+            14 => Self::Sums(from.sums()?),
+            15 => Self::Ask(from.ids()?),
+            16 => Self::Lasting(from.lasting()?),
+            17 => Self::Fence(from.fence()?),
+            18 => Self::Fenced(from.fenced()?),
+            19 => Self::LookUp(from.look_up()?),
+            20 => Self::LookedUp(from.looked_up()?),
             kind => return Err(WireError::Kind(kind)),
         };
         match from.0 {
@@ -720,8 +722,10 @@ const _: () = assert!(MAX_NAME < 0x80, "a name's length takes one byte");
 
 #[cfg(test)]
 mod tests {
+    use super::transfers::tests::{home, located, stamp, stub};
     use super::*;
     use crate::strategy::Strategy as Way;
+    use crate::transfer::{HomeId, Stamp};
     use proptest::prelude::*;
     use proptest::strategy::Strategy;
 
@@ -846,40 +850,48 @@ mod tests {
         };
         let told = (any::<bool>(), any::<u8>(), wills(), clients());
         let left = (id(), (any::<u64>(), instant()), wills(), wills());
-        let asked = (id(), instant(), "[a-zä/ ]{1,20}", any::<Option<bool>>());
-        let holders = proptest::collection::vec((id(), instant(), any::<bool>()), 0..4);
         let body = proptest::collection::vec(any::<u8>(), 0..40);
+        let stub = ("[a-zä/ ]{1,20}", stub()).prop_map(|(client, stub)| (client.into(), stub));
+        let stubs = proptest::collection::vec(stub, 0..4);
+        let places = proptest::collection::btree_set(0..MAX_STUBS as u32, 0..5);
+        let numbers = any::<(u64, u32, bool)>();
+        let user = proptest::option::of("[a-z]{0,9}");
+        let looked_for = (stamp(), numbers, "[a-zä/ ]{1,20}", user);
+        let located = proptest::collection::vec((home(), located()), 0..4);
         prop_oneof![
-            asked.prop_map(|(by, number, client, user)| Message::Seek(SeekSession {
-                by,
-                number,
-                client: client.into(),
-                user: user.map(|any| if any { "u".into() } else { "".into() }),
-                wait: number as u32,
-            })),
-            (id(), instant(), holders, any::<bool>()).prop_map(
-                |(by, number, holders, incomplete)| {
-                    let holders =
-                        holders
-                            .into_iter()
-                            .map(|(broker, at, whole)| Holder { broker, at, whole });
-                    let holders = holders.collect();
-                    Message::Found(Found {
-                        by,
-                        number,
-                        holders,
-                        incomplete,
-                    })
-                }
-            ),
-            (id(), any::<u64>(), any::<bool>()).prop_map(|(by, number, settled)| {
+            (id(), any::<u64>(), any::<bool>(), stubs).prop_map(|(by, number, settled, stubs)| {
                 Message::Fence(Fence {
                     by,
                     number,
                     settled,
+                    stubs: stubs.into(),
                 })
             }),
-            (id(), any::<u64>()).prop_map(|(by, number)| Message::Fenced(Fenced { by, number })),
+            (id(), any::<u64>(), places).prop_map(|(by, number, places)| {
+                Message::Fenced(Fenced {
+                    by,
+                    number,
+                    blocked: places.into_iter().collect(),
+                })
+            }),
+            looked_for.prop_map(|(at, (round, wait, clean), client, user)| {
+                Message::LookUp(LookUp {
+                    at,
+                    round,
+                    client: client.into(),
+                    user: user.map(Into::into),
+                    clean,
+                    wait,
+                })
+            }),
+            (stamp(), any::<u64>(), located, any::<bool>()).prop_map(
+                |(at, round, answers, incomplete)| Message::LookedUp(LookedUp {
+                    at,
+                    round,
+                    answers,
+                    incomplete,
+                })
+            ),
             (id(), id(), body).prop_map(|(to, from, body)| Message::Letter(Letter {
                 to,
                 from,
@@ -988,12 +1000,14 @@ mod tests {
                 clean: false,
             }])
         };
-        let seek = |user: &str, number| {
-            Message::Seek(SeekSession {
-                by: BrokerId::new("b").unwrap(),
-                number,
+        let look_up = |user: &str, micros| {
+            let by = HomeId::new("b").unwrap();
+            Message::LookUp(LookUp {
+                at: Stamp { micros, by },
+                round: 1,
                 client: "c".into(),
                 user: Some(user.into()),
+                clean: false,
                 wait: 1,
             })
         };
@@ -1004,14 +1018,67 @@ mod tests {
             (client(&"x".repeat(1 << 16), 1), "client identifier"),
             (client("c", last + 1), "instant"),
             (client("c", u64::MAX), "instant"),
-            (seek("u\0", 1), "user name"),
-            (seek(&"x".repeat(1 << 16), 1), "user name"),
-            (seek("u", u64::MAX), "instant"),
+            (look_up("u\0", 1), "user name"),
+            (look_up(&"x".repeat(1 << 16), 1), "user name"),
+            (look_up("u", u64::MAX), "instant"),
         ] {
             let decoded = Message::decode(&message.encode());
             assert_eq!(decoded, Err(WireError::Field(field)));
         }
         assert!(Message::decode(&client("$mesh", last).encode()).is_ok());
+    }
+
+    /// A letter carries one part of a session, or less; a question names so many stubs at most.
+    #[test]
+    fn what_is_said_of_sessions_that_move_fits() {
+        let id = |n: usize| BrokerId::new(&"b".repeat(n)).unwrap();
+        let client: Box<str> = "c".repeat(usize::from(u16::MAX)).into();
+        let letter = |length| {
+            Message::Letter(Letter {
+                to: id(MAX_NAME),
+                from: id(MAX_NAME),
+                client: client.clone(),
+                body: vec![0; length].into(),
+            })
+        };
+        let longest = letter(crate::transfer::MAX_PART + 1024);
+        assert_eq!(Message::decode(&longest.encode()), Ok(longest));
+
+        let stamp = || Stamp {
+            micros: 1,
+            by: id(1).into(),
+        };
+        let stub = || crate::transfer::Stub {
+            target: id(1).into(),
+            target_epoch: stamp(),
+            for_epoch: stamp(),
+        };
+        let fence = |stubs: usize| {
+            Message::Fence(Fence {
+                by: id(1),
+                number: 1,
+                settled: true,
+                stubs: (0..stubs).map(|_| ("c".into(), stub())).collect(),
+            })
+        };
+        for (stubs, fits) in [(0, true), (MAX_STUBS, true), (MAX_STUBS + 1, false)] {
+            let decoded = Message::decode(&fence(stubs).encode());
+            assert_eq!(decoded.is_ok(), fits, "{stubs}");
+        }
+        for (blocked, fits) in [
+            (vec![0, 255], true),
+            (vec![255, 0], false),
+            (vec![1, 1], false),
+            (vec![256], false),
+        ] {
+            let (by, number) = (id(1), 1);
+            let fenced = Message::Fenced(Fenced {
+                by,
+                number,
+                blocked,
+            });
+            assert_eq!(Message::decode(&fenced.encode()).is_ok(), fits);
+        }
     }
 
     #[test]

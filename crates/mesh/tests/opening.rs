@@ -61,6 +61,8 @@ fn the_highest_common_version_is_spoken() {
 #[test]
 fn who_speaks_no_common_version_is_refused() {
     let mut node = node("a");
+    let first: Vec<Output> = node.take_outputs().into();
+    assert!(matches!(first[..], [Output::Reach { .. }]), "{first:?}");
     for (versions, why) in [
         (
             (2, 2),

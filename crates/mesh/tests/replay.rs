@@ -30,7 +30,7 @@ fn seeds_and_what_is_close_to_them() {
 
 proptest! {
     #[test]
-    fn any_bytes(kind in 0..24u8, bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+    fn any_bytes(kind in 0..28u8, bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
         checks::mesh(&[&[kind], &bytes[..]].concat());
     }
 }

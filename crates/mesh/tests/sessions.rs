@@ -1,11 +1,14 @@
-//! Who has the session of a client, who is where, and who gets a topic: questions, answers and
-//! letters between nodes, without delay.
+//! What is known of a client, who is where, and who gets a topic: questions, answers and letters
+//! between nodes, without delay.
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is a failing test")]
 
-use std::collections::BTreeMap;
+#[path = "sessions/transfers.rs"]
+mod transfers;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use punctual_mesh::table::{PIECE, SLICE};
-use punctual_mesh::wire::{Holder, MAX_LEVELS, Message, SeekSession, Traced};
+use punctual_mesh::wire::{MAX_LEVELS, Message, Traced};
 use punctual_mesh::{BrokerId, LinkId, Node, NotForgotten, Output, Settings};
 use punctual_model::Nanos;
 
@@ -28,6 +31,8 @@ struct Row {
     asked: Vec<(usize, Output)>,
     /// What they ask them to do with what is kept for neighbours.
     moved: Vec<(usize, Output)>,
+    /// Whom they reach, and whether others are away, as they say.
+    reach: BTreeMap<usize, (BTreeSet<BrokerId>, bool)>,
     /// Whom their links lead to, as they want it to be kept.
     leads: BTreeMap<(usize, BrokerId), Vec<BrokerId>>,
     /// One that keeps nothing at the moment, and what it is asked to keep.
@@ -47,6 +52,7 @@ impl Row {
             ends: BTreeMap::new(),
             asked: Vec::new(),
             moved: Vec::new(),
+            reach: BTreeMap::new(),
             leads: BTreeMap::new(),
             unkept: None,
             stuck: None,
@@ -113,11 +119,14 @@ impl Row {
                             self.flushes.push(number);
                         }
                         Output::Flush { number, .. } => self.nodes[n].flushed(number),
-                        Output::Sought(_)
-                        | Output::Fenced { .. }
-                        | Output::Found { .. }
+                        Output::Reach { reached, away } => {
+                            self.reach.insert(n, (reached, away));
+                        }
+                        Output::LookUp { .. }
+                        | Output::Located { .. }
+                        | Output::FenceAsked { .. }
+                        | Output::FencePassed { .. }
                         | Output::Letter { .. }
-                        | Output::Came { .. }
                         | Output::Traced(_) => self.asked.push((n, output)),
                         _ => {}
                     }
@@ -137,208 +146,12 @@ impl Row {
             self.settle();
         }
     }
-
-    /// Brokers that are asked for a session, since this was called last.
-    fn sought(&mut self) -> Vec<usize> {
-        let is = |(_, output): &(usize, Output)| matches!(output, Output::Sought(_));
-        let asked: Vec<_> = self.asked.extract_if(.., |asked| is(asked)).collect();
-        for (_, output) in &asked {
-            let Output::Sought(seek) = output else {
-                unreachable!()
-            };
-            let SeekSession {
-                by, client, user, ..
-            } = seek;
-            assert_eq!((by, &**client, user.as_deref()), (&name(0), "c", Some("u")));
-        }
-        asked.into_iter().map(|(n, _)| n).collect()
-    }
-
-    fn answer(&mut self, n: usize, has: Option<(u64, bool)>) {
-        self.nodes[n].sought(&name(0), 7, has);
-        self.settle();
-    }
-
-    /// Those who have something, and whether others may have.
-    fn found(&mut self) -> Option<(Vec<Holder>, bool)> {
-        let (n, output) = self.asked.pop()?;
-        let Output::Found {
-            number,
-            client,
-            holders,
-            incomplete,
-        } = output
-        else {
-            panic!("{output:?}");
-        };
-        assert_eq!((n, number, &*client), (0, 7, "c"));
-        Some((holders, incomplete))
-    }
-
-    fn seek(&mut self) {
-        self.nodes[0].seek(7, "c", Some("u"), true, self.now);
-        self.settle();
-    }
 }
 
 /// Nothing is kept any more for a neighbour, since another one is forgotten if one is named.
 fn given_up(peer: usize, forgotten: Option<usize>) -> Output {
     let (peer, forgotten) = (name(peer), forgotten.map(name));
     Output::Forget { peer, forgotten }
-}
-
-fn holder(n: usize, at: u64, whole: bool) -> Holder {
-    let broker = name(n);
-    Holder { broker, at, whole }
-}
-
-#[test]
-fn all_are_asked_and_the_answer_is_that_of_all() {
-    let mut row = Row::new(4);
-    assert!(row.nodes[0].can_seek());
-    row.seek();
-    assert_eq!(row.sought(), [1, 2, 3]);
-    row.answer(1, None);
-    row.answer(3, Some((5, true)));
-    assert_eq!(row.found(), None, "one has not answered");
-    row.answer(2, Some((4, false)));
-    let (mut holders, incomplete) = row.found().unwrap();
-    assert!(!incomplete);
-    holders.sort_by_key(|holder| holder.at);
-    assert_eq!(holders, [holder(2, 4, false), holder(3, 5, true)]);
-    // Another answer is one too many.
-    row.answer(2, Some((4, false)));
-    row.run_for(1000);
-    assert_eq!(row.found(), None);
-}
-
-#[test]
-fn nobody_has_it() {
-    let mut row = Row::new(3);
-    row.seek();
-    row.answer(1, None);
-    row.answer(2, None);
-    assert_eq!(row.sought(), [1, 2]);
-    assert_eq!(row.found(), Some((Vec::new(), false)));
-    let mut alone = Row::new(1);
-    assert!(!alone.nodes[0].can_seek());
-    alone.seek();
-    assert_eq!(alone.found(), Some((Vec::new(), false)));
-}
-
-#[test]
-fn who_does_not_answer_is_not_waited_for() {
-    let mut row = Row::new(3);
-    row.seek();
-    row.answer(1, Some((9, true)));
-    assert_eq!(row.sought(), [1, 2]);
-    row.run_for(370);
-    assert_eq!(row.found(), None);
-    row.run_for(130);
-    assert_eq!(row.found(), Some((vec![holder(1, 9, true)], true)));
-    // Nor who is cut off meanwhile.
-    row.seek();
-    assert_eq!(row.sought(), [1, 2]);
-    row.answer(1, None);
-    row.cut(1, 2);
-    assert_eq!(row.found(), Some((Vec::new(), true)));
-    // Who is known to be away need not be heard: it is asked when it comes.
-    row.run_for(10);
-    row.seek();
-    assert_eq!(row.sought(), [1]);
-    row.answer(1, None);
-    assert_eq!(row.found(), Some((Vec::new(), false)));
-}
-
-#[test]
-fn an_answer_is_complete_also_if_it_comes_late() {
-    let mut row = Row::new(4);
-    row.seek();
-    assert_eq!(row.sought(), [1, 2, 3]);
-    row.answer(1, None);
-    row.answer(2, None);
-    row.run_for(300);
-    row.answer(3, None);
-    assert_eq!(row.found(), Some((Vec::new(), false)));
-}
-
-/// Where no client waits there is more time, but nobody who does not answer is waited for longer than
-/// for a client once the session is found.
-#[test]
-fn who_is_asked_for_no_client_has_more_time() {
-    let ask = |answers: &[(usize, Option<(u64, bool)>)]| {
-        let mut row = Row::new(4);
-        row.nodes[0].seek(7, "c", Some("u"), false, row.now);
-        row.settle();
-        assert_eq!(row.sought(), [1, 2, 3]);
-        answers.iter().for_each(|(n, has)| row.answer(*n, *has));
-        row
-    };
-    let mut row = ask(&[(1, None), (2, Some((5, true)))]);
-    row.run_for(400);
-    assert_eq!(row.found(), None);
-    row.run_for(100);
-    assert_eq!(row.found(), Some((vec![holder(2, 5, true)], true)));
-    row.run_for(20_000);
-    assert_eq!(row.found(), None);
-
-    // What is left of one is not enough.
-    let mut row = ask(&[(1, None), (2, Some((0, false)))]);
-    row.run_for(5000);
-    assert_eq!(row.found(), None);
-    row.answer(3, Some((5, true)));
-    let all = vec![holder(3, 5, true), holder(2, 0, false)];
-    let (mut found, incomplete) = row.found().unwrap();
-    found.sort_by_key(|holder| !holder.whole);
-    assert_eq!((found, incomplete), (all, false));
-
-    let mut row = ask(&[(1, None), (2, None)]);
-    row.run_for(6000);
-    assert_eq!(row.found(), None);
-    row.run_for(4000);
-    assert_eq!(row.found(), Some((Vec::new(), true)));
-}
-
-/// A broker far away gives somebody up long before who asks would have done so.
-#[test]
-fn it_is_passed_on_that_an_answer_is_incomplete() {
-    let mut row = Row::new(14);
-    row.seek();
-    (1..13).for_each(|n| row.answer(n, None));
-    assert_eq!(row.sought().len(), 13);
-    // For the last one there is an eighth less of the time for each before it.
-    let wait = settings(0).session_wait.0 / 1_000_000;
-    row.run_for(wait / 4 - 5);
-    assert_eq!(row.found(), Some((Vec::new(), true)));
-}
-
-/// A broker that goes to another place in the tree is asked at neither, and reached all the while for
-/// who asks.
-#[test]
-fn an_answer_is_incomplete_if_the_tree_has_changed() {
-    let mut row = Row::new(4);
-    row.seek();
-    assert_eq!(row.sought(), [1, 2, 3]);
-    row.cut(2, 3);
-    row.connect(0, 3);
-    row.run_for(100);
-    assert!(row.nodes[0].reached().contains(&name(3)));
-    row.asked.clear();
-    row.answer(1, None);
-    row.answer(2, None);
-    assert_eq!(row.found(), Some((Vec::new(), true)));
-    // Also one that has only come.
-    let mut row = Row::new(4);
-    row.cut(2, 3);
-    row.run_for(100);
-    row.seek();
-    assert_eq!(row.sought(), [1, 2]);
-    row.connect(2, 3);
-    row.run_for(100);
-    row.asked.clear();
-    row.answer(1, None);
-    row.answer(2, None);
-    assert_eq!(row.found(), Some((Vec::new(), true)));
 }
 
 #[test]
@@ -353,30 +166,6 @@ fn letters_find_their_way() {
         body: [1, 2].into(),
     };
     assert_eq!(row.asked, [(0, letter)]);
-}
-
-#[test]
-fn it_is_told_who_is_back_and_since_when_they_were_away() {
-    let mut row = Row::new(3);
-    row.cut(0, 1);
-    // So long nothing may have come through before that is noticed.
-    let cut = row.now - Settings::new(name(0), 1, 0).tree.patience();
-    row.run_for(1000);
-    assert_eq!(row.asked, []);
-    row.connect(0, 1);
-    row.run_for(5000);
-    let mut came: Vec<(usize, BrokerId, Nanos)> = Vec::new();
-    for (n, output) in row.asked.drain(..) {
-        match output {
-            // The tree has another root, and the others find each other again, too.
-            Output::Came { broker, away } if n > 0 && broker != name(0) => assert!(away > cut),
-            Output::Came { broker, away } => came.push((n, broker, away)),
-            other => panic!("{other:?}"),
-        }
-    }
-    came.sort();
-    let wanted = [(0, 1), (0, 2), (1, 0), (2, 0)];
-    assert_eq!(came, wanted.map(|(n, broker)| (n, name(broker), cut)));
 }
 
 impl Row {
@@ -401,19 +190,13 @@ fn others_hear_who_is_where_when_it_is_kept_what_is_wanted_there() {
     row.unkept = Some((1, 0));
     row.connect(1, 2);
     row.run_for(5000);
-    let came = |row: &Row, n: usize| -> Vec<BrokerId> {
-        let own = |(m, output): &(usize, Output)| match output {
-            Output::Came { broker, .. } if *m == n => Some(broker.clone()),
-            _ => None,
-        };
-        row.asked.iter().filter_map(own).collect()
-    };
     let wanted = |row: &Row| row.nodes[0].table().receivers("t").1.len();
     assert_eq!(wanted(&row), 1, "what is wanted is told at once");
-    assert_eq!(came(&row, 1), [name(2), name(3)]);
-    assert_eq!(came(&row, 0), []);
+    assert!(row.nodes[1].reached().contains(&name(3)));
+    assert!(!row.nodes[0].reached().contains(&name(2)));
     row.keep();
-    assert_eq!(came(&row, 0), [name(2), name(3)]);
+    let reached = [name(1), name(2), name(3)].into();
+    assert_eq!(row.reach[&0].0, reached);
 }
 
 #[test]
@@ -589,56 +372,14 @@ fn what_is_kept_is_kept_until_what_was_on_its_way_has_come() {
     assert!(forgotten(&row), "nothing waits for ever");
 }
 
-/// Sessions of client `c` at the first broker for which all has come.
-fn fenced(row: &mut Row) -> Vec<u64> {
-    let is = |(_, output): &(usize, Output)| matches!(output, Output::Fenced { .. });
-    let fenced = row.asked.extract_if(.., |asked| is(asked));
-    let numbers = fenced.map(|(n, output)| match output {
-        Output::Fenced { client, number } if n == 0 && *client == *"c" => number,
-        other => panic!("{n}: {other:?}"),
-    });
-    numbers.collect()
-}
-
-/// The same, once the last broker has answered twice, each time asked within `wait` ms.
-fn fenced_twice(row: &mut Row, wait: u64) -> Vec<u64> {
+/// The last broker answers twice, each time asked within `wait` ms.
+fn answer_twice(row: &mut Row, wait: u64) {
     for _ in 0..2 {
         row.run_for(wait);
-        assert!(fenced(row).is_empty());
         assert_eq!(row.flushes.len(), 1);
         row.nodes[2].flushed(row.flushes.remove(0));
         row.run_for(10);
     }
-    fenced(row)
-}
-
-/// For sessions that leave it is asked twice, for several at once, and not while something that is
-/// kept for a lost link may turn round.
-#[test]
-fn sessions_leave_when_what_was_on_its_way_has_come() {
-    let mut row = Row::new(3);
-    row.stuck = Some(2);
-    for number in [1, 2, 3] {
-        row.nodes[0].fence(number, "c", row.now);
-        row.settle();
-    }
-    for numbers in [vec![1], vec![2, 3]] {
-        assert_eq!(fenced_twice(&mut row, 300), numbers);
-    }
-    row.stuck = None;
-    let behind = vec![name(1)];
-    row.nodes[2].remember(&name(9), vec!["t".into()], Vec::new(), behind, row.now);
-    row.run_for(100);
-    row.nodes[0].fence(4, "c", row.now);
-    row.run_for(1800);
-    assert!(fenced(&mut row).is_empty());
-    row.run_for(1500);
-    assert_eq!(fenced(&mut row), [4]);
-
-    let mut alone = Row::new(1);
-    alone.nodes[0].fence(5, "c", alone.now);
-    alone.run_for(10);
-    assert_eq!(fenced(&mut alone), [5]);
 }
 
 /// What the last member of a shared subscription at a broker wanted is wanted there until all has come
@@ -662,7 +403,7 @@ fn a_member_leaves_when_what_was_on_its_way_has_come() {
     assert!(wants(&row) == 1 && row.flushes.is_empty());
     row.nodes[0].unsubscribe("$share/g/u", false, row.now);
     row.run_for(2000);
-    assert!(fenced_twice(&mut row, 300).is_empty());
+    answer_twice(&mut row, 300);
     assert_eq!(wants(&row), 0);
 
     // For a while, whatever comes.
@@ -672,31 +413,6 @@ fn a_member_leaves_when_what_was_on_its_way_has_come() {
     assert_eq!(wants(&row), 1);
     row.run_for(1500);
     assert_eq!(wants(&row), 0);
-}
-
-/// Who has just lost a link does not say that all has come from behind it; what is away for longer is
-/// not waited for.
-#[test]
-fn sessions_do_not_leave_while_those_are_away_that_were_asked() {
-    for (a, b) in [(0, 1), (1, 2)] {
-        let mut row = Row::new(3);
-        row.stuck = Some(2);
-        row.nodes[0].fence(1, "c", row.now);
-        row.run_for(300);
-        assert_eq!(row.flushes.len(), 1);
-        row.flushes.clear();
-        row.cut(a, b);
-        row.run_for(3000);
-        assert!(fenced(&mut row).is_empty(), "{a} has lost {b}");
-        row.connect(a, b);
-        assert_eq!(fenced_twice(&mut row, 2500), [1]);
-
-        row.cut(a, b);
-        row.run_for(10_000);
-        row.nodes[0].fence(2, "c", row.now);
-        row.run_for(300);
-        assert_eq!(fenced(&mut row), [2]);
-    }
 }
 
 #[test]
@@ -989,7 +705,8 @@ fn who_is_there_or_not_known_is_not_forgotten() {
     let forgotten = [0, 1, 3, 9].map(|other| row.nodes[1].forget(&name(other), row.now));
     let (present, unknown) = (Err(NotForgotten::Present), Err(NotForgotten::Unknown));
     assert_eq!(forgotten, [present, present, present, unknown]);
-    // Only who has lost it keeps something for it.
+    // Who has reached it takes it to be away, whether it keeps something for it or not.
+    assert_eq!(row.forget(0, 2), Ok(()));
     assert_eq!(row.forget(0, 2), unknown);
     assert_eq!(row.forget(3, 2), Ok(()));
     assert_eq!(row.forget(3, 2), unknown);

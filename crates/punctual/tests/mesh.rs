@@ -360,8 +360,17 @@ fn three_brokers_are_one_and_survive_the_root() {
     // Where the tree is not what it was when the others told, it is by now.
     c.until("a child of a", |status| status["parent"] == "a");
 
-    // Who gets it, and how.
-    let trace = b.broker.get("/api/v1/mesh/trace/t/1").ok();
+    // Who gets it, and how. While the tree changes, not everybody is asked.
+    let ask = || b.broker.get("/api/v1/mesh/trace/t/1").ok();
+    b.until("all answer", |_| {
+        let trace = ask();
+        let all = trace.as_array().unwrap();
+        let by_root = all
+            .iter()
+            .any(|it| it["broker"] == "c" && it["path"][1][0] == "a");
+        all.len() == 3 && by_root
+    });
+    let trace = ask();
     let trace = trace.as_array().unwrap();
     let of = |name: &str| {
         trace
@@ -800,6 +809,8 @@ fn who_does_not_come_back_is_forgotten_on_demand() {
         let qos = [QoS::AtLeastOnce, QoS::ExactlyOnce][number % 2];
         publish(&mut b.client("publisher"), "t/1", "x", qos);
     }
+    // Nothing waits for it there, but it is missed.
+    assert_eq!(printed(&a, &["forget", "c"]), "");
     refused(&a, "c", "nothing is kept", "names it as away");
     assert_eq!(printed(&b, &["forget", "c"]), "");
     let said = b.broker.logged("mesh: c is given up, ");

@@ -196,6 +196,13 @@ pub enum Event {
         /// Why, in words.
         reason: String,
     },
+    /// Something of a session that moved is given up, since the other broker was away for too long.
+    TransferGivenUp {
+        /// Client identifier.
+        client_id: Arc<str>,
+        /// What is lost.
+        what: &'static str,
+    },
     /// A session came from another broker of the mesh.
     SessionCame {
         /// Client identifier.

@@ -11,7 +11,6 @@ use crate::egress::{Attempt, Class, Entry, Pool, Rank, Stamp};
 use crate::index::delivered_qos;
 use crate::journal::{Flight, Journal, Keeping, Reception};
 use crate::message::{Form, Messages, Parts, Traits};
-use crate::moves::{Ahead, MOST_AHEAD};
 use crate::room::{Need, takes_at_once};
 use crate::route::Target;
 use crate::sequence::Number;
@@ -217,7 +216,6 @@ impl Hub {
         if session.classes & (1 << class as u8) == 0 {
             return None;
         }
-        let (mut previous, mut is_awaited) = (None, false);
         // A member of a shared subscription is given a message once in all of the mesh.
         if let Some(had) = session.had.as_mut().filter(|_| target.share == 0)
             && let Some(name) = publication.named(&self.directory)
@@ -228,12 +226,6 @@ impl Hub {
             }
             if had.log.as_mut().is_some_and(|log| log.is_to_be_listed()) {
                 self.moves.had_more.push(target.slot);
-            }
-            if let Some(ahead) = &had.ahead {
-                is_awaited = !ahead.is_empty();
-                // Neither what is urgent nor what expires waits.
-                let waits = !class.is_urgent() && publication.expires == Nanos::MAX;
-                previous = name.previous_key().filter(|it| waits && had.lacks(*it));
             }
         }
         let number = match target.numbered {
@@ -253,17 +245,7 @@ impl Hub {
             return None;
         }
         if qos != QoS::AtMostOnce {
-            if let Some(previous) = previous
-                && self.queue_has_room(target, publication.need(target))
-            {
-                let form = (qos, retain, number);
-                return self.deliver_later(publication, target, form, previous, now);
-            }
-            let receiver = self.deliver_acknowledged(publication, target, qos, retain, number, now);
-            if is_awaited {
-                self.go_on_ahead(target.slot, now);
-            }
-            return receiver;
+            return self.deliver_acknowledged(publication, target, qos, retain, number, now);
         }
         let Some(slot) = session.conn else {
             if self.config.queue_qos0_offline {
@@ -837,13 +819,19 @@ impl Hub {
                 .queued_bytes
                 .fetch_add(size - reserved, Ordering::Relaxed);
         }
-        if session.conn.is_none() && session.sweep_by(expires) {
-            let timer = Timer::Sweep {
-                slot: target.slot,
-                epoch: session.epoch,
-            };
-            self.timers.arm(session.sweep_at, timer);
+        if session.conn.is_none() {
+            if session.sweep_by(expires) {
+                let timer = Timer::Sweep {
+                    slot: target.slot,
+                    epoch: session.epoch,
+                };
+                self.timers.arm(session.sweep_at, timer);
+            }
+            if session.is_stub() {
+                self.stub_has_queued(target.slot, now);
+            }
         }
+        let session = self.sessions.get_mut(target.slot)?;
         let slot = session.conn.filter(|_| !session.handle.is_away());
         let (braked, braked_bytes) = session.queue.braked();
         let (len, bytes) = match need.braked {
@@ -871,45 +859,6 @@ impl Hub {
             _ => self.congest(slot, now),
         }
         Some(slot)
-    }
-
-    /// Keeps a message for a session until what comes before it has come from where the session
-    /// was.
-    #[inline(never)]
-    fn deliver_later(
-        &mut self,
-        publication: &mut Publication<'_>,
-        target: &Target,
-        (qos, retain, number): (QoS, bool, Option<Number>),
-        previous: u64,
-        now: Nanos,
-    ) -> Option<u32> {
-        let receiver = self.enqueue(publication, target, qos, retain, number, now);
-        let name = publication.name.and_then(Number::name_key).unwrap_or(0);
-        let until = now + self.move_times().patience();
-        let (slot, most) = (target.slot, self.config.limits.max_queued_bytes / 2);
-        if let Some(session) = self.sessions.get_mut(slot)
-            && let Some(had) = session.had.as_mut()
-            && let Some(ahead) = &mut had.ahead
-            && let Some(delivery) = session.queue.take_back(name)
-        {
-            ahead.push_back(Ahead {
-                previous,
-                until,
-                since: now,
-                delivery,
-            });
-            let bytes = ahead.iter().map(|it| it.delivery.message.size());
-            if ahead.len() < MOST_AHEAD && bytes.sum::<usize>() < most {
-                self.stats.publishes_early += 1;
-                session.share_queue_len();
-                self.look_after_ahead(slot, until);
-                return receiver;
-            }
-            self.release_ahead(slot, Nanos::MAX);
-        }
-        self.pump(slot, now);
-        receiver
     }
 
     /// The policy `disconnect`: the session's next timer ends it, because its

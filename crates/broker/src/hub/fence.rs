@@ -7,7 +7,10 @@
 use std::collections::VecDeque;
 
 use super::{Hub, Outbox, Remote, RemoteMessage};
+use crate::Nanos;
+use crate::custody::WAKE;
 use crate::tasks::Task;
+use crate::timers::Timer;
 
 /// The fences of one shard.
 #[derive(Debug)]
@@ -72,6 +75,12 @@ impl Fences {
 impl Hub {
     /// Another shard has answered a fence of this one.
     pub(crate) fn fence_answered(&mut self, from: u16, number: u64) {
+        if let Some(custody) = &mut self.custody
+            && !custody.fenced.is_empty()
+            && !std::mem::replace(&mut custody.is_armed, true)
+        {
+            self.timers.arm(Nanos(0), Timer::Transfer { id: WAKE });
+        }
         let fences = &mut self.fences;
         fences.answered[usize::from(from)] = number;
         while let Some((number, slot, session)) = fences.waiting.front().copied() {

@@ -25,6 +25,7 @@ use bytes::Bytes;
 use punctual_codec::{Disconnect, Packet, PacketType, PropertyBuf, PropertyId, ReasonCode};
 
 use crate::author::AuthorRights;
+use crate::custody::Custody;
 use crate::directory::Directory;
 use crate::egress::{Dropped, Pool, Rank, Scope, Shared};
 use crate::federation::Packing;
@@ -135,6 +136,8 @@ pub(crate) struct Hub {
     pub(crate) fullest: Fullest,
     pub(crate) urgency_reported: Nanos,
     pub(crate) moves: Moves,
+    /// In a mesh, if sessions move there.
+    pub(crate) custody: Option<Box<Custody>>,
     /// With a store.
     pub(crate) journal: Option<Box<Journal>>,
     /// When the bytes that are handled came to this machine, as far as that is known.

@@ -273,7 +273,7 @@ impl Hub {
         let was_failing = journal.is_failing();
         journal.commit(ticket, now);
         self.open_gate(now);
-        self.go_on_moving(now);
+        self.custody_committed(now);
         self.tell_kept_wishes();
         if was_failing {
             self.catch_up(now);
@@ -382,7 +382,7 @@ impl Hub {
             let committed = journal.committed;
             journal.kept.forget(committed);
             self.open_gate(now);
-            self.go_on_moving(now);
+            self.custody_committed(now);
             self.tell_kept_wishes();
         }
         self.let_needless_go();

@@ -5,36 +5,26 @@
 //! those of admitted flows. What a session brings along is stored once. What comes to it here by
 //! itself is stored if it comes with QoS 2: names gather in a value, which is written again until
 //! it is full, and the oldest values are given up. All of it goes when it is not needed any more,
-//! or with the session. Where a session has gone elsewhere, and this is what is left of it, a
-//! value says that; and another one says that the client of a session has connected elsewhere. In a
-//! mesh a value says when the client of a session connected last: another broker may have a session
-//! of it, and one of both gives way. Where the client had wanted an old one, others are asked for that
-//! after a restart, too. What had been at the broker when a session began there it has not had: a value
-//! says how far that was.
+//! or with the session. What had been at the broker when a session began there it has not had: a value
+//! says how far that was. Another one says what the session is where sessions move.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
 
+use punctual_mesh::transfer::Record;
 use punctual_store::Op;
 
 use super::{Journal, Known};
-use crate::Nanos;
 use crate::hub::Hub;
 use crate::moves::Had;
 use crate::session::Session;
 
 /// Keys begin with this; the number of the session follows, and that of the value.
 const PREFIX: &str = "mesh/had/";
-/// Instead of the number of a value: what is left of a session.
-const LEFT: &str = "left";
-/// The same: the client of a session has connected elsewhere.
-const ELSEWHERE: &str = "elsewhere";
-/// The same: when the client of a session connected last, and perhaps [`UNASKED`].
-const ARRIVED: &str = "arrived";
-/// Behind that time, unless the client had wanted an old one.
-const UNASKED: u8 = 0;
-/// The same: what had been here when it began to be here, as [`crate::moves::Began`].
+/// Instead of the number of a value: what had been here when a session began to be here, as [`crate::moves::Began`].
 const BEGAN: &str = "began";
+/// The same: what it is where sessions move, as [`Record`].
+const CUSTODY: &str = "custody";
 /// Names in a value that is not written again.
 const FULL: usize = 64;
 /// Names in any value.
@@ -53,18 +43,10 @@ pub(crate) enum Kind {
     Passed,
     /// Names that were given there, as the last before each row of them and the last of it.
     Given,
-    /// The last of what had passed or was given there.
-    Reached,
 }
 
 impl Kind {
-    const ALL: [Self; 5] = [
-        Self::Had,
-        Self::Own,
-        Self::Passed,
-        Self::Given,
-        Self::Reached,
-    ];
+    const ALL: [Self; 4] = [Self::Had, Self::Own, Self::Passed, Self::Given];
 }
 
 /// What of it is stored, and what is to be.
@@ -99,7 +81,7 @@ impl HadLog {
     /// Emits what was noted since the last time, and which values are given up.
     fn emit(&mut self, journal: &mut Journal, session: u64) {
         self.listed = false;
-        for kind in [Kind::Had, Kind::Passed, Kind::Given, Kind::Reached] {
+        for kind in [Kind::Had, Kind::Passed, Kind::Given] {
             for names in std::mem::take(&mut self.fresh[kind as usize]).chunks(MOST) {
                 put(journal, session, self.next, kind, names);
                 self.others.push(self.next);
@@ -165,17 +147,10 @@ fn put(journal: &mut Journal, session: u64, number: u32, kind: Kind, names: &[u6
 #[derive(Debug, Default)]
 pub(super) struct Restored {
     pub(super) had: Option<Box<Had>>,
-    /// It has gone elsewhere, and this is what is left of it.
-    pub(super) left: bool,
-    /// Its client has connected elsewhere.
-    pub(super) elsewhere: bool,
-    /// When its client connected last; 0 if that is not stored.
-    pub(super) arrived: u64,
-    /// Others may have an old one that it had wanted.
-    pub(super) missed: bool,
     /// What had been here when it began to be here: `stored`, `origin`, and `given` of
     /// [`crate::moves::Began`].
     pub(super) began: Option<(u64, NonZeroU32, u32)>,
+    pub(super) custody: Option<Record>,
 }
 
 /// Reads what [`Journal::began`] wrote.
@@ -197,22 +172,10 @@ impl Restored {
     /// Takes a value; they come in the order of their numbers.
     pub(super) fn take(&mut self, number: &str, value: &[u8]) {
         match number {
-            LEFT => self.left = true,
-            ELSEWHERE => self.elsewhere = true,
-            ARRIVED => self.take_arrival(value),
             BEGAN => self.began = began(value),
+            CUSTODY => self.custody = Record::decode(value).ok(),
             _ => self.take_names(number, value),
         }
-    }
-
-    fn take_arrival(&mut self, value: &[u8]) {
-        let (arrived, missed) = match value.split_first_chunk() {
-            Some((arrived, [])) => (*arrived, true),
-            Some((arrived, [UNASKED])) => (*arrived, false),
-            // Of a later version.
-            _ => ([0; 8], false),
-        };
-        (self.arrived, self.missed) = (u64::from_le_bytes(arrived), missed);
     }
 
     fn take_names(&mut self, number: &str, value: &[u8]) {
@@ -241,7 +204,6 @@ impl Restored {
                 match kind {
                     Kind::Passed => known.passed = names,
                     Kind::Given => known.given = names.as_chunks().0.to_vec(),
-                    Kind::Reached => known.reached = names,
                     Kind::Had | Kind::Own => known.had = names,
                 }
                 had.learn(&known);
@@ -258,40 +220,19 @@ impl Journal {
         if let Some(log) = session.had.as_mut().and_then(|had| had.log.take()) {
             log.end(self, number);
         }
-        let arrived = session.arrival_stored() != 0;
-        session.set_arrival_stored(0);
         for (word, stored) in [
-            (LEFT, session.handed),
-            (ELSEWHERE, session.orphan_stored),
-            (ARRIVED, arrived),
             (BEGAN, std::mem::take(&mut session.began_stored)),
+            (CUSTODY, std::mem::take(&mut session.custody_stored)),
         ] {
             if stored {
                 let key = word_key(number, word);
                 self.emit(&Op::FlowGone { key: &key });
             }
         }
-        session.orphan_stored = false;
-    }
-
-    /// Emits when the client of a session connected last, if it has connected since that was stored.
-    pub(super) fn arrival(&mut self, session: &mut Session) {
-        if session.arrived == session.arrival_stored() {
-            return;
-        }
-        session.set_arrival_stored(session.arrived);
-        let mut value = session.arrived.to_le_bytes().to_vec();
-        if session.missed() == Nanos::MAX {
-            value.push(UNASKED);
-        }
-        self.emit(&Op::Flow {
-            key: &word_key(session.handle.number, ARRIVED),
-            value: &value,
-        });
     }
 
     /// Emits what had been here when a session began to be here, unless the store knows that.
-    pub(super) fn began(&mut self, session: &mut Session) {
+    pub(crate) fn began(&mut self, session: &mut Session) {
         let Some(began) = session.began().filter(|_| !session.began_stored) else {
             return;
         };
@@ -307,6 +248,20 @@ impl Journal {
 }
 
 impl Hub {
+    /// Emits what a session is where sessions move, unless the store knows that.
+    pub(crate) fn store_custody(&mut self, slot: u32) {
+        if let (Some(journal), Some(session)) = (&mut self.journal, self.sessions.get_mut(slot))
+            && session.durable
+            && !session.custody_stored
+            && let Some(record) = &session.custody
+        {
+            session.custody_stored = true;
+            let key = &word_key(session.handle.number, CUSTODY);
+            let value = &record.encode();
+            journal.emit(&Op::Flow { key, value });
+        }
+    }
+
     /// What a session has had is to be stored from now on, if the session survives.
     pub(crate) fn store_had(&mut self, slot: u32) {
         if let Some(session) = self.sessions.get_mut(slot)
@@ -343,42 +298,12 @@ impl Hub {
 
     /// What a session has had is not needed any more; returns it.
     pub(crate) fn take_had(&mut self, slot: u32) -> Option<Box<Had>> {
-        self.end_ahead(slot);
         let session = self.sessions.get_mut(slot)?;
         let mut had = session.had.take()?;
         if let (Some(log), Some(journal)) = (had.log.take(), &mut self.journal) {
             log.end(journal, session.handle.number);
         }
         Some(had)
-    }
-
-    /// A session has gone elsewhere, and this is what is left of it.
-    pub(crate) fn store_left(&mut self, slot: u32) {
-        if let (Some(journal), Some(session)) = (&mut self.journal, self.sessions.get(slot))
-            && session.durable
-        {
-            let key = word_key(session.handle.number, LEFT);
-            journal.emit(&Op::Flow {
-                key: &key,
-                value: &[],
-            });
-        }
-    }
-
-    /// The client of a session has connected elsewhere, or here again: with a restart, too, it is
-    /// to be known that the session has to follow it.
-    pub(crate) fn store_elsewhere(&mut self, slot: u32, elsewhere: bool) {
-        if let (Some(journal), Some(session)) = (&mut self.journal, self.sessions.get_mut(slot))
-            && session.durable
-            && session.orphan_stored != elsewhere
-        {
-            session.orphan_stored = elsewhere;
-            let key = &word_key(session.handle.number, ELSEWHERE);
-            journal.emit(&match elsewhere {
-                true => Op::Flow { key, value: &[] },
-                false => Op::FlowGone { key },
-            });
-        }
     }
 }
 
@@ -389,6 +314,7 @@ mod tests {
     use punctual_store::{Memory, Store};
 
     use super::*;
+    use crate::Nanos;
 
     /// What a store tells of sessions.
     fn restored(store: &mut Memory) -> BTreeMap<u64, Restored> {
@@ -420,7 +346,6 @@ mod tests {
             had: vec![3],
             passed: vec![4],
             given: vec![[5 << 32, 5 << 32 | 6]],
-            reached: vec![6 << 32 | 2],
         });
         let mut name = 1000;
         for turn in 0..2000 {
@@ -434,7 +359,6 @@ mod tests {
                     had.log.as_mut().unwrap().emit(journal, 7);
                 });
                 let back = restored(&mut store).remove(&7).unwrap();
-                assert!(!back.left);
                 had = *back.had.unwrap();
             } else if had.log.as_mut().unwrap().is_to_be_listed() {
                 commit(&mut store, |journal| {
@@ -457,48 +381,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_known_as_that() {
-        for (word, expected) in [(LEFT, (true, false)), (ELSEWHERE, (false, true))] {
-            let mut store = Memory::default();
-            commit(&mut store, |journal| {
-                let key = word_key(7, word);
-                journal.emit(&Op::Flow {
-                    key: &key,
-                    value: &[],
-                });
-            });
-            let back = restored(&mut store).remove(&7).unwrap();
-            assert_eq!((back.left, back.elsewhere), expected);
-            assert!(back.had.is_none());
-        }
-    }
-
-    #[test]
-    fn when_a_client_connected_is_known_if_it_is_a_time() {
-        let at = 1_700_000_000_000_000_u64;
-        let unasked = [&at.to_le_bytes()[..], &[UNASKED]].concat();
-        let later = [&at.to_le_bytes()[..], &[UNASKED + 1]].concat();
-        let values = [
-            (&at.to_le_bytes()[..], (at, true)),
-            (&unasked, (at, false)),
-            (&later, (0, false)),
-            (b"short", (0, false)),
-            (b"", (0, false)),
-        ];
-        for (value, expected) in values {
-            let mut store = Memory::default();
-            let key = word_key(7, ARRIVED);
-            commit(&mut store, |journal| {
-                journal.emit(&Op::Flow { key: &key, value });
-            });
-            let back = restored(&mut store).remove(&7).unwrap();
-            assert_eq!((back.arrived, back.missed), expected);
-            assert_eq!((back.left, back.elsewhere), (false, false));
-            assert!(back.had.is_none());
-        }
-        // A word of a later version is nothing of this one.
+    fn a_word_of_a_later_version_says_nothing() {
         let mut back = Restored::default();
         back.take("later", &[0; 9]);
-        assert_eq!((back.arrived, back.had.is_none()), (0, true));
+        assert!(back.had.is_none() && back.began.is_none() && back.custody.is_none());
     }
 }

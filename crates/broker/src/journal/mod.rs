@@ -36,7 +36,8 @@ pub(crate) use answers::{After, HeldAnswers};
 pub(crate) use had::{HadLog, Kind};
 pub(crate) use messages::{Flight, Keeping, Nature, Reception};
 pub(crate) use moved::{
-    Known, Moved, Round, offset, put_delivery, put_inflight, put_session, put_state, put_taken_up,
+    Known, Round, offset, put_delivery, put_inflight, put_session, put_state, put_taken_up,
+    read_delivery,
 };
 pub(crate) use names::NameLog;
 pub(crate) use sessions::{AWAITED, BEHIND};
@@ -246,7 +247,7 @@ impl Journal {
     }
 
     /// Whether something was emitted since the last call of [`Self::take`].
-    fn has_begun(&self) -> bool {
+    pub(crate) fn has_begun(&self) -> bool {
         self.kept.has_begun()
     }
 

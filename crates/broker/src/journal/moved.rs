@@ -4,39 +4,29 @@
 //! numbers of sessions, messages and entries become those of this broker as they are read.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use hashbrown::HashSet;
 use punctual_codec::{PacketType, Properties, PropertySet, QoS, ReasonCode, topic};
 use punctual_store::Op;
 use punctual_store::op::{Content, EntryOp, SessionOp, SubscriptionOp};
 
 use super::messages::released;
-use super::restore::{RestoredEntry, RestoredSession, Restorer};
+use super::restore::{RestoredSession, Restorer};
 use super::wall::Offset;
 use super::{Durability, Journal, Keeping, Reception};
 use crate::hub::{Hub, Publication};
-use crate::moves::{Had, TakenUp};
-use crate::session::{Delivery, Inflight, Load, Session, Step, Subscription};
+use crate::moves::TakenUp;
+use crate::session::{Delivery, Inflight, Load, Session, Step};
 use crate::{Directory, Message, Nanos};
 
-/// What is sent as the version of the protocol: the session goes, or what is left of it when
-/// it has gone elsewhere.
-const WHOLE: u8 = 5;
-const LEFT: u8 = 4;
+/// What is sent as the version of MQTT: that of the client is known when it connects.
+const VERSION: u8 = 5;
 /// Key of names, or of what else tells messages apart, that the session has had.
 const HAD: &str = "had";
 /// Key of names that had passed where the session was.
 const PASSED: &str = "passed";
 /// Key of names that were given there meanwhile, by rows.
 const GIVEN: &str = "given";
-/// Key of the last of what had passed or was given there.
-const REACHED: &str = "reached";
-/// Key of what tells messages with QoS 2 whose PUBREL has not come from others ([`gist`]): of each
-/// its packet identifier, behind that number.
-///
-/// [`gist`]: crate::session::gist
-const GISTS: &str = "gists";
 /// Bytes that are read beside what may wait in a session: what is known of it, and of each
 /// message.
 const ROOM: usize = 16 << 20;
@@ -53,9 +43,6 @@ pub(crate) struct Known {
     /// Names that were given where it was while it was there: the last before each row of them, and
     /// the last of it.
     pub(crate) given: Vec<[u64; 2]>,
-    /// The last names of what had passed or was given there, whether it has had that or not: what is
-    /// behind them may still come from there, and is to come before what follows it.
-    pub(crate) reached: Vec<u64>,
 }
 
 /// Appends an operation as it is sent.
@@ -81,7 +68,7 @@ pub(crate) fn put_session(out: &mut Vec<u8>, session: &Session) {
             session: 1,
             client_id: &session.handle.client_id,
             user: session.username.as_deref(),
-            version: if session.is_whole() { WHOLE } else { LEFT },
+            version: VERSION,
             expiry: session.expiry,
             detached: None,
             next_packet_id: session.window.next_id(),
@@ -96,28 +83,18 @@ pub(crate) fn put_state(out: &mut Vec<u8>, session: &Session, known: &Known) {
             put(out, &Op::Subscription(SubscriptionOp { session: 1, ..op }));
         });
     }
-    for packet_id in session.incoming.iter().flat_map(|incoming| incoming.keys()) {
+    for (packet_id, known) in session.incoming.iter().flat_map(|it| it.iter()) {
         put(
             out,
             &Op::Received {
                 session: 1,
                 packet_id: *packet_id,
-                // It follows, in [`GISTS`].
-                gist: 0,
+                gist: known.gist,
             },
         );
     }
-    let incoming = session.incoming.iter().flat_map(|incoming| incoming.iter());
-    let gists = incoming.map(|(packet_id, it)| u64::from(it.gist) << 16 | u64::from(*packet_id));
-    let gists: Vec<u64> = gists.collect();
     let given = known.given.as_flattened();
-    let all = [
-        (HAD, &*known.had),
-        (PASSED, &*known.passed),
-        (GIVEN, given),
-        (REACHED, &*known.reached),
-        (GISTS, &*gists),
-    ];
+    let all = [(HAD, &*known.had), (PASSED, &*known.passed), (GIVEN, given)];
     for (key, names) in all {
         let names = &names[names.len().saturating_sub(MAX_NAMES)..];
         let value: Vec<u8> = names.iter().flat_map(|name| name.to_le_bytes()).collect();
@@ -198,6 +175,65 @@ pub(crate) fn put_delivery(out: &mut Vec<u8>, delivery: &Delivery, offset: Offse
     );
 }
 
+/// Reads a message that waits, as [`put_delivery`] wrote it, or a packet identifier, as [`put_taken_up`]
+/// did.
+pub(crate) fn read_delivery(
+    directory: &Arc<Directory>,
+    bytes: &[u8],
+    wall: Offset,
+) -> Option<(Delivery, Option<u16>)> {
+    let mut restorer = Restorer::new(directory.clone(), wall.0);
+    restorer.take(&Op::Session(SessionOp {
+        session: 1,
+        client_id: "",
+        user: None,
+        version: VERSION,
+        expiry: 0,
+        detached: None,
+        next_packet_id: 1,
+    }));
+    let (mut message, mut rest) = (0, bytes);
+    while !rest.is_empty() {
+        let (op, behind) = first_op(rest)?;
+        rest = behind;
+        match Op::decode(op).ok()? {
+            Op::Message { content, .. } => {
+                topic::validate_name(content.topic.as_bytes()).ok()?;
+                Properties::check(content.properties, PropertySet::PUBLISH).ok()?;
+                message = directory.next_message.fetch_add(1, Ordering::Relaxed);
+                let content = Content {
+                    publisher: 0,
+                    ..content
+                };
+                restorer.take(&Op::Message { message, content });
+            }
+            Op::Entry(entry) => {
+                restorer.take(&Op::Entry(EntryOp {
+                    session: 1,
+                    entry: 0,
+                    message,
+                    ..entry
+                }));
+            }
+            Op::Inflight {
+                packet_id, step, ..
+            } => {
+                restorer.take(&Op::Inflight {
+                    session: 1,
+                    entry: 0,
+                    packet_id,
+                    step,
+                });
+            }
+            _ => return None,
+        }
+    }
+    let mut entries = restorer.finish()?.entries.into_iter();
+    let entry = entries.next()?;
+    let sent = entry.sent.map(|(packet_id, _)| packet_id);
+    Some((entry.delivery, sent))
+}
+
 /// A round that is being read.
 #[derive(Debug)]
 pub(crate) struct Round {
@@ -210,7 +246,6 @@ pub(crate) struct Round {
     /// Of the session here.
     session: u64,
     begun: bool,
-    whole: bool,
     /// Whose numbers of entries are read.
     source: u64,
     message: u64,
@@ -218,19 +253,15 @@ pub(crate) struct Round {
     durable: bool,
     keys: Vec<[u64; 2]>,
     known: Known,
-    gists: Vec<u64>,
 }
 
 /// A round that was read.
 #[derive(Debug)]
 pub(crate) struct Moved {
     session: RestoredSession,
-    /// It is not only what was left.
-    pub(crate) whole: bool,
     /// By what each message is recognised.
     keys: Vec<[u64; 2]>,
     known: Known,
-    gists: Vec<u64>,
 }
 
 /// The first operation of a part, behind its length, and what follows; `None` if it is not there yet.
@@ -240,25 +271,10 @@ fn first_op(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 impl Round {
-    /// Of a client's session that comes from the broker `from`, and is `session` here, or a
-    /// new one.
-    pub(crate) fn new(
-        hub: &Hub,
-        client: &Arc<str>,
-        from: &str,
-        session: Option<u32>,
-        now: Nanos,
-    ) -> Self {
+    /// Of a client's session that comes from the broker `from`.
+    pub(crate) fn new(hub: &Hub, client: &Arc<str>, from: &str, now: Nanos) -> Self {
         let directory = &hub.directory;
         let clock = directory.federation().map_or(0, |mesh| mesh.clock());
-        let known = session.and_then(|slot| hub.sessions.get(slot));
-        let (number, durable) = match known {
-            Some(session) => (session.handle.number, session.durable),
-            None => (
-                directory.next_number.fetch_add(1, Ordering::Relaxed),
-                hub.journal.is_some() && hub.config.durability.default > Durability::None,
-            ),
-        };
         let limits = &hub.config.limits;
         let most = limits.max_queued_bytes.saturating_mul(4);
         Self {
@@ -266,23 +282,15 @@ impl Round {
             room: most.saturating_add(ROOM),
             restorer: Restorer::new(directory.clone(), offset(clock, now).0),
             client: client.clone(),
-            session: number,
+            session: directory.next_number.fetch_add(1, Ordering::Relaxed),
             begun: false,
-            whole: false,
             source: punctual_model::digest(from.bytes()),
             message: 0,
             entry: 0,
-            durable,
+            durable: hub.journal.is_some(),
             keys: Vec::new(),
             known: Known::default(),
-            gists: Vec::new(),
         }
-    }
-
-    /// Whether what begins so is a session, and not only what was left of one.
-    pub(crate) fn begins_whole(bytes: &[u8]) -> bool {
-        let op = first_op(bytes).and_then(|(op, _)| Op::decode(op).ok());
-        matches!(op, Some(Op::Session(op)) if op.version == WHOLE)
     }
 
     /// Reads on; `None` if these are no operations of a session.
@@ -304,7 +312,6 @@ impl Round {
         let op = match *op {
             Op::Session(op) if !self.begun && op.client_id == &*self.client => {
                 self.begun = true;
-                self.whole = op.version == WHOLE;
                 Op::Session(SessionOp { session, ..op })
             }
             _ if !self.begun => return None,
@@ -369,8 +376,6 @@ impl Round {
                         let names: Vec<u64> = names.collect();
                         self.known.given.extend(names.as_chunks().0);
                     }
-                    REACHED => self.known.reached.extend(names),
-                    GISTS => self.gists.extend(names),
                     // Another key says nothing here.
                     _ => {}
                 }
@@ -388,79 +393,13 @@ impl Round {
         let whole = self.rest.is_empty() && session.entries.len() == self.keys.len();
         whole.then_some(Moved {
             session,
-            whole: self.whole,
             keys: self.keys,
             known: self.known,
-            gists: self.gists,
         })
     }
 }
 
 impl Hub {
-    /// Makes the session that came, whose client had it last when it `arrived`; false if there is no
-    /// room for it.
-    ///
-    /// What its client `had` here it is not given again, unless it is among the messages `own`
-    /// that are still to be given to it. Where it was it may go on, too, if what is said of that it
-    /// came is lost: as the number `apart` says, its packet identifiers are others from now on.
-    pub(crate) fn adopt(
-        &mut self,
-        moved: Moved,
-        arrived: u64,
-        had: &Had,
-        own: &[Delivery],
-        apart: u64,
-        now: Nanos,
-    ) -> bool {
-        let Moved {
-            mut session,
-            mut keys,
-            known,
-            gists,
-            ..
-        } = moved;
-        let durable = self.journal.is_some()
-            && self.config.durability.default > Durability::None
-            && session.expiry > 0;
-        let own: HashSet<u64> = own.iter().map(|delivery| delivery.message.name).collect();
-        let is_done = |keys: &[u64; 2]| had.has(keys[0]) && !own.contains(&keys[0]);
-        let mut all = keys.iter();
-        session.entries.retain(|entry| {
-            let done = all.next().is_some_and(is_done);
-            entry.sent.is_some() || !done
-        });
-        keys.retain(|keys| keys[0] != 0 || keys[1] != 0);
-        let max = self.config.limits.max_sessions;
-        let clock = self.directory.federation().map_or(0, |mesh| mesh.clock());
-        let Some(slot) = self.place(session, durable, offset(clock, now), max, now) else {
-            return false;
-        };
-        let Some(session) = self.sessions.get_mut(slot) else {
-            return false;
-        };
-        session.arrived = arrived;
-        session.set_began(self.directory.begins());
-        session.window.skip(apart);
-        for gist in gists {
-            let incoming = session.incoming.as_mut();
-            if let Some(known) = incoming.and_then(|it| it.get_mut(&(gist as u16))) {
-                known.gist = (gist >> 16) as u32;
-            }
-        }
-        session.had.get_or_insert_default();
-        self.store_had(slot);
-        if let Some(had) = self.sessions.get_mut(slot).and_then(|it| it.had.as_mut()) {
-            for keys in keys {
-                had.note_moved(keys);
-            }
-            had.learn(&known);
-        }
-        self.had_more(slot);
-        self.store_session(slot, now);
-        self.store_all(slot);
-        true
-    }
-
     /// Stores all that a session has.
     fn store_all(&mut self, slot: u32) {
         let (Some(journal), Some(session)) = (&mut self.journal, self.sessions.get_mut(slot))
@@ -515,97 +454,6 @@ impl Hub {
         session.created = ticket;
     }
 
-    /// Adds the messages that came to those that wait for a session, but for what it has had;
-    /// with `wanted`, only those to which it subscribes. Returns how many there were.
-    pub(crate) fn append(&mut self, slot: u32, moved: Moved, wanted: bool, now: Nanos) -> u64 {
-        let Moved {
-            session: restored,
-            keys,
-            known,
-            ..
-        } = moved;
-        let Some(session) = self.sessions.get_mut(slot) else {
-            return 0;
-        };
-        if !session.handed {
-            session.had.get_or_insert_default();
-            self.store_had(slot);
-        }
-        let Some(session) = self.sessions.get_mut(slot) else {
-            return 0;
-        };
-        // It may be leaving, and wait for this.
-        let leaving = session.leaving.as_ref();
-        let withdrawn = leaving.and_then(|leaving| leaving.subscriptions.as_deref());
-        let withdrawn = withdrawn.unwrap_or_default();
-        let (mut load, mut count) = (Load::default(), 0);
-        let mut unknown = Had::default();
-        let had = match &mut session.had {
-            Some(had) => &mut **had,
-            // It has gone, and has nothing any more but what comes now.
-            None => &mut unknown,
-        };
-        let (mut new, mut taken_up) = (Vec::new(), Vec::new());
-        for (RestoredEntry { delivery, sent }, keys) in restored.entries.into_iter().zip(keys) {
-            let subscribed = |subscription: &Subscription| {
-                let (_, filter) = topic::split_share(&subscription.filter);
-                topic::matches(filter, delivery.message.topic())
-            };
-            let released = sent.is_some_and(|(_, step)| step);
-            if let Some((packet_id, _)) = sent.filter(|_| delivery.qos == QoS::ExactlyOnce) {
-                taken_up.push((packet_id, Some(delivery.clone())));
-            }
-            if !had.note_moved(keys)
-                || released
-                || wanted
-                    && !session
-                        .subscriptions
-                        .iter()
-                        .chain(withdrawn)
-                        .any(subscribed)
-            {
-                continue;
-            }
-            new.push(delivery);
-        }
-        // What passed where another session of its client was may still be for this one.
-        let known = match wanted {
-            true => known,
-            false => Known {
-                had: known.had,
-                ..Known::default()
-            },
-        };
-        had.learn(&known);
-        for mut delivery in new {
-            delivery.entry = match (session.durable, delivery.entry) {
-                (false, _) => 0,
-                // It did not survive when this was read.
-                (true, 0) => self.directory.next_entry.fetch_add(1, Ordering::Relaxed),
-                (true, entry) => entry,
-            };
-            if let Some(journal) = &mut self.journal
-                && session.durable
-                && delivery.qos != QoS::AtMostOnce
-            {
-                journal.keep_moved(session.handle.number, &delivery);
-            }
-            load.add(&delivery.message);
-            count += 1;
-            session.queue.push(delivery, now);
-        }
-        session.share_queue_len();
-        self.stats.queued(&load);
-        self.directory
-            .queued_bytes
-            .fetch_add(load.bytes, Ordering::Relaxed);
-        self.had_more(slot);
-        self.take_up(slot, taken_up);
-        self.release_ahead(slot, now);
-        self.pump(slot, now);
-        count
-    }
-
     /// Releases what a client may have got with QoS 2 in another session, which ends: it would take
     /// another message with that identifier for the same one.
     pub(crate) fn take_up(&mut self, slot: u32, taken_up: Vec<TakenUp>) {
@@ -613,10 +461,6 @@ impl Hub {
             let Some(session) = self.sessions.get_mut(slot) else {
                 return;
             };
-            if let Some(leaving) = &mut session.leaving {
-                leaving.taken_up.push((packet_id, delivery));
-                continue;
-            }
             let number = session.handle.number;
             let entry = match session.durable && self.journal.is_some() {
                 true => self.directory.next_entry.fetch_add(1, Ordering::Relaxed),
@@ -646,39 +490,76 @@ impl Hub {
         }
     }
 
-    /// Messages that were with a session that another one takes the place of.
+    /// Adds messages to those that wait for a session, but for what it has had.
     pub(crate) fn append_own(&mut self, slot: u32, deliveries: Vec<Delivery>, now: Nanos) {
-        let directory = self.directory.clone();
-        let Some(session) = self.sessions.get(slot) else {
+        if let Some(session) = self.sessions.get_mut(slot) {
+            session.had.get_or_insert_default();
+            self.store_had(slot);
+        }
+        let Some(session) = self.sessions.get_mut(slot) else {
             return;
         };
-        let stored = session.durable;
-        let restored = deliveries.into_iter().map(|delivery| {
-            let number = |next: &std::sync::atomic::AtomicU64| match stored {
-                true => next.fetch_add(1, Ordering::Relaxed),
-                false => 0,
-            };
-            let message = delivery.message.stored_as(number(&directory.next_message));
-            RestoredEntry {
-                delivery: Delivery {
-                    entry: number(&directory.next_entry),
-                    message,
-                    ..delivery
-                },
-                sent: None,
-            }
-        });
-        let entries: Vec<RestoredEntry> = restored.collect();
-        let keys = entries.iter().map(|entry| [entry.delivery.message.name, 0]);
-        let keys = keys.collect();
-        let moved = Moved {
-            session: RestoredSession::of_messages(session, entries),
-            whole: false,
-            keys,
-            known: Known::default(),
-            gists: Vec::new(),
+        let Some(had) = &mut session.had else {
+            return;
         };
-        self.append(slot, moved, false, now);
+        let is_stored = session.durable;
+        let number = |next: &AtomicU64| match is_stored {
+            true => next.fetch_add(1, Ordering::Relaxed),
+            false => 0,
+        };
+        let mut load = Load::default();
+        for delivery in deliveries {
+            if !had.note_moved([delivery.message.name, 0]) {
+                continue;
+            }
+            let message = delivery
+                .message
+                .stored_as(number(&self.directory.next_message));
+            let delivery = Delivery {
+                entry: number(&self.directory.next_entry),
+                message,
+                ..delivery
+            };
+            if let Some(journal) = &mut self.journal
+                && is_stored
+                && delivery.qos != QoS::AtMostOnce
+            {
+                journal.keep_moved(session.handle.number, &delivery);
+            }
+            load.add(&delivery.message);
+            session.queue.push(delivery, now);
+        }
+        session.share_queue_len();
+        self.stats.queued(&load);
+        let queued = &self.directory.queued_bytes;
+        queued.fetch_add(load.bytes, Ordering::Relaxed);
+        self.had_more(slot);
+        self.pump(slot, now);
+    }
+
+    /// Makes a copy of a session that came, and stores it.
+    pub(crate) fn place_copy(&mut self, moved: Moved, now: Nanos) -> Option<u32> {
+        let Moved {
+            session,
+            keys,
+            known,
+        } = moved;
+        let durable = self.journal.is_some() && session.expiry > 0;
+        let clock = self.directory.federation().map_or(0, |mesh| mesh.clock());
+        let slot = self.park_copy(session, durable, offset(clock, now), now)?;
+        let session = self.sessions.get_mut(slot)?;
+        session.had.get_or_insert_default();
+        self.store_had(slot);
+        if let Some(had) = self.sessions.get_mut(slot).and_then(|it| it.had.as_mut()) {
+            for keys in keys {
+                had.note_moved(keys);
+            }
+            had.learn(&known);
+        }
+        self.had_more(slot);
+        self.store_session(slot, now);
+        self.store_all(slot);
+        Some(slot)
     }
 }
 

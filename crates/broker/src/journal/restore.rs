@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use hashbrown::{HashMap, HashSet};
 use punctual_codec::{QoS, SubscribeOptions, Version, topic};
+use punctual_mesh::transfer::{HomeId, Mark, Record, Stamp};
 use punctual_store::op::{Content, Highest, SessionOp, SubscriptionOp};
 use punctual_store::{ByNumber, Op, Wall};
 
@@ -16,6 +17,7 @@ use super::sessions::{AWAITED, BEHIND, BETWEEN, DEMOTED, NUMBERED, OWED};
 use super::wall::{Offset, StoredStamp};
 use super::{Durability, Journal, had, names};
 use crate::author::Author;
+use crate::custody::{FORWARD, note_record};
 use crate::federation::{LinkState, sign};
 use crate::hub::{Hub, first_step};
 use crate::index::Subscriber;
@@ -300,27 +302,15 @@ impl RestoredSession {
     }
 
     /// Messages for a session that there is.
-    pub(super) fn of_messages(session: &Session, entries: Vec<RestoredEntry>) -> Self {
-        let op = SessionOp {
-            session: session.handle.number,
-            client_id: &session.handle.client_id,
-            user: None,
-            version: 5,
-            expiry: session.expiry,
-            detached: None,
-            next_packet_id: 1,
-        };
-        Self {
-            entries,
-            ..Self::new(&op)
-        }
-    }
-
     /// Which of that many shards it is for.
     pub fn home(&self, shards: u16) -> u16 {
         match peer_of(&self.client_id) {
             Some(_) => 0,
-            None => (self.number % u64::from(shards.max(1))) as u16,
+            // All that there is of a client is on one shard.
+            None => {
+                let client = punctual_model::digest(self.client_id.bytes());
+                (client % u64::from(shards.max(1))) as u16
+            }
         }
     }
 
@@ -347,7 +337,6 @@ impl RestoredSession {
             numbered: flags & NUMBERED != 0,
             demoted: flags & DEMOTED != 0,
             lasting: false,
-            inherited: false,
             replay: 0,
             reserved: None,
         };
@@ -372,6 +361,10 @@ impl Directory {
     }
 }
 
+/// The slot of what was made of a session, what that subscribes to, and who is behind it if it is a
+/// neighbour's.
+type Parked = (u32, Vec<Subscription>, Vec<(Box<str>, Vec<Box<str>>)>);
+
 /// Of a session with more subscriptions it is not looked for by which its messages have come.
 const MOST_MATCHED: usize = 64;
 
@@ -395,27 +388,26 @@ impl Hub {
             return false;
         };
         let detached = restored.detached;
-        let is_left = restored.had.left || restored.had.elsewhere;
-        let (arrived, missed) = (restored.had.arrived, restored.had.missed);
         let began = restored.had.began;
+        let record = restored.had.custody.clone();
+        if self.has_custody()
+            && let Some(record @ (Record::Copy { .. } | Record::Stub { .. })) = record
+        {
+            return self.restore_parked(restored, record, offset, now);
+        }
+        let client_id = restored.client_id.clone();
         let Some(slot) = self.place(restored, true, offset, usize::MAX, now) else {
             return false;
         };
-        let in_mesh = self.directory.federation().is_some();
         if let Some(session) = self.sessions.get_mut(slot) {
-            // Whether its client has heard of it is not stored.
-            session.unheard = in_mesh && !session.handle.link && session.is_blank();
             session.detached = detached;
-            session.arrived = arrived;
-            session.set_arrival_stored(arrived);
+            if let Some(Record::Session(mark)) = &record {
+                session.arrived = mark.epoch.micros;
+            }
             session.began_stored = began.is_some();
             let began = began
                 .and_then(|(stored, origin, given)| self.directory.began(stored, origin, given));
             session.set_began(began);
-            if in_mesh && missed && !is_left {
-                // Whom it was asked for since it was made is not stored.
-                session.past().missed = now;
-            }
         }
         if let Some(session) = self.sessions.get(slot) {
             self.config.note_queue_full(&session.handle, None);
@@ -426,12 +418,11 @@ impl Hub {
         if detached.is_none() {
             self.store_session(slot, now);
         }
-        let comes = |it: &Session| it.had.is_some() || it.missed() < Nanos::MAX;
-        if self.sessions.get(slot).is_some_and(comes) {
-            self.watch_had(slot, now);
+        if self.has_custody() && peer_of(&client_id).is_none() {
+            self.restore_mark(slot, record);
         }
-        if is_left {
-            self.note_orphan(slot, now);
+        if self.sessions.get(slot).is_some_and(|it| it.had.is_some()) {
+            self.watch_had(slot, now);
         }
         true
     }
@@ -453,10 +444,30 @@ impl Hub {
         {
             return None;
         }
+        let (slot, subscriptions, members) = self.park(restored, durable, offset, now)?;
+        self.names.insert(&self.sessions, slot);
+        let session = self.sessions.get(slot)?;
+        match peer_of(&session.handle.client_id) {
+            Some(_) => self.restore_wishes(slot, subscriptions, members),
+            None => self.restore_subscriptions(slot, subscriptions, offset.0),
+        }
+        Some(slot)
+    }
+
+    /// Makes what a store or another broker has of a session, of which nobody knows yet; returns what
+    /// it subscribes to, and who is behind a neighbour.
+    fn park(
+        &mut self,
+        restored: RestoredSession,
+        durable: bool,
+        offset: Offset,
+        now: Nanos,
+    ) -> Option<Parked> {
+        let (directory, index) = (self.directory.clone(), self.index);
+        let client_id = &restored.client_id;
         let slot = self.sessions.insert_with(|slot| {
             Session::new(directory.handle_of(client_id, index, slot, restored.number))
         });
-        self.names.insert(&self.sessions, slot);
         let epoch = self.epoch();
         let session = self.sessions.get_mut(slot)?;
         let permissions = directory.permissions(None, restored.user.as_deref(), client_id);
@@ -469,9 +480,7 @@ impl Hub {
         session.username = restored.user;
         session.classes = restored.classes.unwrap_or(session.classes);
         session.replays = restored.replays;
-        session.elsewhere = !session.handle.link;
-        (session.had, session.handed) = (restored.had.had, restored.had.left);
-        session.orphan_stored = restored.had.elsewhere;
+        session.had = restored.had.had;
         if !restored.received.is_empty() {
             let known = Received {
                 ticket: Journal::BEFORE,
@@ -530,14 +539,176 @@ impl Hub {
             let timer = Timer::SessionExpiry { slot, epoch };
             self.timers.arm(end.max(now), timer);
         }
-        match peer_of(client_id) {
-            Some(_) => self.restore_wishes(slot, restored.subscriptions, restored.members),
-            None => self.restore_subscriptions(slot, restored.subscriptions, offset.0),
-        }
         if let Some((will, due)) = restored.will {
             self.restore_will(slot, will, due, now);
         }
+        Some((slot, restored.subscriptions, restored.members))
+    }
+
+    /// Makes a copy or a stub as it was.
+    fn restore_parked(
+        &mut self,
+        restored: RestoredSession,
+        record: Record,
+        offset: Offset,
+        now: Nanos,
+    ) -> bool {
+        let client = restored.client_id.clone();
+        let Some((slot, subscriptions, _)) = self.park(restored, true, offset, now) else {
+            return false;
+        };
+        match &record {
+            Record::Stub { .. } => {
+                // What was sent of it and not answered is not with its client.
+                self.requeue(slot, now);
+                self.restore_subscriptions(slot, subscriptions, offset.0);
+            }
+            _ => self.hold_subscriptions(slot, subscriptions),
+        }
+        let epoch = self.epoch();
+        if let Some(session) = self.sessions.get_mut(slot) {
+            // It neither expires nor is swept.
+            session.epoch = epoch;
+            session.sweep_at = Nanos::MAX;
+            session.custody_stored = true;
+            session.custody = Some(Box::new(record.clone()));
+        }
+        self.keep_parked(&client, slot, &record);
+        true
+    }
+
+    /// A session that was restored is the one of its client.
+    fn restore_mark(&mut self, slot: u32, record: Option<Record>) {
+        let own = self
+            .directory
+            .federation()
+            .and_then(|it| HomeId::new(it.name()));
+        let (Some(session), Some(own)) = (self.sessions.get_mut(slot), own) else {
+            return;
+        };
+        session.custody_stored = record.is_some();
+        let record = record.unwrap_or_else(|| {
+            // It was made where sessions did not move.
+            let epoch = Stamp { micros: 0, by: own };
+            Record::Session(Mark {
+                confirmed: true,
+                epoch,
+                born: None,
+                blind: true,
+            })
+        });
+        session.custody = Some(Box::new(record));
+        // Who is compared with others again has to be known.
+        if session.mark().is_some_and(|mark| mark.blind)
+            && let Some(custody) = &mut self.custody
+        {
+            let client = session.handle.client_id.clone();
+            custody.records.entry(client).or_default();
+        }
+        self.store_custody(slot);
+    }
+
+    /// Makes a copy of a session that came; it neither expires nor is swept.
+    pub(super) fn park_copy(
+        &mut self,
+        restored: RestoredSession,
+        durable: bool,
+        offset: Offset,
+        now: Nanos,
+    ) -> Option<u32> {
+        let (slot, subscriptions, _) = self.park(restored, durable, offset, now)?;
+        self.hold_subscriptions(slot, subscriptions);
+        let epoch = self.epoch();
+        let session = self.sessions.get_mut(slot)?;
+        session.epoch = epoch;
+        session.sweep_at = Nanos::MAX;
         Some(slot)
+    }
+
+    /// Subscriptions of a copy: they are stored, and nobody looks for them.
+    fn hold_subscriptions(&mut self, slot: u32, subscriptions: Vec<Subscription>) {
+        if let Some(session) = self.sessions.get_mut(slot) {
+            session.subscriptions = subscriptions.into_iter().collect();
+        }
+    }
+
+    /// What was sent and is not acknowledged waits once more, without a packet identifier.
+    fn requeue(&mut self, slot: u32, now: Nanos) {
+        let Some(session) = self.sessions.get_mut(slot) else {
+            return;
+        };
+        let again: Vec<Delivery> = session.window.unacknowledged().cloned().collect();
+        self.stats.inflight_messages -= u64::from(session.window.open());
+        session.window.clear();
+        session.incoming = None;
+        let mut load = crate::session::Load::default();
+        again.iter().for_each(|it| load.add(&it.message));
+        let mut later = std::mem::take(&mut session.queue);
+        for delivery in again {
+            session.queue.push(delivery, now);
+        }
+        while let Some((since, delivery)) = later.pop() {
+            session.queue.push(delivery, since);
+        }
+        session.share_queue_len();
+        self.stats.queued(&load);
+        let queued = &self.directory.queued_bytes;
+        queued.fetch_add(load.bytes, Ordering::Relaxed);
+    }
+
+    /// A copy becomes a session: its client finds it, and it gets what it subscribes to.
+    pub(crate) fn activate(&mut self, slot: u32, now: Nanos) {
+        let (directory, index) = (self.directory.clone(), self.index);
+        let epoch = self.epoch();
+        let Some(session) = self.sessions.get_mut(slot) else {
+            return;
+        };
+        session.epoch = epoch;
+        let subscriptions = std::mem::take(&mut session.subscriptions);
+        let (expiry, client) = (session.expiry, session.handle.client_id.clone());
+        session.set_began(directory.begins());
+        session.began_stored = false;
+        if let Some(journal) = self.journal.as_mut().filter(|_| session.durable) {
+            journal.began(session);
+        }
+        if !session.queue.is_empty() && session.sweep_by(now) {
+            let timer = Timer::Sweep { slot, epoch };
+            self.timers.arm(session.sweep_at, timer);
+        }
+        if expiry != u32::MAX {
+            let timer = Timer::SessionExpiry { slot, epoch };
+            let end = now + Nanos::from_secs(u64::from(expiry));
+            self.timers.arm(end, timer);
+        }
+        // It counts, and is let in even so: it was acknowledged elsewhere.
+        let _ = directory.claim(&client, index, usize::MAX);
+        self.names.insert(&self.sessions, slot);
+        let wall = directory.federation().map_or(0, |mesh| mesh.clock());
+        let wall = super::offset(wall, now).0;
+        self.restore_subscriptions(slot, subscriptions.into_iter().collect(), wall);
+    }
+
+    /// A parked session is a copy or stub of its client.
+    fn keep_parked(&mut self, client: &Arc<str>, slot: u32, record: &Record) {
+        let _ = self.directory.reserve(client, self.index);
+        let Some(custody) = &mut self.custody else {
+            return;
+        };
+        let records = custody.records.entry(client.clone()).or_default();
+        note_record(records, record);
+        match record {
+            Record::Copy { id, .. } => {
+                let copies = custody.copies.entry(client.clone()).or_default();
+                copies.push((id.clone(), slot));
+            }
+            Record::Stub { outcomes, .. } => {
+                custody.stubs.entry(client.clone()).or_default().push(slot);
+                custody.unsent.insert(slot);
+                let known = custody.outcomes.entry(client.clone()).or_default();
+                known.extend(outcomes.iter().cloned());
+            }
+            Record::Session(_) => {}
+        }
     }
 
     /// What a neighbour wants, and who is behind it.
@@ -551,14 +722,19 @@ impl Hub {
         let Some(session) = self.sessions.get_mut(slot) else {
             return;
         };
+        let generations = &self.directory.generations;
         let mut index = self.directory.index_mut();
+        let mut members: HashMap<_, _, _> = members.into_iter().collect();
+        let behind: Vec<Box<str>> = members.remove(BEHIND).unwrap_or_default();
+        for broker in &behind {
+            let subscriber = subscriber(&session.handle, by_root);
+            index.subscribe(&format!("{FORWARD}{broker}"), subscriber, generations);
+        }
         for wish in &wishes {
             let subscriber = subscriber(&session.handle, by_root);
             index.subscribe(&wish.filter, subscriber, &self.directory.generations);
         }
         let filters = wishes.into_iter().map(|wish| wish.filter).collect();
-        let mut members: HashMap<_, _, _> = members.into_iter().collect();
-        let behind = members.remove(BEHIND).unwrap_or_default();
         let awaited = members.extract_if(|filter, _| filter.starts_with(AWAITED));
         let awaited = awaited.map(|(filter, brokers)| (filter[AWAITED.len()..].into(), brokers));
         let awaited = awaited.collect();

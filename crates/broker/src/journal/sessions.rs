@@ -67,7 +67,6 @@ impl Journal {
             numbered,
             demoted,
             lasting: _,
-            inherited: _,
             replay: _,
             reserved: _,
         } = subscription;
@@ -142,7 +141,7 @@ impl Hub {
         let conn = session.conn.and_then(|slot| self.conns.get(slot));
         let version = conn.map_or(Version::V5, |conn| conn.version);
         journal.session(session, version);
-        journal.arrival(session);
+        self.store_custody(slot);
     }
 
     /// Emits what CONNECT has changed of a session. CONNACK, and all that follows,
@@ -227,7 +226,6 @@ impl Hub {
 
     /// Emits that a session has ended, or does not survive any more.
     pub(crate) fn store_session_end(&mut self, slot: u32) {
-        self.end_ahead(slot);
         let Some(journal) = &mut self.journal else {
             return;
         };
@@ -239,9 +237,7 @@ impl Hub {
             let number = session.handle.number;
             // What comes after this would be kept for ever.
             if journal.kept.has_foreign() {
-                let leaving = session.leaving.iter().flat_map(|it| &it.kept);
-                let waiting = session.queue.iter().chain(leaving);
-                let waiting = waiting.map(|delivery| delivery.entry);
+                let waiting = session.queue.iter().map(|delivery| delivery.entry);
                 let in_flight = session.window.unfinished().map(|it| it.entry());
                 for entry in waiting.chain(in_flight) {
                     if journal.kept.is_foreign(entry) {

@@ -28,8 +28,6 @@ pub(crate) struct Subscription {
     pub(crate) demoted: bool,
     /// The federation knows that it is to be sent messages also when its client is away.
     pub(crate) lasting: bool,
-    /// It is one of the session that was here before, see [`Session::unheard`](super::Session::unheard).
-    pub(crate) inherited: bool,
     /// Number of its replay of retained messages, as [`Replays`](super::Replays) counts them.
     pub(crate) replay: u32,
     /// Its bytes among those of all subscriptions.
@@ -134,13 +132,6 @@ impl Subscriptions {
         }
         Some(removed)
     }
-
-    /// Removes those that were inherited from the session that was here before.
-    pub(crate) fn take_inherited(&mut self) -> Vec<Subscription> {
-        let inherited = self.list.extract_if(.., |it| it.inherited).collect();
-        *self = std::mem::take(&mut self.list).into_iter().collect();
-        inherited
-    }
 }
 
 impl FromIterator<Subscription> for Subscriptions {
@@ -209,7 +200,6 @@ mod tests {
             numbered: false,
             demoted: false,
             lasting: false,
-            inherited: filter.len() == 1,
             replay: 0,
             reserved: None,
         }
@@ -225,10 +215,6 @@ mod tests {
                 match step {
                     0..=2 if set.insert(filter.clone()) => ours.insert(subscription(&filter)),
                     3 => prop_assert_eq!(ours.remove(&filter).is_some(), set.remove(&filter)),
-                    4 if number == 0 => {
-                        let taken = ours.take_inherited();
-                        prop_assert!(taken.iter().all(|it| set.remove(&*it.filter)));
-                    }
                     _ => {}
                 }
                 prop_assert_eq!(ours.len(), set.len());

@@ -8,6 +8,7 @@ use punctual_codec::{
     ReasonCode, Version, Will, topic,
 };
 
+use punctual_mesh::transfer::{HomeId, Mark, Record, Stamp};
 use punctual_model::Requirements;
 
 use super::{AuthAnswer, Fail, Next, REVOKED, Shard, neighbour, publish};
@@ -21,13 +22,14 @@ use crate::hub::{
 };
 use crate::journal::Durability;
 use crate::message::put_forwarded;
-use crate::moves::apart;
 use crate::reserved::Reserved;
 use crate::session::Session;
 use crate::timers::Timer;
 use crate::urgency;
 use crate::{Config, Credential, Message, Nanos};
 
+/// Why no client gets a new session.
+pub(super) const NO_ROOM: &str = "limits.max_sessions reached";
 /// What clients of a broker are told that has not joined its mesh.
 const NOT_JOINED: &str = "this broker has not joined its mesh yet; connect again in a moment";
 
@@ -419,10 +421,9 @@ impl Shard {
             check_identifier(&self.hub, &client_id, session, username.as_deref())?;
         }
         // What waits for one user is not for another who uses the same identifier.
-        let is_foreign = !is_link && session.is_some_and(|it| it.username != username);
+        let is_foreign = !is_link && self.hub.is_foreign(&client_id, username.as_deref());
         let clean_start = connect.clean_start || is_foreign;
-        // What is left of a session that has gone on is not the one that its client comes back to.
-        let may_stay = session.is_some_and(Session::is_whole) && !clean_start;
+        let may_stay = session.is_some() && !clean_start;
         // A full store has room for a neighbour: without it others are cut off.
         if let Some(trouble) = self.hub.store_trouble()
             && durable
@@ -432,54 +433,39 @@ impl Shard {
             return Err(Refusal::new(trouble.reason(), trouble.why()));
         }
         let is_own = !is_link && !assigned;
-        let may_be_elsewhere = session
-            .is_none_or(|it| it.elsewhere || !it.is_whole() || it.leaving.is_some())
-            || self.hub.may_be_elsewhere_too(&client_id);
-        if let Looked::Not(body) = looked
-            && is_own
-            && !clean_start
-            && may_be_elsewhere
-        {
+        let moves = is_own && self.hub.has_custody();
+        if moves && let Looked::Not(body) = looked {
             if let Some(slot) = existing {
                 // It need not have been noticed that the client has left.
                 self.take_over(slot, false, now);
             }
             let awaited = Awaited {
                 body: body.into(),
-                username: username.clone(),
-                auth: auth.clone(),
+                username,
+                auth,
             };
-            if self.await_session(id, &client_id, awaited, now) {
-                return Ok(());
-            }
+            return self.await_transfer(id, &client_id, clean_start, awaited, now);
         }
-        self.end_awaiting(&client_id, now);
-        let (mut left, mut inherited, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
-        if let Some(slot) = existing {
-            let whole = self.hub.sessions.get(slot).is_none_or(Session::is_whole);
-            if !whole && !clean_start {
-                // What the client knows of it was changed elsewhere, or it knows nothing of it.
-                wanted = self.hub.keep_wanted(slot);
-                inherited = self.hub.withdraw(slot);
-                (left, _) = self.leave_behind(slot, now);
-            } else {
-                self.stop_leaving(slot, now);
-                self.take_over(slot, clean_start, now);
-            }
+        if moves && existing.is_none() {
+            // It was decided that there is one, and there was no room for it.
+            return Err(Refusal::new(ReasonCode::QuotaExceeded, NO_ROOM));
+        }
+        if let Some(slot) = existing.filter(|_| !moves) {
+            self.take_over(slot, clean_start, now);
         }
         let existing = self.hub.session_named(&client_id);
-        let session_present = existing.is_some();
+        let session_present = match looked {
+            Looked::Granted { present, .. } => present,
+            _ => existing.is_some(),
+        };
         let slot = match existing {
             Some(slot) => slot,
             None => {
                 let hub = &mut self.hub;
                 let max = config.limits.max_sessions;
                 if let Err(error) = hub.directory.claim(&client_id, hub.index, max) {
-                    hub.end_wanted(wanted);
                     return Err(match error {
-                        ClaimError::Quota => {
-                            Refusal::new(ReasonCode::QuotaExceeded, "limits.max_sessions reached")
-                        }
+                        ClaimError::Quota => Refusal::new(ReasonCode::QuotaExceeded, NO_ROOM),
                         ClaimError::Elsewhere => Refusal::new(
                             ReasonCode::ServerBusy,
                             "client identifier is being connected elsewhere",
@@ -512,25 +498,15 @@ impl Shard {
             }
         }
         let epoch = hub.epoch();
-        if session_present && wish.session_expiry == 0 {
+        if existing.is_some() && wish.session_expiry == 0 {
             hub.store_session_end(slot);
         }
-        hub.store_elsewhere(slot, false);
-        let directory = hub.directory.clone();
         let Some(session) = hub.sessions.get_mut(slot) else {
             return Ok(());
         };
         if !session_present {
-            if is_own && directory.federation().is_some() {
-                session.unheard = !clean_start;
-            }
             session.durable = durable;
             session.handle.set_durable(durable);
-        }
-        session.elsewhere = false;
-        let missed = is_own && may_be_elsewhere && !clean_start;
-        if missed {
-            session.past().missed = now;
         }
         session.durability = durability;
         session.conn = Some(id.slot);
@@ -547,15 +523,29 @@ impl Shard {
         let [dropped, lost] = losses.map_or([0, 0], |losses| losses.count());
         session.handle.set_permissions(permissions.clone());
         session.handle.connected.store(true, Ordering::Release);
-        let (number, unheard) = (session.handle.number, session.unheard);
+        if !is_link
+            && session.custody.is_none()
+            && let Some(federation) = hub.directory.federation()
+            && let Some(by) = HomeId::new(federation.name())
+        {
+            // Nobody else can have one with an identifier that was assigned now.
+            let micros = federation.next_stamp();
+            let at = Stamp { micros, by };
+            session.custody = Some(Box::new(Record::Session(Mark {
+                confirmed: true,
+                epoch: at.clone(),
+                born: Some(at),
+                blind: false,
+            })));
+        }
+        let is_confirmed = session.mark().is_none_or(|mark| mark.confirmed);
+        let number = session.handle.number;
         let has_flows = session.flows.is_some();
         let flows = session.flows.iter().flat_map(|flows| flows.values());
         let promised = flows.filter_map(|flow| Some(flow.state.grant()?.priority));
         let promised = promised.max();
         let has_subscriptions = !session.subscriptions.is_empty();
         hub.tell_lasting(slot);
-        hub.inherit(slot, inherited, now);
-        hub.end_wanted(wanted);
         let Some(session) = hub.sessions.get_mut(slot) else {
             return Ok(());
         };
@@ -563,11 +553,6 @@ impl Shard {
             let user = session.username.as_deref();
             session.arrived = federation.arrived(&client_id, user, clean_start, looked.since());
             session.mark_received();
-            if !session_present {
-                let number = apart(federation.name(), session.arrived);
-                let first = number % u64::from(u16::MAX) + 1;
-                session.window.begin_at(first as u16);
-            }
         }
         let name = will.as_ref().and_then(|_| hub.directory.will_name());
         hub.set_will(slot, will.map(|will| crate::session::Will { name, ..will }));
@@ -584,7 +569,7 @@ impl Shard {
         }
         conn.session = slot;
         // Until it is heard of the client, it need not know either how much it has lost.
-        conn.unheard = unheard || lost > 0;
+        conn.unheard = !is_confirmed || lost > 0;
         conn.number = number;
         conn.durability = durability;
         conn.permissions = permissions;
@@ -645,10 +630,6 @@ impl Shard {
             }
             hub.ask(slot, Ask::Connected { conn: id });
         }
-        if missed && hub.directory.federation().is_some() {
-            hub.watch_had(slot, now);
-            hub.append_own(slot, left, now);
-        }
         hub.pump(slot, now);
         Ok(())
     }
@@ -659,8 +640,13 @@ impl Shard {
 pub(super) enum Looked<'a> {
     /// They were not; the body of CONNECT.
     Not(&'a [u8]),
-    /// They were, when the client connected.
-    Since(u64),
+    /// The client gets the session that is here.
+    Granted {
+        /// Session Present.
+        present: bool,
+        /// When the client connected.
+        at: u64,
+    },
     /// There is nothing to look for.
     ForNothing,
 }
@@ -668,7 +654,7 @@ pub(super) enum Looked<'a> {
 impl Looked<'_> {
     fn since(self) -> Option<u64> {
         match self {
-            Self::Since(at) => Some(at),
+            Self::Granted { at, .. } => Some(at),
             Self::Not(_) | Self::ForNothing => None,
         }
     }
@@ -771,8 +757,12 @@ fn check_identifier(
     if let Some(why) = rule.refuses(client_id, user) {
         return refusal(why);
     }
-    let waiting = hub.moves.awaiting.get(client_id);
-    let waiting = waiting.and_then(|waits| match &hub.conns.get(waits.conn.slot)?.state {
+    let waiting = hub
+        .custody
+        .as_ref()
+        .and_then(|it| it.waiting.get(client_id));
+    let waiting = waiting.into_iter().flatten();
+    let waiting = waiting.filter_map(|waits| match &hub.conns.get(waits.conn.slot)?.state {
         State::Awaiting(awaited) => Some(&awaited.username),
         _ => None,
     });

@@ -5,14 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use hashbrown::hash_map::IntoIter;
-use punctual_codec::{Disconnect, PropertyId, ReasonCode};
+use punctual_codec::{Disconnect, PropertyId, ReasonCode, topic};
 
 use super::{Fail, Shard, peer_of};
 use crate::admission::{Ask, Flow};
 use crate::directory::SessionHandle;
 use crate::federation::LinkNews;
-use crate::hub::{ConnId, Event, Output, State};
-use crate::session::{Queue, Subscription, Window};
+use crate::hub::{ConnId, Event, Hub, Output, State};
+use crate::moves::TakenUp;
+use crate::session::{Delivery, Inflight, Queue, Step, Subscription, Window};
 use crate::tasks::{FILTER, FLOW, Task};
 use crate::timers::Timer;
 use crate::{Budget, Nanos};
@@ -151,6 +152,13 @@ impl Shard {
         let (session_slot, peer) = (conn.session, conn.meta.peer());
         let generation = conn.generation;
         let connected = matches!(conn.state, State::Connected);
+        if let State::Awaiting(awaited) = &conn.state
+            && hub.custody.is_some()
+        {
+            let body = awaited.body.clone();
+            self.waiting_is_closed(ConnId { slot, generation }, &body, now);
+        }
+        let hub = &mut self.hub;
         hub.drop_conn(slot, gone, now);
         self.share_stats_soon(now);
         let hub = &mut self.hub;
@@ -275,6 +283,12 @@ impl Shard {
         let Some(session) = hub.sessions.get(slot).filter(|s| s.epoch == epoch) else {
             return;
         };
+        if hub.is_frozen(&session.handle.client_id) {
+            // It is not here when it has left, and else it thaws soon.
+            let timer = Timer::SessionExpiry { slot, epoch };
+            hub.timers.arm(now + Nanos::from_secs(1), timer);
+            return;
+        }
         // Connected only if its queue overflowed and policy ends it for that.
         if let Some(conn) = session.conn {
             self.dismiss(conn, ReasonCode::QuotaExceeded, "queue is full");
@@ -327,20 +341,13 @@ impl Shard {
             hub.directory.full_clients().remove(session.handle.number);
         }
         hub.names.remove(&session.handle.client_id, slot);
-        let mut queued = session.queue.load();
-        if let Some(leaving) = &session.leaving {
-            hub.moves.errands.remove(&leaving.timer);
-            let kept = leaving.kept.iter();
-            kept.for_each(|delivery| queued.add(&delivery.message));
-            hub.stats.dropped_session_ended += leaving.kept.len() as u64;
-        }
-        hub.forget_queued(&queued);
+        hub.forget_queued(&session.queue.load());
         hub.stats.inflight_messages -= u64::from(session.window.open());
         // Last, so that no other shard takes the identifier before the old
         // session is gone.
         let client_id: Arc<str> = session.handle.client_id.clone();
         hub.directory.release(&client_id);
-        hub.end_coming(&client_id, now);
+        hub.session_ends(&client_id, now);
         let remains = Remains {
             handle: session.handle,
             subscriptions: session.subscriptions.into_iter().collect(),
@@ -353,6 +360,26 @@ impl Shard {
             queue: session.queue,
         };
         self.clear_away(remains, &mut Budget::new(AT_ONCE), now);
+    }
+
+    /// Ends a session whose place another one takes; returns the messages that wait in it, and
+    /// identifiers that its client may remember.
+    pub(super) fn leave_behind(&mut self, slot: u32, now: Nanos) -> (Vec<Delivery>, Vec<TakenUp>) {
+        let hub = &mut self.hub;
+        if hub.take_will(slot).is_some() {
+            hub.store_no_will(slot);
+        }
+        let Some(session) = hub.sessions.get(slot) else {
+            return Default::default();
+        };
+        let exactly = |it: &Inflight<'_>| matches!(it.step, Step::Rec | Step::Comp);
+        let taken_up = session.window.unfinished().filter(exactly);
+        let taken_up = taken_up.map(|it| (it.packet_id, it.delivery.cloned()));
+        let taken_up = taken_up.collect();
+        let waiting = session.window.unacknowledged().chain(session.queue.iter());
+        let waiting = waiting.cloned().collect();
+        self.end_session(slot, now);
+        (waiting, taken_up)
     }
 
     /// Removes what an ended session has left, as far as the budget goes; a task does the rest.
@@ -404,6 +431,59 @@ impl Shard {
     }
 }
 
+impl Hub {
+    /// Takes subscriptions of a session out of the index, and tells the federation.
+    fn forget_subscriptions(
+        &mut self,
+        handle: &Arc<SessionHandle>,
+        subscriptions: &[Subscription],
+    ) {
+        if subscriptions.is_empty() {
+            return;
+        }
+        let directory = &self.directory;
+        let mut index = directory.index_mut();
+        for Subscription { filter, .. } in subscriptions {
+            index.unsubscribe(filter, handle, &directory.generations);
+            let shared = filter.starts_with(topic::SHARE_PREFIX);
+            self.stats.shared_subscriptions -= u64::from(shared);
+        }
+        drop(index);
+        if let Some(federation) = directory.federation() {
+            let gone = subscriptions.iter();
+            gone.for_each(|gone| federation.unsubscribed(&gone.filter, gone.lasting));
+        }
+        let count = subscriptions.len();
+        self.stats.subscriptions -= count as u64;
+        directory.subscriptions.fetch_sub(count, Ordering::Relaxed);
+    }
+
+    /// Nobody is to hear that the subscriptions of a session end before those of the next one have
+    /// begun: that is told by [`Self::end_wanted`].
+    pub(super) fn keep_wanted(&self, slot: u32) -> Vec<Wanted> {
+        let (federation, session) = (self.directory.federation(), self.sessions.get(slot));
+        let (Some(federation), Some(session)) = (federation, session) else {
+            return Vec::new();
+        };
+        let wanted = session.subscriptions.iter().map(|subscription| {
+            federation.subscribed(&subscription.filter, subscription.lasting);
+            (subscription.filter.clone(), subscription.lasting)
+        });
+        wanted.collect()
+    }
+
+    pub(super) fn end_wanted(&self, wanted: Vec<Wanted>) {
+        if let Some(federation) = self.directory.federation() {
+            for (filter, lasting) in wanted {
+                federation.unsubscribed(&filter, lasting);
+            }
+        }
+    }
+}
+
+/// A filter that stays wanted, and whether the federation knows it as one of a persistent session.
+type Wanted = (Box<str>, bool);
+
 /// Units of work of giving a message to another member of a shared subscription.
 const SHARED: u64 = 16;
 /// Units of work of an ended session that are done at once: most sessions have less.
@@ -423,6 +503,17 @@ pub(crate) struct Remains {
 }
 
 impl Remains {
+    /// Of a stub, which has only subscriptions.
+    pub(super) fn of_stub(handle: Arc<SessionHandle>, subscriptions: Vec<Subscription>) -> Self {
+        Self {
+            handle,
+            subscriptions,
+            flows: crate::admission::Flows::default().into_iter(),
+            window: Window::default(),
+            queue: Queue::default(),
+        }
+    }
+
     /// Whose session it was.
     pub(crate) fn client_id(&self) -> Arc<str> {
         self.handle.client_id.clone()

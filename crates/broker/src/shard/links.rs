@@ -16,6 +16,7 @@ use super::publish::is_congested;
 use super::run::Packed;
 use super::{Fail, Next, Shard, replica};
 use crate::brake;
+use crate::custody::FORWARD;
 use crate::directory::{Directory, SessionHandle};
 use crate::egress::Class;
 use crate::federation::{
@@ -87,7 +88,7 @@ pub(super) fn incoming<'a>(
     if raw.topic == brake::TOPIC.as_bytes() {
         return Ok(Incoming::Brakes(raw.payload));
     }
-    if raw.topic.starts_with(LINK_TOPIC) {
+    if raw.topic.starts_with(LINK_TOPIC) && !raw.topic.starts_with(FORWARD.as_bytes()) {
         return Ok(Incoming::Told(raw.payload));
     }
     let nameless = || {
@@ -586,8 +587,10 @@ impl Shard {
         };
         let session = self.hub.sessions.get_mut(slot);
         if let Some(link) = session.and_then(|session| session.link.as_mut()) {
+            let before = std::mem::take(&mut link.behind);
             link.behind = brokers.iter().map(|broker| (*broker).into()).collect();
             self.hub.store_members(slot, BEHIND, brokers);
+            self.hub.lead_forwarded(slot, &before);
         }
     }
 
@@ -861,12 +864,13 @@ impl Shard {
         }
         if let Some(link) = &mut session.link {
             let filters = std::mem::take(&mut link.filters);
-            link.behind.clear();
+            let behind = std::mem::take(&mut link.behind);
             let mut index = hub.directory.index_mut();
             for filter in &filters {
                 index.unsubscribe(filter, &session.handle, &hub.directory.generations);
             }
             drop(index);
+            hub.lead_forwarded(slot, &behind);
             for filter in &filters {
                 hub.store_wish(slot, filter, false);
             }
@@ -930,6 +934,10 @@ impl Shard {
             hub.neighbours.retain(|neighbour| *neighbour != slot);
             let mut index = hub.directory.index_mut();
             index.unsubscribe(replica::TOPIC, &session.handle, &hub.directory.generations);
+            for broker in &link.behind {
+                let filter = format!("{FORWARD}{broker}");
+                index.unsubscribe(&filter, &session.handle, &hub.directory.generations);
+            }
             for filter in &link.filters {
                 index.unsubscribe(filter, &session.handle, &hub.directory.generations);
             }
@@ -938,6 +946,28 @@ impl Shard {
 }
 
 impl Hub {
+    /// A neighbour wants what is forwarded to the brokers that it leads to, and not any more to those to
+    /// which it led before.
+    fn lead_forwarded(&mut self, slot: u32, before: &[Box<str>]) {
+        let by_root = self.by_root();
+        let Some(session) = self.sessions.get(slot) else {
+            return;
+        };
+        let Some(link) = &session.link else {
+            return;
+        };
+        let generations = &self.directory.generations;
+        let mut index = self.directory.index_mut();
+        let filter = |broker: &str| format!("{FORWARD}{broker}");
+        for gone in before.iter().filter(|it| !link.behind.contains(it)) {
+            index.unsubscribe(&filter(gone), &session.handle, generations);
+        }
+        for new in link.behind.iter().filter(|it| !before.contains(it)) {
+            let subscriber = subscriber(&session.handle, by_root);
+            index.subscribe(&filter(new), subscriber, generations);
+        }
+    }
+
     /// What a session has if it is that of a neighbour.
     fn link_state(&mut self, session: u32) -> Option<&mut LinkState> {
         self.sessions.get_mut(session)?.link.as_deref_mut()

@@ -4,12 +4,13 @@ mod acknowledged;
 mod admission;
 mod brakes;
 mod connect;
+mod custody;
 mod fanout;
 pub(crate) mod flush;
+mod had;
 mod inspect;
 mod lifecycle;
 mod links;
-mod moves;
 mod neighbour;
 mod plain;
 mod publish;
@@ -43,6 +44,7 @@ use punctual_codec::{
 
 use crate::alarm::{Alarm, Overrun};
 use crate::author::AuthorRights;
+use crate::custody::{TRY_AGAIN, WAKE};
 use crate::directory::Directory;
 use crate::egress::{Class, Egress, Pool, Rank, Scope, Shared, Shares};
 use crate::federation::MessageName;
@@ -271,6 +273,7 @@ impl Shard {
                 fullest: Fullest::default(),
                 urgency_reported: Nanos(0),
                 moves: Moves::default(),
+                custody: None,
                 journal: None,
                 arrived: now,
                 packet: None,
@@ -1325,6 +1328,7 @@ impl Shard {
     fn continue_compaction(&mut self, budget: &mut Budget) {
         let hub = &mut self.hub;
         let (conns, sessions, moves) = (&hub.conns, &hub.sessions, &hub.moves);
+        let custody = hub.custody.as_ref();
         let alive = |at: Nanos, timer: &Timer| match *timer {
             Timer::Connect { slot, generation } => conns.get(slot).is_some_and(|c| {
                 c.generation == generation && !matches!(c.state, State::Connected)
@@ -1342,7 +1346,11 @@ impl Shard {
             Timer::Sweep { slot, epoch } => sessions
                 .get(slot)
                 .is_some_and(|s| s.epoch == epoch && s.sweep_at == at),
-            Timer::Errand { id } => moves.errands.get(&id).is_some_and(|(due, _)| *due == at),
+            Timer::Errand { id } => moves.errands.get(&id).is_some_and(|it| it.due == at),
+            Timer::Transfer { id } => {
+                let is_own = [WAKE, TRY_AGAIN].contains(&id);
+                is_own || custody.is_some_and(|it| it.timers.contains_key(&id))
+            }
             Timer::Brakes | Timer::Flushes | Timer::Sys | Timer::Housekeeping => true,
         };
         while !budget.is_spent() {
@@ -1406,6 +1414,7 @@ impl Shard {
             Timer::Brakes => self.hub.tell_brakes(now),
             Timer::Flushes => self.hub.flushes_are_due(now),
             Timer::Errand { id } => self.run_errand(id, now),
+            Timer::Transfer { id } => self.transfer_is_due(id, now),
             Timer::Sys => self.publish_sys(now),
             Timer::Housekeeping => {
                 let hub = &mut self.hub;

@@ -19,6 +19,7 @@ use super::shares::{self, Choice, Sharing, choose};
 use super::{Fail, Next, Shard, replica};
 use crate::answers::{self, put_answer};
 use crate::author::Author;
+use crate::custody::FORWARD;
 use crate::directory::Directory;
 use crate::egress::{Class, Stamp};
 use crate::federation::{Heed, LinkNews, MessageName, Notes, Service};
@@ -171,6 +172,13 @@ impl Shard {
                     extra.aliases_in[at].origin = Some(name.origin);
                 }
             }
+        }
+        if conn.link && topic_bytes.starts_with(FORWARD.as_bytes()) && hub.unpacking.is_none() {
+            let (packet_id, payload) = (raw.packet_id, raw.payload);
+            if raw.qos != QoS::AtLeastOnce || !self.forwarded_packet(id, packet_id, payload) {
+                return Err(DecodeError::Malformed("message for a session").into());
+            }
+            return Ok(Next::Packet);
         }
         let mut route = match routes.find(topic_bytes, conn.route, &hub.directory) {
             Some(route) => route,

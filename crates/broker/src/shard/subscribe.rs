@@ -156,7 +156,6 @@ impl Shard {
         if hub.waits_for_others(id, packet.payload()) {
             return Ok(Next::Hold);
         }
-        hub.subscribes(slot);
         let stated = urgency::stated(packet.properties);
         let mut decided = None;
         if hub.config.admission.is_some() {
@@ -210,7 +209,6 @@ impl Shard {
         if hub.waits_for_others(id, packet.payload()) {
             return Ok(Next::Hold);
         }
-        hub.subscribes(slot);
         let (packet_id, payload) = (packet.packet_id, packet.payload());
         Ok(self.begin_filters(id, slot, packet_id, Kind::Unsubscribe, payload, now))
     }
@@ -716,7 +714,6 @@ fn add(hub: &mut Hub, slot: u32, filter: &str, wish: Wish) -> ReasonCode {
                 numbered,
                 demoted,
                 lasting,
-                inherited: false,
                 replay: 0,
                 reserved: Some(Reserved::count(
                     &hub.directory.subscription_bytes,

@@ -8,8 +8,8 @@
 use std::sync::Arc;
 
 use punctual_codec::{
-    Packet, Properties, PropertyBuf, PropertyId, PropertySet, Publish, QoS, RawPublish, ReasonCode,
-    Split, Version, split,
+    Packet, Properties, PropertyBuf, PropertyId, PropertySet, Publish, QoS, RawPublish, Split,
+    Version, split,
 };
 use punctual_model::Requirements;
 
@@ -146,50 +146,42 @@ impl Shard {
         self.publish_named(&message, durability, source, audience, now);
     }
 
-    /// A client has connected to another broker, at a time as [`crate::Federation::arrived`] says:
-    /// if it had connected here before, that connection ends, and a will that is delayed is void.
-    /// With `clean_start`, its session ends, too.
-    pub fn arrived_elsewhere(&mut self, client_id: &str, at: u64, clean_start: bool, now: Nanos) {
-        self.awaited_elsewhere(client_id, at, now);
+    /// A client has connected to another broker, at a time as [`crate::Federation::arrived`] says: if it had
+    /// left here before, what it has left behind is void. A look-up there, or a request for the session,
+    /// does the rest.
+    pub fn arrived_elsewhere(&mut self, client_id: &str, at: u64, now: Nanos) {
         let hub = &mut self.hub;
-        let Some(slot) = hub.session_named(client_id) else {
+        let slot = hub.session_named(client_id);
+        let session = slot.and_then(|slot| Some((slot, hub.sessions.get(slot)?)));
+        let Some((slot, session)) = session else {
             return;
         };
-        let session = hub.sessions.get_mut(slot);
-        let Some(session) = session.filter(|session| session.arrived < at) else {
+        if session.conn.is_some() || session.arrived >= at {
             return;
-        };
-        if let Some(conn) = session.conn {
-            hub.stats.sessions_taken_over += 1;
-            self.dismiss(conn, ReasonCode::SessionTakenOver, "");
-            self.end_connection(conn, "connected to another broker", true, now);
         }
-        let Some(slot) = self.hub.session_named(client_id) else {
-            return;
-        };
-        if self.hub.take_will(slot).is_some() {
-            self.hub.store_no_will(slot);
+        let is_over = session.is_transient();
+        if hub.take_will(slot).is_some() {
+            hub.store_no_will(slot);
         }
-        match clean_start {
-            true => self.end_session(slot, now),
-            false => self.hub.follow_client(slot, now),
+        if is_over {
+            self.end_session(slot, now);
         }
     }
 
-    /// The same of a client that has connected there as that user, at that time and perhaps with clean
-    /// start. A session of another user is not its own: it stays as it is.
+    /// The same of a client that has connected there as that user. A session of another user is not its
+    /// own: it stays as it is.
     pub fn user_arrived_elsewhere(
         &mut self,
         client_id: &str,
         user: Option<&str>,
-        (at, clean_start): (u64, bool),
+        at: u64,
         now: Nanos,
     ) {
         let slot = self.hub.session_named(client_id);
         let session = slot.and_then(|slot| self.hub.sessions.get(slot));
         let is_foreign = session.is_some_and(|it| it.username.as_deref() != user);
         if !(is_foreign && self.hub.config.client_ids.keep_owner()) {
-            self.arrived_elsewhere(client_id, at, clean_start, now);
+            self.arrived_elsewhere(client_id, at, now);
         }
     }
 

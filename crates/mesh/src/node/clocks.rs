@@ -63,11 +63,6 @@ impl Node {
                 left.published.retain(|will| is_past(will.at));
                 left.moved.retain(|arrival| is_past(arrival.at));
             }
-            Message::Found(found) => {
-                let all = found.holders.len();
-                found.holders.retain(|holder| is_past(holder.at));
-                found.incomplete |= found.holders.len() < all;
-            }
             // Epochs are no instants, and lower; the tree leaves them out.
             Message::Hello(hello) => {
                 clocks.left_out += u64::from(!self.tree.can_be_true(&hello.advert));

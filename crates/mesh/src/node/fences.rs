@@ -1,6 +1,6 @@
 //! Fences: whether all has come here that was on its way.
 //!
-//! A broker, or a session, that goes to another place is sent what comes from there on as soon as those
+//! A broker that goes to another place is sent what comes from there on as soon as those
 //! between its old and its new place know where it is. What they passed on before is on its way to
 //! the old place, or waits for that, perhaps for long, and only who goes on to want it there sends it
 //! on. The same goes for the last member of a shared subscription that leaves a broker. So before the old
@@ -10,48 +10,55 @@
 //! acknowledged when it is in the queues in which it goes on: so the answer overtakes nothing although
 //! it is not queued itself, and messages cost nothing more where nobody asks.
 //!
-//! For a session, or a member, each broker answers only once it keeps nothing any more for links that were lost
+//! For a member, or a stub, each broker answers only once it keeps nothing any more for links that were lost
 //! and whose brokers are back ([`super::lost`]), or may soon be: that may turn round. What turned round
 //! just before may have passed those that had answered, so it is asked twice.
+//!
+//! For stubs that sessions leave behind ([`crate::transfer`]), each broker also asks its own core, and
+//! tells who asks which of them are to stay, because something there leads to them or may do so.
 //!
 //! A question is said again until it is answered, for [`super::Settings::heal`] at most. Who has
 //! lost a link over which it came or went forgets it, and is asked anew by the way that there is then.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use punctual_model::Nanos;
 
 use super::members::MAX_LEAVING;
 use super::{Node, Output};
 use crate::id::{BrokerId, LinkId};
-use crate::wire::{Fence, Fenced, Message};
+use crate::transfer::{HomeId, Stub};
+use crate::wire::{ClientStub, Fence, Fenced, MAX_MESSAGE, MAX_STUBS, Message};
 
 /// Questions of others that are open at a time; those beyond are not heard.
 const MAX_ASKED: usize = 1 << 12;
 /// Those that leave within that time share a question.
 const GATHER: Nanos = Nanos::from_millis(100);
+/// Questions of this broker for stubs that are open at a time; stubs beyond wait for one of these.
+const MAX_FOR_STUBS: usize = 64;
+/// Bytes of stubs in a question, and what one takes beside the identifier of its client at most.
+const STUBS_BYTES: usize = MAX_MESSAGE / 4;
+const STUB_BYTES: usize = 256;
 
 /// Who asks, and the number of the question there.
 type Question = (BrokerId, u64);
 
-/// What leaves when all has come that was on its way.
-#[derive(Debug)]
-enum Leaves {
-    /// A session: its client, and the number by which the shell calls that.
-    Session(Box<str>, u64),
-    /// What a member of a shared subscription wanted.
-    Filter(Box<str>),
-}
-
 /// What waits for an answer.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 enum For {
     /// To forget what is kept for a link that is lost.
     Link(LinkId),
-    /// All that leaves.
+    /// All filters that leave.
     Leaving {
         /// For the second time.
         again: bool,
+    },
+    /// These stubs here.
+    Stubs {
+        /// For the second time.
+        again: bool,
+        stubs: Arc<[ClientStub]>,
     },
 }
 
@@ -73,10 +80,23 @@ struct Asked {
     /// Who has not answered.
     open: BTreeSet<LinkId>,
     settled: bool,
+    stubs: Arc<[ClientStub]>,
+    /// Whether this broker's own core has not answered.
+    own: bool,
+    /// Which of the stubs are to stay, as was answered.
+    blocked: BTreeSet<u32>,
     /// By which number the shell says that what was queued for who asks is acknowledged.
     flush: Option<u64>,
     /// When it is forgotten.
     until: Nanos,
+}
+
+impl Asked {
+    fn block(&mut self, places: Vec<u32>) {
+        let stubs = self.stubs.len();
+        let known = places.into_iter().filter(|it| (*it as usize) < stubs);
+        self.blocked.extend(known);
+    }
 }
 
 /// All questions that are open.
@@ -84,12 +104,16 @@ struct Asked {
 pub(super) struct Fences {
     own: BTreeMap<u64, Own>,
     asked: BTreeMap<Question, Asked>,
-    /// Those for which it is asked,
-    leaving: Vec<Leaves>,
+    /// Filters of shared subscriptions without a member here for which it is asked,
+    leaving: Vec<Box<str>>,
     /// those for which it is next,
-    gathered: Vec<Leaves>,
+    gathered: Vec<Box<str>>,
     /// and when that may be.
     next: Nanos,
+    /// Stubs for which it is asked next,
+    stubs: VecDeque<ClientStub>,
+    /// and when that may be.
+    next_stubs: Nanos,
     /// The last number of a question or flush.
     last: u64,
 }
@@ -99,7 +123,41 @@ impl Fences {
     pub(super) fn next(&self) -> Option<Nanos> {
         let own = self.own.values().map(|own| own.due.min(own.until));
         let all = self.asked.values().map(|asked| asked.until);
-        own.chain(all).min()
+        let stubs = self.may_ask_for_stubs().then_some(self.next_stubs);
+        own.chain(all).chain(stubs).min()
+    }
+
+    /// Whether there are stubs that wait for nothing but their time.
+    fn may_ask_for_stubs(&self) -> bool {
+        let are_for_stubs = |own: &&Own| matches!(own.what, For::Stubs { .. });
+        let open = || self.own.values().filter(are_for_stubs).count();
+        !self.stubs.is_empty() && open() < MAX_FOR_STUBS
+    }
+
+    /// The first of the stubs, as many as fit into a question.
+    fn next_stubs(&mut self) -> Arc<[ClientStub]> {
+        let (mut bytes, mut stubs) = (0, Vec::new());
+        while stubs.len() < MAX_STUBS && bytes < STUBS_BYTES {
+            let Some(stub) = self.stubs.pop_front() else {
+                break;
+            };
+            bytes += stub.0.len() + STUB_BYTES;
+            stubs.push(stub);
+        }
+        stubs.into()
+    }
+
+    /// For the stubs that are next, if it is their time.
+    fn begin_for_stubs(&mut self, now: Nanos, heal: Nanos) {
+        if self.next_stubs > now {
+            return;
+        }
+        while self.may_ask_for_stubs() {
+            self.next_stubs = now + GATHER;
+            let stubs = self.next_stubs();
+            let again = false;
+            self.begin(For::Stubs { again, stubs }, now, now + heal);
+        }
     }
 
     /// A question of this broker; it is asked in [`Node::tick_fences`].
@@ -128,20 +186,36 @@ impl Fences {
     pub(super) fn retain(&mut self, awaits: impl Fn(LinkId, u64) -> bool) {
         self.own.retain(|number, own| match own.what {
             For::Link(link) => awaits(link, *number),
-            For::Leaving { .. } => true,
+            For::Leaving { .. } | For::Stubs { .. } => true,
         });
     }
 }
 
 impl Node {
-    /// A client's session leaves: [`Output::Fenced`] tells, with the same client and number, when all has
-    /// come here that was on its way in the mesh, or has not in [`super::Settings::heal`].
-    pub fn fence(&mut self, number: u64, client: &str, now: Nanos) {
-        let session = Leaves::Session(client.into(), number);
-        self.fences.gathered.push(session);
-        self.fences.begin_for_next(now, self.settings.heal);
+    /// [`Output::FencePassed`] tells when all has come that was on its way to a stub here, if no other
+    /// broker blocks its end. If one does, or not all have answered in [`super::Settings::heal`], nothing is
+    /// told.
+    pub fn fence_stub(&mut self, client: &str, stub: &Stub, now: Nanos) {
+        if self.fences.stubs.len() < MAX_LEAVING {
+            self.fences.stubs.push_back((client.into(), stub.clone()));
+        }
         self.tick_fences(now);
         self.settle(now);
+    }
+
+    /// Which of the stubs of [`Output::FenceAsked`] are to stay, by their places there.
+    pub fn fence_answered(&mut self, by: &HomeId, number: u64, blocked: Vec<u32>, now: Nanos) {
+        let Some(by) = BrokerId::new(by.as_str()) else {
+            return;
+        };
+        let key = (by, number);
+        if let Some(asked) = self.fences.asked.get_mut(&key)
+            && asked.own
+        {
+            asked.own = false;
+            asked.block(blocked);
+            self.go_on_fencing(key, now);
+        }
     }
 
     /// What the last member of a shared subscription wanted is wanted until all has come that was on its
@@ -151,7 +225,7 @@ impl Node {
         if fences.leaving.len() + fences.gathered.len() >= MAX_LEAVING {
             return self.filters.table.unsubscribe(&filter);
         }
-        fences.gathered.push(Leaves::Filter(filter));
+        fences.gathered.push(filter);
         fences.begin_for_next(now, self.settings.heal);
     }
 
@@ -160,9 +234,15 @@ impl Node {
     pub fn flushed(&mut self, number: u64) {
         let is_it = |_: &Question, asked: &mut Asked| asked.flush == Some(number);
         let asked = self.fences.asked.extract_if(.., is_it).next();
-        if let Some(((by, number), Asked { from: Some(to), .. })) = asked {
-            let fenced = Message::Fenced(Fenced { by, number });
-            self.outputs.send(to, &fenced);
+        if let Some(((by, number), asked)) = asked
+            && let Some(to) = asked.from
+        {
+            let fenced = Fenced {
+                by,
+                number,
+                blocked: asked.blocked.into_iter().collect(),
+            };
+            self.outputs.send(to, &Message::Fenced(fenced));
         }
     }
 
@@ -174,6 +254,7 @@ impl Node {
         for (number, own) in over {
             self.end_fence(number, own.what, now);
         }
+        self.fences.begin_for_stubs(now, self.settings.heal);
         let hello = self.settings.tree.hello;
         let due = self.fences.own.iter_mut();
         let due = due.filter(|(_, own)| own.due <= now);
@@ -183,7 +264,11 @@ impl Node {
                 let fence = Fence {
                     by: self.settings.id.clone(),
                     number: *number,
-                    settled: matches!(own.what, For::Leaving { .. }),
+                    settled: !matches!(own.what, For::Link(_)),
+                    stubs: match &own.what {
+                        For::Stubs { stubs, .. } => stubs.clone(),
+                        _ => Arc::default(),
+                    },
                 };
                 (fence, own.until)
             })
@@ -207,6 +292,7 @@ impl Node {
         if let Some(asked) = self.fences.asked.get_mut(&key)
             && asked.open.remove(&from)
         {
+            asked.block(fenced.blocked);
             self.go_on_fencing(key, now);
         }
     }
@@ -218,12 +304,24 @@ impl Node {
         let open = match known.filter(|asked| asked.from == from) {
             Some(asked) => asked.open.clone(),
             None => {
+                let is_for_stubs = !fence.stubs.is_empty();
                 let links = self.links.carrying();
                 let open: BTreeSet<LinkId> = links.filter(|link| Some(*link) != from).collect();
+                let own = from.is_some() && is_for_stubs;
+                if own {
+                    self.outputs.push(Output::FenceAsked {
+                        by: fence.by.clone().into(),
+                        number: fence.number,
+                        stubs: fence.stubs.clone(),
+                    });
+                }
                 let asked = Asked {
                     from,
                     open: open.clone(),
                     settled: fence.settled,
+                    stubs: fence.stubs.clone(),
+                    own,
+                    blocked: BTreeSet::new(),
                     flush: None,
                     until,
                 };
@@ -238,12 +336,12 @@ impl Node {
         self.go_on_fencing(key, now);
     }
 
-    /// Once those behind this broker have answered, what is queued here for who asks is waited for.
+    /// Once those behind this broker have answered, and its own core, what is queued here for who asks is waited for.
     fn go_on_fencing(&mut self, key: Question, now: Nanos) {
         let Some(asked) = self.fences.asked.get_mut(&key) else {
             return;
         };
-        if !asked.open.is_empty() || asked.flush.is_some() {
+        if !asked.open.is_empty() || asked.own || asked.flush.is_some() {
             return;
         }
         if asked.settled && self.lost.may_turn(now) {
@@ -259,6 +357,7 @@ impl Node {
             return;
         }
         let number = key.1;
+        let blocked = std::mem::take(&mut asked.blocked);
         self.fences.asked.remove(&key);
         match self.fences.own.remove(&number) {
             Some(Own {
@@ -268,8 +367,33 @@ impl Node {
             }) => {
                 self.fences.begin(For::Leaving { again: true }, now, until);
             }
+            Some(Own {
+                what: For::Stubs { again, stubs },
+                until,
+                ..
+            }) => {
+                let stubs = (0..).zip(&*stubs);
+                let clear = stubs.filter(|(place, _)| !blocked.contains(place));
+                let clear = clear.map(|(_, stub)| stub.clone());
+                self.stubs_are_clear(again, clear.collect(), until, now);
+            }
             Some(own) => self.end_fence(number, own.what, now),
             None => {}
+        }
+    }
+
+    /// No broker blocks the end of these stubs: it is asked for them again, or they may end.
+    fn stubs_are_clear(&mut self, again: bool, stubs: Arc<[ClientStub]>, until: Nanos, now: Nanos) {
+        if again {
+            for (client, stub) in &*stubs {
+                self.outputs.push(Output::FencePassed {
+                    client: client.clone(),
+                    epoch: stub.target_epoch.clone(),
+                });
+            }
+        } else if !stubs.is_empty() {
+            let again = true;
+            self.fences.begin(For::Stubs { again, stubs }, now, until);
         }
     }
 
@@ -281,16 +405,13 @@ impl Node {
                 self.pass_on(now);
             }
             For::Leaving { .. } => {
-                for leaves in std::mem::take(&mut self.fences.leaving) {
-                    match leaves {
-                        Leaves::Session(client, number) => {
-                            self.outputs.push(Output::Fenced { client, number });
-                        }
-                        Leaves::Filter(filter) => self.filters.table.unsubscribe(&filter),
-                    }
+                for filter in std::mem::take(&mut self.fences.leaving) {
+                    self.filters.table.unsubscribe(&filter);
                 }
                 self.fences.begin_for_next(now, self.settings.heal);
             }
+            // Who has asked for them asks again.
+            For::Stubs { .. } => {}
         }
     }
 

@@ -483,7 +483,11 @@ impl Node {
         heirs.remove(&self.settings.id);
         let heirs = self.reach.not_reached(heirs);
         let links = self.lost.forget(broker, &heirs);
-        let links = links.ok_or(NotForgotten::Unknown)?;
+        let was_reached = self.presence.forget(broker);
+        let links = match links {
+            None if !was_reached => return Err(NotForgotten::Unknown),
+            links => links.unwrap_or_default(),
+        };
         self.outputs.log(Event::Forgotten(broker.clone()));
         for (link, others) in links {
             self.reach.drop_from(link, |id| id == broker);
@@ -500,7 +504,7 @@ impl Node {
     }
 
     /// Brokers that links lead to, or led to before they were lost.
-    fn led_to(&self) -> BTreeSet<BrokerId> {
+    pub(super) fn led_to(&self) -> BTreeSet<BrokerId> {
         let mut all = self.reach.expected();
         all.append(&mut self.lost.behind());
         all

@@ -1,14 +1,13 @@
 //! What a node asks its shell to do, and tells it: in order, as nothing here touches the world.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
-
-use punctual_model::Nanos;
 
 use super::join::Membership;
 use crate::id::{BrokerId, LinkId, Rank};
+use crate::transfer::{Extent, HomeId, Located, Stamp};
 use crate::tree::{Edge, Why};
-use crate::wire::{Arrival, Holder, Message, SeekSession, Testament, Traced};
+use crate::wire::{Arrival, ClientStub, Message, Testament, Traced};
 
 /// What a node asks its shell to do, or tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,18 +115,36 @@ pub enum Output {
         /// another message.
         same: bool,
     },
-    /// See whether the session of a client is here, and say so with [`crate::Node::sought`].
-    Sought(SeekSession),
-    /// The answer to [`crate::Node::seek`].
-    Found {
-        /// Which question.
-        number: u64,
+    /// See what this broker has of a client, and say so with [`crate::Node::found`].
+    LookUp {
+        /// Who asks.
+        by: HomeId,
+        /// Stamp of the CONNECT that it is for.
+        at: Stamp,
         /// Client identifier.
         client: Box<str>,
-        /// Who has something of the session.
-        holders: Vec<Holder>,
-        /// Whether others may have, who were not asked or have not answered.
-        incomplete: bool,
+        /// As whom the client connects.
+        user: Option<Box<str>>,
+        /// With Clean Start.
+        clean: bool,
+    },
+    /// The answer to [`crate::Node::look_up`].
+    Located {
+        /// As it was given.
+        at: Stamp,
+        /// Client identifier.
+        client: Box<str>,
+        /// What others have; who has nothing is not in it.
+        answers: Vec<(HomeId, Located)>,
+        /// How much that covers.
+        extent: Extent,
+    },
+    /// Other brokers that are reached, instead of those before.
+    Reach {
+        /// Those.
+        reached: BTreeSet<BrokerId>,
+        /// Whether others of the mesh are not.
+        away: bool,
     },
     /// What another broker's core has written about a session, see [`crate::Node::letter`].
     Letter {
@@ -138,13 +155,6 @@ pub enum Output {
         /// As it was written.
         body: Arc<[u8]>,
     },
-    /// A broker is reached that was not.
-    Came {
-        /// Which.
-        broker: BrokerId,
-        /// Since when it may not have been, unnoticed for a while; 0 if it never was.
-        away: Nanos,
-    },
     /// When the neighbour has acknowledged all that is queued for it now,
     /// [`crate::Node::flushed`] is to be called with that number, unless its connection is lost before.
     Flush {
@@ -153,12 +163,23 @@ pub enum Output {
         /// Of this order.
         number: u64,
     },
-    /// The answer to [`crate::Node::fence`].
-    Fenced {
+    /// See which of these stubs, which another broker has, are to stay, as something here leads there,
+    /// and say so with [`crate::Node::fence_answered`].
+    FenceAsked {
+        /// Who asks.
+        by: HomeId,
+        /// Which question.
+        number: u64,
+        /// Those, with their clients.
+        stubs: Arc<[ClientStub]>,
+    },
+    /// All has come that was on its way to a stub here, and no broker blocks its end; the answer to
+    /// [`crate::Node::fence_stub`].
+    FencePassed {
         /// Client identifier.
         client: Box<str>,
-        /// As it was given.
-        number: u64,
+        /// The stub's [`crate::transfer::Stub::target_epoch`].
+        epoch: Stamp,
     },
     /// An answer to [`crate::Node::trace`].
     Traced(Traced),

@@ -57,7 +57,10 @@ pub enum TransferMessage {
     /// Asks for [`Self::ClaimsDone`]; of no client.
     Resync,
     /// The receiver has answered every claim of the sender; of no client.
-    ClaimsDone,
+    ClaimsDone {
+        /// Homes that the sender knows and does not reach, at most [`MAX_AWAY`](super::MAX_AWAY).
+        away: Vec<HomeId>,
+    },
 }
 
 /// What happens to what a home has of a client.
@@ -96,6 +99,9 @@ pub enum Event {
     },
     /// An [`Action::Arm`] is due.
     Due(Timer),
+    /// The copy of [`Change::Prepare`] could not be made: there is no room for it, or its parts are not
+    /// those of a session. To be said before [`Self::Written`] of it.
+    CopyFailed(TransferId),
     /// An [`Action::Write`] is durable.
     Written(u64),
     /// Who waits for CONNACK has closed its connection.

@@ -234,6 +234,17 @@ impl Step<'_> {
         }
     }
 
+    /// A copy was not made: nobody is to hear that it is durable.
+    fn copy_failed(&mut self, id: &TransferId) {
+        if let Some(copy) = self.find_copy(None, id) {
+            self.custody.inbound.remove(copy);
+            let stored = TransferMessage::Stored(id.clone());
+            let held = &mut self.custody.writes.held;
+            held.retain(|(_, it)| !matches!(it, Action::Send(_, message) if *message == stored));
+            self.refuse_at(&id.at, Refusal::Busy);
+        }
+    }
+
     pub(super) fn written(&mut self, number: u64) {
         let writes = &mut self.custody.writes;
         writes.durable = writes.durable.max(number.min(writes.issued));
@@ -330,6 +341,7 @@ impl Step<'_> {
                 bytes,
             } => self.part_made(id, number, last, bytes),
             Event::Due(timer) => self.due(timer),
+            Event::CopyFailed(id) => self.copy_failed(&id),
             Event::Written(number) => self.written(number),
             Event::Closed(at) => {
                 if (self.custody.connect.as_ref()).is_some_and(|connect| *connect.at() == at) {
@@ -364,7 +376,7 @@ impl Step<'_> {
             TransferMessage::Claim(mark) => self.claim(from, mark),
             TransferMessage::Yielded(epoch) => self.yielded(from, &epoch),
             // Of no client.
-            TransferMessage::Resync | TransferMessage::ClaimsDone => {}
+            TransferMessage::Resync | TransferMessage::ClaimsDone { .. } => {}
         }
     }
 
@@ -388,7 +400,7 @@ impl Step<'_> {
                 [epoch, born, None]
             }
             TransferMessage::Yielded(epoch) => [Some(epoch.clone()), None, None],
-            TransferMessage::Resync | TransferMessage::ClaimsDone => [None, None, None],
+            TransferMessage::Resync | TransferMessage::ClaimsDone { .. } => [None, None, None],
         };
         [a, b, c]
             .iter()

@@ -100,6 +100,29 @@ pub struct Stub {
     pub for_epoch: Stamp,
 }
 
+/// What something that a shell keeps like a session is: what the store has beside its content.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Record {
+    /// The client's session.
+    Session(Mark),
+    /// A copy that may become it, see [`Change::Prepare`](super::Change::Prepare).
+    Copy {
+        /// Of which transfer.
+        id: TransferId,
+        /// Who decides its fate.
+        from: HomeId,
+        /// Of the session as it was there.
+        mark: Mark,
+    },
+    /// What remains of a session that has left: its subscriptions, and what comes for them.
+    Stub {
+        /// Where that goes.
+        stub: Stub,
+        /// Transfers that are not confirmed, and with whom.
+        outcomes: Vec<(TransferId, HomeId)>,
+    },
+}
+
 /// What a home has of a client, as it answers a look-up.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Located {

@@ -90,7 +90,10 @@ impl Step<'_> {
         }
         match extent {
             Extent::Incomplete => self.act(Action::Lookup { at, clean }),
-            Extent::All => self.decide(at, clean, answers, false),
+            Extent::All => {
+                let missed = !self.shared.peers.are_all_compared();
+                self.decide(at, clean, answers, missed);
+            }
             Extent::Reached => self.decide(at, clean, answers, true),
         }
     }

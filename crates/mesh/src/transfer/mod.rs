@@ -153,7 +153,7 @@ pub use action::{
     Action, Answer, Bounds, Change, Event, Extent, FenceAnswer, Kept, Refusal, Route, Timer,
     TransferMessage,
 };
-pub use identity::{CopyState, Freeze, HomeId, Located, Mark, Stamp, Stub, TransferId};
+pub use identity::{CopyState, Freeze, HomeId, Located, Mark, Record, Stamp, Stub, TransferId};
 
 use custody::{Custody, InboundTransfer, OutboundTransfer, Shared, Step};
 use peers::Peers;
@@ -161,6 +161,10 @@ use totals::Totals;
 
 /// Bytes of a part of a snapshot at most.
 pub const MAX_PART: usize = 16 << 10;
+
+/// Homes that are said to be away in one message at most; where there are more, others are away all
+/// the same.
+pub const MAX_AWAY: usize = 256;
 
 /// Clients that are looked at in one piece after a change of reach.
 const SWEEP: usize = 256;
@@ -238,7 +242,7 @@ impl Transfers {
 
     /// What the store has of a client. To be said of each that has a record or a blind session, before
     /// all else.
-    pub fn recover(&mut self, client: &str, records: Records, sessions: &impl Sessions) {
+    pub fn recover(&mut self, client: &str, records: Records, sessions: &(impl Sessions + ?Sized)) {
         self.step(client, sessions, |step| {
             if let Some(mark) = &step.session {
                 step.shared.last = step.shared.last.max(mark.epoch.micros);
@@ -271,22 +275,31 @@ impl Transfers {
         client: &str,
         clean: bool,
         clock: u64,
-        sessions: &impl Sessions,
+        sessions: &(impl Sessions + ?Sized),
     ) -> Stamp {
         self.shared.clock = clock;
         self.step(client, sessions, |step| step.connect(clean))
     }
 
     /// Something happens that concerns a client; `clock` in microseconds since 1970.
-    pub fn handle(&mut self, client: &str, event: Event, clock: u64, sessions: &impl Sessions) {
+    pub fn handle(
+        &mut self,
+        client: &str,
+        event: Event,
+        clock: u64,
+        sessions: &(impl Sessions + ?Sized),
+    ) {
         self.shared.clock = clock;
         match event {
             Event::Message(from, TransferMessage::Resync) => {
                 self.shared.peers.ask(&from);
                 self.begin_sweep();
             }
-            Event::Message(from, TransferMessage::ClaimsDone) => {
-                self.shared.peers.claims_done(&from);
+            Event::Message(from, TransferMessage::ClaimsDone { away }) => {
+                self.shared
+                    .peers
+                    .claims_done(&from, away, &self.shared.settings.own);
+                self.begin_sweep();
             }
             Event::Due(Timer::Resync(home, round)) => self.resync(&home, round),
             Event::Due(Timer::Sweep) => self.sweep(sessions),
@@ -302,8 +315,14 @@ impl Transfers {
         self.begin_sweep();
     }
 
-    /// A home does not come back.
-    pub fn forget(&mut self, client: &str, home: &HomeId, sessions: &impl Sessions) {
+    /// A home does not come back: it is not missed any more.
+    pub fn forget_home(&mut self, home: &HomeId) {
+        self.shared.peers.forget(home);
+        self.begin_sweep();
+    }
+
+    /// The same for what is known of a client.
+    pub fn forget(&mut self, client: &str, home: &HomeId, sessions: &(impl Sessions + ?Sized)) {
         self.step(client, sessions, |step| step.forget(home));
     }
 
@@ -314,7 +333,7 @@ impl Transfers {
         client: &str,
         for_epoch: &Stamp,
         to_epoch: Option<&Stamp>,
-        sessions: &impl Sessions,
+        sessions: &(impl Sessions + ?Sized),
     ) -> Route {
         self.step(client, sessions, |step| step.route(for_epoch, to_epoch))
     }
@@ -331,9 +350,14 @@ impl Transfers {
         client: &str,
         by: &HomeId,
         stub: &Stub,
-        sessions: &impl Sessions,
+        sessions: &(impl Sessions + ?Sized),
     ) -> FenceAnswer {
         self.step(client, sessions, |step| step.fence_asked(by, stub))
+    }
+
+    /// Whether nothing is known of a client, or only a session that is idle here.
+    pub fn is_idle(&self, client: &str) -> bool {
+        !self.clients.contains_key(client)
     }
 
     /// What is to be done, in this order.
@@ -344,7 +368,7 @@ impl Transfers {
     fn step<R>(
         &mut self,
         client: &str,
-        sessions: &impl Sessions,
+        sessions: &(impl Sessions + ?Sized),
         act: impl FnOnce(&mut Step<'_>) -> R,
     ) -> R {
         let known = self.clients.remove_entry(client);
@@ -390,7 +414,7 @@ impl Transfers {
 
     /// Looks at the next clients after a change of reach; at the end those are answered whose claims
     /// were asked for.
-    fn sweep(&mut self, sessions: &impl Sessions) {
+    fn sweep(&mut self, sessions: &(impl Sessions + ?Sized)) {
         let Some(after) = self.sweep.take() else {
             return;
         };
@@ -409,7 +433,8 @@ impl Transfers {
         }
         for home in self.shared.peers.take_asking() {
             if !self.claimed.contains(&home) {
-                let done = Action::Send(home, TransferMessage::ClaimsDone);
+                let away = self.shared.peers.absent().cloned().collect();
+                let done = Action::Send(home, TransferMessage::ClaimsDone { away });
                 self.shared.actions.push_back(("".into(), done));
             }
         }

@@ -303,7 +303,7 @@ impl Step<'_> {
             self.claim_again(0);
         }
         if is_blind
-            && !self.shared.peers.are_away()
+            && self.shared.peers.are_all_compared()
             && self.unanswered().is_empty()
             && let Some(mark) = &mut self.session
         {

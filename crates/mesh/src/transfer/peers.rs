@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::MAX_AWAY;
 use super::identity::HomeId;
 
 /// Homes that ask at a time; others ask again.
@@ -15,6 +16,8 @@ pub(super) struct Peers {
     visits: u64,
     /// Whether there are others that are not reached.
     away: bool,
+    /// Those of them that were reached, or that others know, as far as there is room.
+    absent: BTreeSet<HomeId>,
     /// Whose blind sessions have not all been heard of since it came.
     awaited: BTreeSet<HomeId>,
     /// Who asks to be told when it has answered all claims of this home.
@@ -28,6 +31,7 @@ impl Default for Peers {
             reached: BTreeMap::new(),
             visits: 0,
             away: true,
+            absent: BTreeSet::new(),
             awaited: BTreeSet::new(),
             asking: BTreeSet::new(),
         }
@@ -38,6 +42,10 @@ impl Peers {
     /// Takes note of who is reached now; returns who was not before.
     pub(super) fn set(&mut self, reached: &BTreeSet<HomeId>, away: bool) -> Vec<HomeId> {
         self.away = away;
+        let gone = self.reached.keys().filter(|home| !reached.contains(*home));
+        let room = MAX_AWAY.saturating_sub(self.absent.len());
+        self.absent.extend(gone.take(room).cloned());
+        self.absent.retain(|home| !reached.contains(home));
         self.reached.retain(|home, _| reached.contains(home));
         self.awaited.retain(|home| reached.contains(home));
         let new = reached
@@ -61,21 +69,38 @@ impl Peers {
     }
 
     pub(super) fn are_away(&self) -> bool {
-        self.away
+        self.away || !self.absent.is_empty()
+    }
+
+    /// Homes that are known, and are not reached.
+    pub(super) fn absent(&self) -> impl Iterator<Item = &HomeId> {
+        self.absent.iter()
+    }
+
+    /// One of them does not come back.
+    pub(super) fn forget(&mut self, home: &HomeId) {
+        self.absent.remove(home);
     }
 
     /// Whether every other home is reached and no greater session can be there of which this one has not
     /// heard.
     pub(super) fn are_all_compared(&self) -> bool {
-        !self.away && self.awaited.is_empty()
+        !self.are_away() && self.awaited.is_empty()
     }
 
     pub(super) fn awaits(&self, home: &HomeId) -> bool {
         self.awaited.contains(home)
     }
 
-    pub(super) fn claims_done(&mut self, home: &HomeId) {
+    /// A home has had all its claims answered, and knows these that it does not reach.
+    pub(super) fn claims_done(&mut self, home: &HomeId, away: Vec<HomeId>, own: &HomeId) {
         self.awaited.remove(home);
+        for home in away {
+            let is_missed = home != *own && !self.reached.contains_key(&home);
+            if is_missed && self.absent.len() < MAX_AWAY {
+                self.absent.insert(home);
+            }
+        }
     }
 
     /// A home asks to be told when it has answered all claims.

@@ -98,6 +98,14 @@ impl Writer {
 }
 
 impl Reader<'_> {
+    /// The client that a letter is about; empty if it is about none.
+    pub(super) fn client_or_nobody(&mut self) -> Result<Box<str>, WireError> {
+        match self.0 {
+            [0, ..] => Ok(self.text()?.into()),
+            _ => self.client(),
+        }
+    }
+
     pub(super) fn client(&mut self) -> Result<Box<str>, WireError> {
         let client = self.text()?;
         // Neighbours are no clients: nobody tells where they are, or has a session of theirs.

@@ -1,7 +1,16 @@
 //! What brokers say to each other about what is on its way between them.
 
+use std::sync::Arc;
+
 use super::{Reader, WireError, Writer};
 use crate::id::BrokerId;
+use crate::transfer::Stub;
+
+/// Stubs that a [`Fence`] is asked for at most.
+pub const MAX_STUBS: usize = 256;
+
+/// A client, and the stub that is left of its session where a [`Fence`] is asked.
+pub type ClientStub = (Box<str>, Stub);
 
 /// Has all come that was on its way to who asks?
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,6 +21,8 @@ pub struct Fence {
     pub number: u64,
     /// Nor does anything go back that was kept for links that were lost.
     pub settled: bool,
+    /// For which stubs it is asked, [`MAX_STUBS`] at most; none if it is for something else.
+    pub stubs: Arc<[ClientStub]>,
 }
 
 /// All has come that was on its way from the sender, and from those behind it, when it was asked.
@@ -21,6 +32,8 @@ pub struct Fenced {
     pub by: BrokerId,
     /// Which question.
     pub number: u64,
+    /// Which of its stubs are to stay all the same, by their places in it, in order.
+    pub blocked: Vec<u32>,
 }
 
 impl Writer {
@@ -28,11 +41,20 @@ impl Writer {
         self.id(&fence.by);
         self.number(fence.number);
         self.byte(u8::from(fence.settled));
+        self.number(fence.stubs.len() as u64);
+        for (client, stub) in &*fence.stubs {
+            self.text(client);
+            self.stub(stub);
+        }
     }
 
     pub(super) fn fenced(&mut self, fenced: &Fenced) {
         self.id(&fenced.by);
         self.number(fenced.number);
+        self.number(fenced.blocked.len() as u64);
+        for place in &fenced.blocked {
+            self.number(u64::from(*place));
+        }
     }
 }
 
@@ -42,6 +64,7 @@ impl Reader<'_> {
             by: self.id()?,
             number: self.number()?,
             settled: self.flag()?,
+            stubs: self.stubs()?,
         })
     }
 
@@ -49,6 +72,27 @@ impl Reader<'_> {
         Ok(Fenced {
             by: self.id()?,
             number: self.number()?,
+            blocked: self.places()?,
         })
+    }
+
+    fn stubs(&mut self) -> Result<Arc<[ClientStub]>, WireError> {
+        let count = self.count(10)?;
+        if count > MAX_STUBS {
+            return Err(WireError::Field("stubs"));
+        }
+        let stub = |reader: &mut Self| Ok((reader.client()?, reader.stub()?));
+        (0..count).map(|_| stub(self)).collect()
+    }
+
+    fn places(&mut self) -> Result<Vec<u32>, WireError> {
+        let count = self.count(1)?;
+        let places = (0..count).map(|_| self.number());
+        let places: Vec<u64> = places.collect::<Result<_, _>>()?;
+        let are_places = places.iter().all(|place| *place < MAX_STUBS as u64);
+        match are_places && places.is_sorted_by(|a, b| a < b) {
+            true => Ok(places.into_iter().map(|place| place as u32).collect()),
+            false => Err(WireError::Field("places")),
+        }
     }
 }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::{Reader, WireError, Writer};
 use crate::transfer::{
-    CopyState, Freeze, HomeId, Located, MAX_PART, Mark, Stamp, TransferId, TransferMessage,
+    CopyState, Freeze, HomeId, Located, MAX_AWAY, MAX_PART, Mark, Record, Stamp, Stub, TransferId,
+    TransferMessage,
 };
 
 /// To whom a message goes that a stub forwards.
@@ -59,7 +60,11 @@ impl TransferMessage {
             Self::Claim(mark) => out.kind_and(8, mark, Writer::mark),
             Self::Yielded(epoch) => out.kind_and(9, epoch, Writer::stamp),
             Self::Resync => out.byte(10),
-            Self::ClaimsDone => out.byte(11),
+            Self::ClaimsDone { away } => {
+                out.byte(11);
+                out.number(away.len() as u64);
+                away.iter().for_each(|home| out.text(home.as_str()));
+            }
         }
         out.0
     }
@@ -96,7 +101,14 @@ impl TransferMessage {
             8 => Self::Claim(from.mark()?),
             9 => Self::Yielded(from.stamp()?),
             10 => Self::Resync,
-            11 => Self::ClaimsDone,
+            11 => {
+                let count = from.count(2)?;
+                if count > MAX_AWAY {
+                    return Err(WireError::Field("away"));
+                }
+                let away = (0..count).map(|_| from.home()).collect::<Result<_, _>>()?;
+                Self::ClaimsDone { away }
+            }
             kind => return Err(WireError::Kind(kind)),
         };
         from.end(message)
@@ -107,20 +119,7 @@ impl Located {
     /// The bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Writer(Vec::new());
-        out.optional(self.session.as_ref(), |out, (confirmed, epoch)| {
-            out.byte(u8::from(*confirmed));
-            out.stamp(epoch);
-        });
-        out.optional(self.moved.as_ref(), |out, (target, epoch)| {
-            out.text(target.as_str());
-            out.stamp(epoch);
-        });
-        out.optional(self.connect.as_ref(), Writer::stamp);
-        out.byte(match self.copy {
-            CopyState::None => 0,
-            CopyState::Stuck => 1,
-            CopyState::Open => 2,
-        });
+        out.located(self);
         out.0
     }
 
@@ -130,18 +129,65 @@ impl Located {
     /// See [`WireError`].
     pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
         let mut from = Reader(bytes);
-        let located = Self {
-            session: from.optional(|from| Ok((from.flag()?, from.stamp()?)))?,
-            moved: from.optional(|from| Ok((from.home()?, from.stamp()?)))?,
-            connect: from.optional(Reader::stamp)?,
-            copy: match from.byte()? {
-                0 => CopyState::None,
-                1 => CopyState::Stuck,
-                2 => CopyState::Open,
-                _ => return Err(WireError::Field("copy")),
-            },
-        };
+        let located = from.located()?;
         from.end(located)
+    }
+}
+
+impl Record {
+    /// The bytes, as a store keeps them.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Writer(Vec::new());
+        match self {
+            Self::Session(mark) => out.kind_and(0, mark, Writer::mark),
+            Self::Copy { id, from, mark } => {
+                out.byte(1);
+                out.transfer(id);
+                out.text(from.as_str());
+                out.mark(mark);
+            }
+            Self::Stub { stub, outcomes } => {
+                out.byte(2);
+                out.text(stub.target.as_str());
+                out.stamp(&stub.target_epoch);
+                out.stamp(&stub.for_epoch);
+                for (id, to) in outcomes {
+                    out.transfer(id);
+                    out.text(to.as_str());
+                }
+            }
+        }
+        out.0
+    }
+
+    /// Reads what [`Self::encode`] wrote, and nothing else.
+    ///
+    /// # Errors
+    /// See [`WireError`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
+        let mut from = Reader(bytes);
+        let record = match from.byte()? {
+            0 => Self::Session(from.mark()?),
+            1 => Self::Copy {
+                id: from.transfer()?,
+                from: from.home()?,
+                mark: from.mark()?,
+            },
+            2 => {
+                let stub = Stub {
+                    target: from.home()?,
+                    target_epoch: from.stamp()?,
+                    for_epoch: from.stamp()?,
+                };
+                let mut outcomes = Vec::new();
+                while !from.0.is_empty() {
+                    outcomes.push((from.transfer()?, from.home()?));
+                }
+                Self::Stub { stub, outcomes }
+            }
+            kind => return Err(WireError::Kind(kind)),
+        };
+        from.end(record)
     }
 }
 
@@ -173,9 +219,32 @@ impl SessionAddress {
 }
 
 impl Writer {
-    fn stamp(&mut self, stamp: &Stamp) {
+    pub(super) fn stamp(&mut self, stamp: &Stamp) {
         self.number(stamp.micros);
         self.text(stamp.by.as_str());
+    }
+
+    pub(super) fn located(&mut self, located: &Located) {
+        self.optional(located.session.as_ref(), |out, (confirmed, epoch)| {
+            out.byte(u8::from(*confirmed));
+            out.stamp(epoch);
+        });
+        self.optional(located.moved.as_ref(), |out, (target, epoch)| {
+            out.text(target.as_str());
+            out.stamp(epoch);
+        });
+        self.optional(located.connect.as_ref(), Self::stamp);
+        self.byte(match located.copy {
+            CopyState::None => 0,
+            CopyState::Stuck => 1,
+            CopyState::Open => 2,
+        });
+    }
+
+    pub(super) fn stub(&mut self, stub: &Stub) {
+        self.text(stub.target.as_str());
+        self.stamp(&stub.target_epoch);
+        self.stamp(&stub.for_epoch);
     }
 
     fn transfer(&mut self, id: &TransferId) {
@@ -204,14 +273,36 @@ impl Writer {
 }
 
 impl Reader<'_> {
-    fn home(&mut self) -> Result<HomeId, WireError> {
+    pub(super) fn home(&mut self) -> Result<HomeId, WireError> {
         Ok(self.id()?.into())
     }
 
-    fn stamp(&mut self) -> Result<Stamp, WireError> {
+    pub(super) fn located(&mut self) -> Result<Located, WireError> {
+        Ok(Located {
+            session: self.optional(|from| Ok((from.flag()?, from.stamp()?)))?,
+            moved: self.optional(|from| Ok((from.home()?, from.stamp()?)))?,
+            connect: self.optional(Reader::stamp)?,
+            copy: match self.byte()? {
+                0 => CopyState::None,
+                1 => CopyState::Stuck,
+                2 => CopyState::Open,
+                _ => return Err(WireError::Field("copy")),
+            },
+        })
+    }
+
+    pub(super) fn stamp(&mut self) -> Result<Stamp, WireError> {
         Ok(Stamp {
             micros: self.instant()?,
             by: self.home()?,
+        })
+    }
+
+    pub(super) fn stub(&mut self) -> Result<Stub, WireError> {
+        Ok(Stub {
+            target: self.home()?,
+            target_epoch: self.stamp()?,
+            for_epoch: self.stamp()?,
         })
     }
 
@@ -272,15 +363,15 @@ impl Reader<'_> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn home() -> impl Strategy<Value = HomeId> {
+    pub(in crate::wire) fn home() -> impl Strategy<Value = HomeId> {
         "[a-z][a-z0-9.-]{0,20}".prop_map(|name| HomeId::new(&name).unwrap())
     }
 
-    fn stamp() -> impl Strategy<Value = Stamp> {
+    pub(in crate::wire) fn stamp() -> impl Strategy<Value = Stamp> {
         let micros = 0..=punctual_model::LAST_INSTANT;
         (micros, home()).prop_map(|(micros, by)| Stamp { micros, by })
     }
@@ -335,11 +426,11 @@ mod tests {
             mark().prop_map(It::Claim),
             stamp().prop_map(It::Yielded),
             Just(It::Resync),
-            Just(It::ClaimsDone),
+            proptest::collection::vec(home(), 0..3).prop_map(|away| It::ClaimsDone { away }),
         ]
     }
 
-    fn located() -> impl Strategy<Value = Located> {
+    pub(in crate::wire) fn located() -> impl Strategy<Value = Located> {
         let session = proptest::option::of((any::<bool>(), stamp()));
         let moved = proptest::option::of((home(), stamp()));
         let copy = prop_oneof![
@@ -355,6 +446,24 @@ mod tests {
                 copy,
             },
         )
+    }
+
+    fn record() -> impl Strategy<Value = Record> {
+        let copy = (transfer(), home(), mark());
+        let outcomes = proptest::collection::vec((transfer(), home()), 0..3);
+        prop_oneof![
+            mark().prop_map(Record::Session),
+            copy.prop_map(|(id, from, mark)| Record::Copy { id, from, mark }),
+            (stub(), outcomes).prop_map(|(stub, outcomes)| Record::Stub { stub, outcomes }),
+        ]
+    }
+
+    pub(in crate::wire) fn stub() -> impl Strategy<Value = Stub> {
+        (home(), stamp(), stamp()).prop_map(|(target, target_epoch, for_epoch)| Stub {
+            target,
+            target_epoch,
+            for_epoch,
+        })
     }
 
     fn address() -> impl Strategy<Value = SessionAddress> {
@@ -384,6 +493,15 @@ mod tests {
             bytes[at] = byte;
             if let Ok(other) = TransferMessage::decode(&bytes) {
                 prop_assert_eq!(other.encode(), bytes);
+            }
+        }
+
+        #[test]
+        fn records_survive(record in record()) {
+            let bytes = record.encode();
+            prop_assert_eq!(Record::decode(&bytes), Ok(record.clone()));
+            for end in 0..bytes.len() {
+                prop_assert_ne!(Record::decode(&bytes[..end]), Ok(record.clone()));
             }
         }
 

@@ -104,6 +104,9 @@ pub struct Client {
     pub renewed: Option<usize>,
     /// Not all brokers reach each other as it connects.
     pub parted: bool,
+    /// It was refused for a moment, and is to connect again: with Clean Start if so before.
+    pub refused: Option<bool>,
+    asked_clean: bool,
     /// Whether it was given a session that there was, each time it connected.
     pub presents: Vec<bool>,
     /// Numbers in the order in which they came; a repetition of a packet is left out.
@@ -137,6 +140,8 @@ impl Client {
             begins: Vec::new(),
             renewed: None,
             parted: false,
+            refused: None,
+            asked_clean: false,
             presents: Vec::new(),
             received: Vec::new(),
             times: Vec::new(),
@@ -168,7 +173,11 @@ impl Client {
         self.decoder = decoder();
         let mut properties = PropertyBuf::new();
         let lasts = self.lasts;
-        let clean_start = std::mem::take(&mut self.clean_start) || !lasts;
+        if let Some(clean) = self.refused.take() {
+            self.clean_start |= clean;
+        }
+        self.asked_clean = std::mem::take(&mut self.clean_start);
+        let clean_start = self.asked_clean || !lasts;
         if lasts {
             properties.push_number(PropertyId::SessionExpiryInterval, u32::MAX);
         }
@@ -316,6 +325,10 @@ impl Client {
                 reason,
                 ..
             } => {
+                if reason == ReasonCode::ServerUnavailable {
+                    self.refused = Some(self.asked_clean);
+                    return;
+                }
                 self.connected = reason == ReasonCode::Success;
                 self.presents.push(session_present);
                 if !session_present || self.parted {

@@ -166,7 +166,6 @@ fn world_with(seed: u64, faults: Faults, change: impl Fn(&mut Settings)) -> Worl
     // Of which half may wait for what came before them; who has connected lets 16 come.
     config.limits.receive_maximum = 64;
     // One after the other, what is not asked for yet waits long.
-    config.limits.sessions_asked = [1, 256][seed as usize % 2];
     config.durability.patience = Nanos([0, 1_000_000, 100_000_000][seed as usize % 3]);
     let store = faults.crashes || rng.chance(50);
     World::new(rng, n, edges, store, &config, |settings| {

@@ -348,12 +348,14 @@ fn what_was_queued_comes_at_another_broker_in_order() {
         let received = &world.clients[0].received;
         let all: BTreeSet<u64> = received.iter().copied().collect();
         assert_eq!((received.len(), all.len()), (900, 900), "store {store}");
-        // What waited, and what comes on two ways while it moves.
+        // What waited. What is published at the new broker while it moves may overtake what was before,
+        // which goes by the old one.
         for publisher in [1, 2] {
             for qos in [QoS::AtLeastOnce, QoS::ExactlyOnce] {
                 let of = |number: &&u64| {
                     let message = &world.published[*number];
-                    (message.publisher, message.qos) == (publisher, qos)
+                    let is_it = (message.publisher, message.qos) == (publisher, qos);
+                    is_it && (publisher == 1 || **number < 300)
                 };
                 let numbers: Vec<&u64> = received.iter().filter(of).collect();
                 assert!(
@@ -716,38 +718,35 @@ fn who_has_not_heard_of_a_new_session_is_told_again() {
     assert!(unheard > 0);
 }
 
-/// What comes to a new session that has not subscribed yet is for it, although another session
-/// of its client came from there before, or is still coming.
+/// A client that was given another session while its own was not reached, and has said nothing since,
+/// gets its own as soon as that is reached.
 #[test]
-fn what_waits_comes_to_a_new_session_before_it_subscribes() {
-    for pause in [1000, 5000] {
-        let mut world = pair(false, "t");
-        for home in [1, 0] {
-            world.move_to(0, home);
-            world.run_for(pause);
-        }
-        world.hang_up(0);
-        world.cut(0, false);
-        for _ in 0..10 {
-            world.publish(1, "t", QoS::AtLeastOnce);
-        }
+fn a_session_that_was_never_used_gives_way() {
+    let mut world = pair(false, "t");
+    for home in [1, 0] {
+        world.move_to(0, home);
         world.run_for(1000);
-        // It does not subscribe again.
-        world.clients[0].filter = None;
-        world.clients[0].home = 1;
-        world.connect(0);
-        world.run_for(1000);
-        assert_eq!(world.clients[0].presents, [false, true, true, false]);
-        world.mend(0);
-        world.run_for(5000);
-        // It may not have heard of the new one. What is left of the one that had gone wants it for a while.
-        let received = world.clients[0].received.len();
-        assert_eq!(received, if pause == 1000 { 10 } else { 0 }, "{pause}");
-        world.ping(0);
-        world.run_for(1000);
-        let numbers: Vec<u64> = (0..10).collect();
-        assert_eq!(world.clients[0].received, numbers, "{pause}");
     }
+    world.hang_up(0);
+    world.cut(0, false);
+    for _ in 0..10 {
+        world.publish(1, "t", QoS::AtLeastOnce);
+    }
+    world.run_for(1000);
+    // It does not subscribe again.
+    world.clients[0].filter = None;
+    world.clients[0].home = 1;
+    world.connect(0);
+    world.run_for(1000);
+    assert_eq!(world.clients[0].presents, [false, true, true, false]);
+    world.mend(0);
+    world.run_for(5000);
+    assert!(!world.clients[0].is_connected());
+    world.connect(0);
+    world.run_for(5000);
+    assert_eq!(world.clients[0].presents.last(), Some(&true));
+    let numbers: Vec<u64> = (0..10).collect();
+    assert_eq!(world.clients[0].received, numbers);
 }
 
 /// What waits for the broker where a session is comes to it, although its client has had another
@@ -874,25 +873,6 @@ fn sessions_become_one_although_the_broker_that_made_another_one_was_killed() {
             came_once(&mut world, last, &what);
         }
     }
-}
-
-/// It takes longer to ask another broker for a session than its client waits: that is given another one,
-/// and the two become one all the same.
-#[test]
-fn sessions_become_one_also_where_others_are_far_away() {
-    let subscriber = Client::new("s".into(), Some("t"), 0);
-    let mut world = pair_with(400, 64, true, subscriber);
-    world.hang_up(0);
-    world.publish(1, "t", QoS::ExactlyOnce);
-    world.run_for(2000);
-    world.clients[0].home = 1;
-    world.connect(0);
-    world.run_for(1000);
-    assert_eq!(world.clients[0].presents, [false, false]);
-    world.publish(2, "t", QoS::ExactlyOnce);
-    world.run_for(30_000);
-    assert_eq!([0, 1].map(|site| holds(&world, site, "s")), [false, true]);
-    came_once(&mut world, 1, "far away");
 }
 
 /// A session that began with Clean Start 1 and was never elsewhere stays where its client was last,

@@ -4,16 +4,17 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::IoSlice;
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use punctual_broker::{
-    Budget, Config, ConnId, ConnMeta, Directory, Federation, Holder, LinkLimits, LinkNews, Message,
-    MessageName, MoveTimes, Newcomer, Output, Received, Restorer, RetainedCursor, Scope, Seeker,
-    Service, Shard, StoreTrouble, Testament, Unwelcome, WillTurn,
+    Budget, Config, ConnId, ConnMeta, Directory, Federation, LinkLimits, LinkNews, Message,
+    MessageName, MoveTimes, Newcomer, Output, Received, Restorer, RetainedCursor, Scope, Service,
+    Shard, StoreTrouble, Testament, Unwelcome, WillTurn,
 };
 use punctual_mesh::seen::{Name, Seen, Verdict};
-use punctual_mesh::wire::{self, Arrival, Open, TOPIC};
+use punctual_mesh::transfer::{FenceAnswer, HomeId, Located, Stamp, Stub, Times};
+use punctual_mesh::wire::{self, Arrival, Open, SessionAddress, TOPIC};
 use punctual_mesh::{BrokerId, Dialling, LinkId, Membership, Node, Settings};
 use punctual_model::Nanos;
 use punctual_store::{Batch, Memory, Store};
@@ -27,10 +28,23 @@ enum Input {
     Unsubscribed(Box<str>, bool),
     Arrived(Arrival),
     LeftBehind(Box<str>, Option<wire::Testament>),
-    Seek(u64, Box<str>, Option<Box<str>>, bool),
+    LookUp {
+        at: Stamp,
+        client: Box<str>,
+        user: Option<Box<str>>,
+        clean: bool,
+    },
+    Found {
+        by: HomeId,
+        at: Stamp,
+        client: Box<str>,
+        located: Located,
+    },
     Letter(BrokerId, Box<str>, Arc<[u8]>),
+    Forward(u64, SessionAddress, Arc<[u8]>),
+    Forwarded(u64),
     Kept(u64),
-    Fence(u64, Box<str>),
+    FenceStub(Box<str>, Stub),
     Flushed(u64),
     Up(ConnId, BrokerId, bool),
     Told(ConnId, Vec<u8>),
@@ -51,16 +65,17 @@ struct Seam {
     /// When the last client arrived anywhere.
     arrived: AtomicU64,
     will_wait: Nanos,
-    /// Whether sessions can be asked for.
-    can_seek: AtomicBool,
-    /// Whether there are brokers that are not reached.
-    are_away: AtomicBool,
     /// A [`Service`].
     service: AtomicU8,
     times: MoveTimes,
+    transfer_times: Times,
 }
 
 impl Seam {
+    fn heard_arrival(&self, at: u64) {
+        self.arrived.fetch_max(at, Ordering::Relaxed);
+    }
+
     /// Later than all that was heard of.
     fn next_arrival(&self) -> u64 {
         let at = self.clock().max(self.arrived.load(Ordering::Relaxed) + 1);
@@ -155,19 +170,6 @@ impl Federation for Seam {
         self.will_wait
     }
 
-    fn seek(&self, client_id: &str, user: Option<&str>, seeker: Seeker) -> Option<u64> {
-        let at = seeker.since().unwrap_or_else(|| self.next_arrival());
-        let asks = self.can_seek.load(Ordering::Relaxed);
-        let waits = seeker.waits();
-        let user = user.map(Into::into);
-        asks.then(|| self.tell(Input::Seek(at, client_id.into(), user, waits)))?;
-        Some(at)
-    }
-
-    fn heard_arrival(&self, at: u64) {
-        self.arrived.fetch_max(at, Ordering::Relaxed);
-    }
-
     fn letter(&self, to: &str, client_id: &str, body: Arc<[u8]>) {
         let to = BrokerId::new(to).unwrap();
         self.tell(Input::Letter(to, client_id.into(), body));
@@ -177,17 +179,8 @@ impl Federation for Seam {
         self.tell(Input::Kept(number));
     }
 
-    fn fence(&self, client_id: &str, number: u64) -> bool {
-        self.tell(Input::Fence(number, client_id.into()));
-        true
-    }
-
     fn flushed(&self, number: u64) {
         self.tell(Input::Flushed(number));
-    }
-
-    fn are_away(&self) -> bool {
-        self.are_away.load(Ordering::Relaxed)
     }
 
     fn mark_passed(&self) -> u64 {
@@ -208,6 +201,44 @@ impl Federation for Seam {
 
     fn move_times(&self) -> MoveTimes {
         self.times
+    }
+
+    fn transfer_times(&self) -> Times {
+        self.transfer_times
+    }
+
+    fn next_stamp(&self) -> u64 {
+        self.next_arrival()
+    }
+
+    fn look_up(&self, client_id: &str, user: Option<&str>, at: &Stamp, clean: bool) {
+        self.tell(Input::LookUp {
+            at: at.clone(),
+            client: client_id.into(),
+            user: user.map(Into::into),
+            clean,
+        });
+    }
+
+    fn found(&self, by: &HomeId, client_id: &str, at: &Stamp, located: Located) {
+        self.tell(Input::Found {
+            by: by.clone(),
+            at: at.clone(),
+            client: client_id.into(),
+            located,
+        });
+    }
+
+    fn fence_stub(&self, client_id: &str, stub: &Stub) {
+        self.tell(Input::FenceStub(client_id.into(), stub.clone()));
+    }
+
+    fn forward(&self, number: u64, address: &SessionAddress, message: Arc<[u8]>) {
+        self.tell(Input::Forward(number, address.clone(), message));
+    }
+
+    fn forwarded(&self, number: u64) {
+        self.tell(Input::Forwarded(number));
     }
 
     fn note(&self, name: MessageName) {
@@ -300,13 +331,15 @@ impl Site {
             now: AtomicU64::new(now.0),
             arrived: AtomicU64::new(0),
             will_wait: self.settings.will_wait,
-            can_seek: AtomicBool::new(false),
-            are_away: AtomicBool::new(false),
             service: AtomicU8::new(service(node.membership()) as u8),
             times: MoveTimes {
-                wait: self.settings.session_wait,
                 linger: self.settings.linger,
                 heal: self.settings.heal,
+            },
+            transfer_times: Times {
+                session_wait: self.settings.session_wait,
+                heal: self.settings.heal,
+                keep: self.settings.keep,
             },
         });
         let directory = Directory::new(1);
@@ -440,12 +473,27 @@ impl Running {
             Input::Unsubscribed(filter, lasting) => self.node.unsubscribe(&filter, lasting, now),
             Input::Arrived(arrival) => self.node.arrived(arrival, now),
             Input::LeftBehind(client, will) => self.node.set_will(&client, will, now),
-            Input::Seek(number, client, user, waits) => {
-                self.node.seek(number, &client, user.as_deref(), waits, now);
+            Input::LookUp {
+                at,
+                client,
+                user,
+                clean,
+            } => {
+                self.node.look_up(&at, &client, user.as_deref(), clean, now);
             }
+            Input::Found {
+                by,
+                at,
+                client,
+                located,
+            } => self.node.found(&by, &at, &client, located),
+            Input::Forward(number, address, message) => {
+                self.shard.take_forwarded(number, &address, &message, now);
+            }
+            Input::Forwarded(number) => self.shard.forwarded(number, now),
             Input::Letter(to, client, body) => self.node.letter(&to, &client, body, now),
             Input::Kept(number) => self.node.kept(number, now),
-            Input::Fence(number, client) => self.node.fence(number, &client, now),
+            Input::FenceStub(client, stub) => self.node.fence_stub(&client, &stub, now),
             Input::Flushed(number) => self.node.flushed(number),
             Input::Up(conn, peer, dialled) => match self.expected.remove(&peer).filter(|_| dialled)
             {
@@ -570,15 +618,12 @@ impl Running {
             }
             Order::Arrived(arrivals) => {
                 for Arrival {
-                    client,
-                    user,
-                    at,
-                    clean,
+                    client, user, at, ..
                 } in arrivals
                 {
                     self.seam.heard_arrival(at);
                     self.shard
-                        .user_arrived_elsewhere(&client, user.as_deref(), (at, clean), now);
+                        .user_arrived_elsewhere(&client, user.as_deref(), at, now);
                 }
             }
             Order::Will { will, turn } => {
@@ -597,44 +642,47 @@ impl Running {
                     self.shard.will_was_published(&client, &message, same, now);
                 }
             }
-            Order::Sought(seek) => {
-                let wire::SeekSession {
-                    by,
-                    number,
-                    client,
-                    user,
-                    ..
-                } = seek;
-                self.seam.heard_arrival(number);
-                let has = self.shard.sought(&client, user.as_deref(), number);
-                self.node.sought(&by, number, has);
-            }
-            Order::Found {
-                number,
+            Order::LookUp {
+                by,
+                at,
                 client,
-                holders,
-                incomplete,
+                user,
+                clean,
             } => {
-                let holder = |wire::Holder { broker, at, whole }| Holder {
-                    broker: broker.as_str().into(),
-                    at,
-                    whole,
-                };
-                let holders: Vec<Holder> = holders.into_iter().map(holder).collect();
-                self.shard.found(&client, number, &holders, incomplete, now);
+                self.seam.heard_arrival(at.micros);
+                let user = user.as_deref();
+                self.shard.look_up(&by, &client, user, (&at, clean), now);
+            }
+            Order::Located {
+                at,
+                client,
+                answers,
+                extent,
+            } => self.shard.located(&client, &at, answers, extent, now),
+            Order::Reach { reached, away } => {
+                let reached = reached.into_iter().map(HomeId::from).collect();
+                self.shard.set_reach(&reached, away, now);
             }
             Order::Letter { from, client, body } => {
                 self.shard.letter(from.as_str(), &client, &body, now);
-            }
-            Order::Came { broker, away } => {
-                self.shard.broker_came(broker.as_str(), away, now);
             }
             Order::Flush { link, number } => {
                 if let Some(peer) = peer(link) {
                     self.shard.link_flush(&peer, number, now);
                 }
             }
-            Order::Fenced { client, number } => self.shard.fenced(&client, number, now),
+            Order::FenceAsked { by, number, stubs } => {
+                let mut blocked = Vec::new();
+                for (place, (client, stub)) in (0..).zip(&*stubs) {
+                    if self.shard.fence_asked(&by, client, stub, now) != FenceAnswer::Clear {
+                        blocked.push(place);
+                    }
+                }
+                self.node.fence_answered(&by, number, blocked, now);
+            }
+            Order::FencePassed { client, epoch } => {
+                self.shard.fence_passed(&client, &epoch, now);
+            }
             Order::Membership(membership) => {
                 let service = service(membership) as u8;
                 self.seam.service.store(service, Ordering::Relaxed);
@@ -651,10 +699,6 @@ impl Running {
             if let Some(input) = input {
                 self.take(input, now);
             }
-            let can_seek = self.node.can_seek();
-            self.seam.can_seek.store(can_seek, Ordering::Relaxed);
-            let are_away = self.node.are_away();
-            self.seam.are_away.store(are_away, Ordering::Relaxed);
             let orders = self.node.take_outputs();
             let mut busy = !orders.is_empty();
             orders.into_iter().for_each(|order| self.act(order, now));

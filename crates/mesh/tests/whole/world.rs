@@ -49,6 +49,8 @@ enum Event {
     Tick(usize),
     Commit(usize, u64),
     Dial(usize),
+    /// A client connects that was refused for a moment.
+    Retry(usize),
 }
 
 pub struct Edge {
@@ -183,6 +185,11 @@ impl World {
                 self.dial(edge);
                 self.at(now + Nanos::from_millis(100), Event::Dial(edge));
             }
+            Event::Retry(client) => {
+                if self.clients[client].refused.is_some() {
+                    self.connect(client);
+                }
+            }
             Event::End(pipe, to) => self.ended(pipe, to),
             Event::Bytes(pipe, to, bytes) => {
                 let found = &mut self.pipes[pipe];
@@ -229,7 +236,13 @@ impl World {
                     self.settle(n);
                 }
             }
-            End::Client(client) => self.clients[client].lose(),
+            End::Client(client) => {
+                self.clients[client].lose();
+                if self.clients[client].refused.is_some() {
+                    let pause = Nanos::from_millis(self.rng.within(100..=300));
+                    self.at(self.now + pause, Event::Retry(client));
+                }
+            }
             End::Dialling(_) | End::Accepting(_) => {}
         }
     }
@@ -514,7 +527,9 @@ impl World {
         if self.clients[client].pipe.is_none() && runs {
             let delay = Nanos(self.rng.within(50_000..=1_000_000));
             let pipe = self.pipe([End::Client(client), End::Accepting(home)], delay);
-            self.bequeath(client);
+            if self.clients[client].refused.is_none() {
+                self.bequeath(client);
+            }
             self.clients[client].parted = !self.is_whole(Nanos::from_secs(3));
             self.clients[client].connect(pipe);
             self.flush(client);
@@ -583,6 +598,9 @@ impl World {
 
     /// A client's connection breaks.
     pub fn hang_up(&mut self, client: usize) {
+        if let Some(clean) = self.clients[client].refused.take() {
+            self.clients[client].clean_start |= clean;
+        }
         if let Some(pipe) = self.clients[client].pipe {
             self.pipes[pipe].silent = true;
             self.ended(pipe, 0);

@@ -662,11 +662,12 @@ impl World {
             | Output::Arrived(_)
             | Output::Will { .. }
             | Output::Published { .. }
-            | Output::Sought(_)
-            | Output::Found { .. }
-            | Output::Fenced { .. }
+            | Output::LookUp { .. }
+            | Output::Located { .. }
+            | Output::Reach { .. }
+            | Output::FenceAsked { .. }
+            | Output::FencePassed { .. }
             | Output::Letter { .. }
-            | Output::Came { .. }
             | Output::Traced(_)
             | Output::Membership(_)
             | Output::Event(_) => {}

@@ -986,9 +986,9 @@ section! {
         /// of the neighbours that are named and has nothing in its store that is kept for any.
         /// "0s": it serves at once, and acknowledges what it may not be able to hand on.
         join_wait: Duration = seconds(3), in Duration::ZERO => seconds(600), since "0.1.0", Restart;
-        /// How long a client that connects with Clean Start 0 waits for its session from
-        /// another broker, since it connected or something of it came. Then it gets a new
-        /// one.
+        /// How long a client that connects waits until other brokers have said what they
+        /// have of it, and then until something of its session comes from one of them.
+        /// Then it is refused, and tries again.
         session_wait: Duration = millis(500), in millis(10) => seconds(60), since "0.1.0", Restart;
         /// Worth of a MiB of memory. The broker with the highest capacity becomes
         /// root: alpha times memory, beta times processors, and gamma.

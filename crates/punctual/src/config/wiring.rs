@@ -71,7 +71,6 @@ impl Config {
                     Limit::Unlimited => 0,
                 },
                 max_numbered_topics: number(limits.max_numbered_topics.into()),
-                sessions_asked: BrokerLimits::default().sessions_asked,
                 max_user_properties: count(limits.max_user_properties),
                 send_buffer: number(self.queue.send_buffer.0),
                 topic_cache: number(limits.topic_cache.into()),

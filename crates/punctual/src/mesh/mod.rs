@@ -14,17 +14,20 @@ mod seam;
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU32;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use punctual_auth::Secret;
 use punctual_broker::{
-    ConnId, Directory, Federation, Holder, LinkLimits, Nanos, SECRET_USER, Service, Shard, WillTurn,
+    ConnId, Directory, Federation, LinkLimits, Nanos, SECRET_USER, Service, Shard, WillTurn,
 };
+use punctual_mesh::transfer::{FenceAnswer, HomeId, Located, Stamp, Stub};
 use punctual_mesh::tree::Why;
-use punctual_mesh::wire::{self, Arrival, Message, Open, SeekSession, TOPIC, Testament, Traced};
+use punctual_mesh::wire::{
+    Arrival, ClientStub, Message, Open, SessionAddress, TOPIC, Testament, Traced,
+};
 use punctual_mesh::{
     BrokerId, Dialling, Event, LinkId, Membership, Node, NotForgotten, Output, Settings, Status,
     Strategy,
@@ -69,19 +72,28 @@ enum Input {
     Unsubscribed(Box<str>, bool),
     Arrived(Arrival),
     LeftBehind(Box<str>, Option<Testament>),
-    /// Who has the session of a client?
-    Seek {
-        number: u64,
+    /// What do other brokers know of a client that connects?
+    LookUp {
+        at: Stamp,
         client: Box<str>,
         user: Option<Box<str>>,
-        waits: bool,
+        clean: bool,
     },
     /// A shard is asked for that by another broker, and answers.
-    Sought {
-        by: BrokerId,
-        number: u64,
-        has: Option<(u64, bool)>,
+    Found {
+        by: HomeId,
+        at: Stamp,
+        client: Box<str>,
+        located: Located,
     },
+    /// A neighbour has forwarded a message for a client's session to the first shard,
+    Forward {
+        number: u64,
+        address: Box<SessionAddress>,
+        message: Arc<[u8]>,
+    },
+    /// and it is safe where that is.
+    Forwarded(u64),
     /// Something for another broker's shards.
     Letter {
         to: BrokerId,
@@ -90,10 +102,16 @@ enum Input {
     },
     /// So many changes of what neighbours want are kept.
     Kept(u64),
-    /// A client's session leaves: has all come that was on its way?
-    Fence {
-        number: u64,
+    /// A stub is left of a client's session: has all come that was on its way to it?
+    FenceStub {
         client: Box<str>,
+        stub: Stub,
+    },
+    /// The shards are asked that by another broker, and answer.
+    FenceAnswered {
+        by: HomeId,
+        number: u64,
+        blocked: Vec<u32>,
     },
     /// A neighbour has acknowledged what was queued for it.
     Flushed(u64),
@@ -535,18 +553,39 @@ impl Keeper {
             Input::Unsubscribed(filter, lasting) => self.node.unsubscribe(&filter, lasting, now),
             Input::Arrived(arrival) => self.node.arrived(arrival, now),
             Input::LeftBehind(client, will) => self.node.set_will(&client, will, now),
-            Input::Seek {
-                number,
+            Input::LookUp {
+                at,
                 client,
                 user,
-                waits,
+                clean,
             } => {
-                self.node.seek(number, &client, user.as_deref(), waits, now);
+                self.node.look_up(&at, &client, user.as_deref(), clean, now);
             }
-            Input::Sought { by, number, has } => self.node.sought(&by, number, has),
+            Input::Found {
+                by,
+                at,
+                client,
+                located,
+            } => self.node.found(&by, &at, &client, located),
+            Input::Forward {
+                number,
+                address,
+                message,
+            } => self.at_home_of(address.client.clone(), move |shard, _, now| {
+                shard.take_forwarded(number, &address, &message, now);
+            }),
+            Input::Forwarded(number) => {
+                self.handle
+                    .call(0, move |shard, now| shard.forwarded(number, now));
+            }
             Input::Letter { to, client, body } => self.node.letter(&to, &client, body, now),
             Input::Kept(number) => self.node.kept(number, now),
-            Input::Fence { number, client } => self.node.fence(number, &client, now),
+            Input::FenceStub { client, stub } => self.node.fence_stub(&client, &stub, now),
+            Input::FenceAnswered {
+                by,
+                number,
+                blocked,
+            } => self.node.fence_answered(&by, number, blocked, now),
             Input::Flushed(number) => self.node.flushed(number),
             Input::Link { conn, peer, news } => match news {
                 News::Up { dialled } => self.up(conn, peer, dialled, now),
@@ -825,7 +864,12 @@ impl Keeper {
                 let _ = reply.send(removed);
             }
             Ask::Forget(broker, reply) => {
-                let _ = reply.send(self.node.forget(&broker, now));
+                let forgotten = self.node.forget(&broker, now);
+                if forgotten.is_ok() {
+                    let name = broker.as_str().to_owned();
+                    self.all_shards(move |shard, now| shard.forget_broker(&name, now));
+                }
+                let _ = reply.send(forgotten);
             }
             Ask::Trace(topic, reply) => {
                 let number = self.node.trace(&topic, now);
@@ -918,8 +962,8 @@ impl Keeper {
         }
         self.all_shards(move |shard, now| {
             for arrival in &arrivals {
-                let (user, when) = (arrival.user.as_deref(), (arrival.at, arrival.clean));
-                shard.user_arrived_elsewhere(&arrival.client, user, when, now);
+                let (user, at) = (arrival.user.as_deref(), arrival.at);
+                shard.user_arrived_elsewhere(&arrival.client, user, at, now);
             }
         });
     }
@@ -946,34 +990,40 @@ impl Keeper {
             .call(shard.into(), move |shard, now| call(shard, &client, now));
     }
 
-    /// Another broker asks for a session.
-    fn look_for(&self, seek: SeekSession) {
-        let SeekSession {
-            by,
-            number,
-            client,
-            user,
-            ..
-        } = seek;
-        self.seam.heard_arrival(number);
-        let keeper = self.keeper.clone();
-        self.at_home_of(client, move |shard, client, _| {
-            let has = shard.sought(client, user.as_deref(), number);
-            // It ends after the shards.
-            let _ = keeper.send(Input::Sought { by, number, has });
-        });
-    }
-
-    fn found(&self, client: Box<str>, number: u64, holders: Vec<wire::Holder>, incomplete: bool) {
-        let holder = |wire::Holder { broker, at, whole }| Holder {
-            broker: broker.as_str().into(),
-            at,
-            whole,
-        };
-        let holders: Vec<Holder> = holders.into_iter().map(holder).collect();
-        self.at_home_of(client, move |shard, client, now| {
-            shard.found(client, number, &holders, incomplete, now);
-        });
+    /// Another broker asks which of its stubs are to stay: each is asked for on the shard of its client,
+    /// and the last of these answers.
+    fn ask_of_stubs(&self, by: &HomeId, number: u64, stubs: &Arc<[ClientStub]>) {
+        let mut places: BTreeMap<usize, Vec<u32>> = BTreeMap::new();
+        for (place, (client, _)) in (0..).zip(&**stubs) {
+            let shard = self.directory.home(client, 0);
+            places.entry(shard.into()).or_default().push(place);
+        }
+        // How many have not answered, and what the others have.
+        let answers = Arc::new(Mutex::new((places.len(), Vec::new())));
+        for (shard, places) in places {
+            let (answers, keeper) = (answers.clone(), self.keeper.clone());
+            let (by, stubs) = (by.clone(), stubs.clone());
+            self.handle.call(shard, move |shard, now| {
+                let mut stays = |place: &u32| {
+                    let (client, stub) = &stubs[*place as usize];
+                    shard.fence_asked(&by, client, stub, now) != FenceAnswer::Clear
+                };
+                let stay: Vec<u32> = places.into_iter().filter(|it| stays(it)).collect();
+                let mut answers = answers.lock().unwrap_or_else(PoisonError::into_inner);
+                answers.0 -= 1;
+                answers.1.extend(stay);
+                if answers.0 == 0 {
+                    let blocked = std::mem::take(&mut answers.1);
+                    let answered = Input::FenceAnswered {
+                        by,
+                        number,
+                        blocked,
+                    };
+                    // It ends after the shards.
+                    let _ = keeper.send(answered);
+                }
+            });
+        }
     }
 
     /// Does what the node asks. All of it is done between two messages where something is copied to a
@@ -981,8 +1031,6 @@ impl Keeper {
     /// are otherwise worked off in pieces, with others served between them.
     fn act(&mut self) {
         let mut orders: Vec<Order> = Vec::new();
-        self.seam.set_can_seek(self.node.can_seek());
-        self.seam.set_are_away(self.node.are_away());
         let outputs = self.node.take_outputs();
         let piece = match outputs.iter().any(|it| matches!(it, Output::Copy { .. })) {
             true => usize::MAX,
@@ -1116,21 +1164,40 @@ impl Keeper {
                         });
                     }
                 }
-                Output::Sought(seek) => self.look_for(seek),
-                Output::Found {
-                    number,
+                Output::LookUp {
+                    by,
+                    at,
                     client,
-                    holders,
-                    incomplete,
-                } => self.found(client, number, holders, incomplete),
+                    user,
+                    clean,
+                } => {
+                    self.seam.heard_arrival(at.micros);
+                    self.at_home_of(client, move |shard, client, now| {
+                        shard.look_up(&by, client, user.as_deref(), (&at, clean), now);
+                    });
+                }
+                Output::Located {
+                    at,
+                    client,
+                    answers,
+                    extent,
+                } => self.at_home_of(client, move |shard, client, now| {
+                    shard.located(client, &at, answers, extent, now);
+                }),
+                Output::Reach { reached, away } => {
+                    let reached = reached.into_iter().map(HomeId::from).collect();
+                    self.all_shards(move |shard, now| shard.set_reach(&reached, away, now));
+                }
+                Output::Letter { from, client, body } if client.is_empty() => {
+                    self.all_shards(move |shard, now| {
+                        shard.letter(from.as_str(), "", &body, now);
+                    });
+                }
                 Output::Letter { from, client, body } => {
                     self.at_home_of(client, move |shard, client, now| {
                         shard.letter(from.as_str(), client, &body, now);
                     });
                 }
-                Output::Came { broker, away } => self.all_shards(move |shard, now| {
-                    shard.broker_came(broker.as_str(), away, now);
-                }),
                 Output::Flush { link, number } => {
                     if let Some(peer) = peer(link) {
                         orders.push(Box::new(move |shard, now| {
@@ -1138,9 +1205,12 @@ impl Keeper {
                         }));
                     }
                 }
-                Output::Fenced { client, number } => {
+                Output::FenceAsked { by, number, stubs } => {
+                    self.ask_of_stubs(&by, number, &stubs);
+                }
+                Output::FencePassed { client, epoch } => {
                     self.at_home_of(client, move |shard, client, now| {
-                        shard.fenced(client, number, now);
+                        shard.fence_passed(client, &epoch, now);
                     });
                 }
                 Output::Traced(traced) => {

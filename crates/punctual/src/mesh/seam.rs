@@ -3,18 +3,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use punctual_auth::Secret;
 use punctual_broker::{
-    ConnId, Federation, LinkNews, MessageName, MoveTimes, Nanos, Newcomer, Relay, Seeker, Service,
+    ConnId, Federation, LinkNews, MessageName, MoveTimes, Nanos, Newcomer, Relay, Service,
     Testament, Unwelcome,
 };
 use punctual_mesh::seen::{Name, Seen, Verdict};
-use punctual_mesh::wire::{self, Arrival};
+use punctual_mesh::transfer::{HomeId, Located, Stamp, Stub, Times};
+use punctual_mesh::wire::{self, Arrival, SessionAddress};
 use punctual_mesh::{BrokerId, Settings, Strategy};
 use punctual_model::latest_instant;
 
@@ -41,14 +42,11 @@ pub(super) struct Seam {
     topics: Mutex<Vec<(String, String)>>,
     /// When the last client arrived anywhere, as far as that is known.
     arrived: AtomicU64,
-    /// Whether there is somebody to be asked for sessions.
-    can_seek: AtomicBool,
-    /// Whether there are brokers that are not reached.
-    are_away: AtomicBool,
     /// A [`Service`].
     service: AtomicU8,
     will_wait: Nanos,
     move_times: MoveTimes,
+    transfer_times: Times,
 }
 
 /// The messages that were here.
@@ -82,17 +80,19 @@ impl Seam {
             linked: Mutex::default(),
             topics: Mutex::default(),
             arrived: AtomicU64::new(0),
-            can_seek: AtomicBool::new(false),
-            are_away: AtomicBool::new(false),
             service: AtomicU8::new(match settings.join_wait {
                 Nanos(0) => Service::Full,
                 _ => Service::None,
             } as u8),
             will_wait: settings.will_wait,
             move_times: MoveTimes {
-                wait: settings.session_wait,
                 linger: settings.linger,
                 heal: settings.heal,
+            },
+            transfer_times: Times {
+                session_wait: settings.session_wait,
+                heal: settings.heal,
+                keep: settings.keep,
             },
         }
     }
@@ -124,19 +124,16 @@ impl Seam {
         *lock(&self.topics) = topics;
     }
 
-    /// Notes whether there is somebody to be asked for sessions.
-    pub(super) fn set_are_away(&self, are: bool) {
-        self.are_away.store(are, Ordering::Relaxed);
-    }
-
     /// Notes what may be promised to clients.
     pub(super) fn set_service(&self, service: Service) {
         // What neighbours want is in the index before.
         self.service.store(service as u8, Ordering::Release);
     }
 
-    pub(super) fn set_can_seek(&self, can: bool) {
-        self.can_seek.store(can, Ordering::Relaxed);
+    /// A client has arrived at another broker then.
+    pub(super) fn heard_arrival(&self, at: u64) {
+        let at = at.min(latest_instant(self.clock()));
+        self.arrived.fetch_max(at, Ordering::Relaxed);
     }
 
     /// When a client arrives now: later than all that was heard of.
@@ -264,25 +261,6 @@ impl Federation for Seam {
         self.will_wait
     }
 
-    fn seek(&self, client_id: &str, user: Option<&str>, seeker: Seeker) -> Option<u64> {
-        if !self.can_seek.load(Ordering::Relaxed) {
-            return None;
-        }
-        let number = seeker.since().unwrap_or_else(|| self.next_arrival());
-        self.tell(Input::Seek {
-            number,
-            client: client_id.into(),
-            user: user.map(Into::into),
-            waits: seeker.waits(),
-        });
-        Some(number)
-    }
-
-    fn heard_arrival(&self, at: u64) {
-        let at = at.min(latest_instant(self.clock()));
-        self.arrived.fetch_max(at, Ordering::Relaxed);
-    }
-
     fn letter(&self, to: &str, client_id: &str, body: Arc<[u8]>) {
         if let Some(to) = BrokerId::new(to) {
             let client = client_id.into();
@@ -294,18 +272,8 @@ impl Federation for Seam {
         self.tell(Input::Kept(number));
     }
 
-    fn fence(&self, client_id: &str, number: u64) -> bool {
-        let client = client_id.into();
-        self.tell(Input::Fence { number, client });
-        true
-    }
-
     fn flushed(&self, number: u64) {
         self.tell(Input::Flushed(number));
-    }
-
-    fn are_away(&self) -> bool {
-        self.are_away.load(Ordering::Relaxed)
     }
 
     fn mark_passed(&self) -> u64 {
@@ -328,6 +296,50 @@ impl Federation for Seam {
 
     fn move_times(&self) -> MoveTimes {
         self.move_times
+    }
+
+    fn transfer_times(&self) -> Times {
+        self.transfer_times
+    }
+
+    fn next_stamp(&self) -> u64 {
+        self.next_arrival()
+    }
+
+    fn look_up(&self, client_id: &str, user: Option<&str>, at: &Stamp, clean: bool) {
+        self.tell(Input::LookUp {
+            at: at.clone(),
+            client: client_id.into(),
+            user: user.map(Into::into),
+            clean,
+        });
+    }
+
+    fn found(&self, by: &HomeId, client_id: &str, at: &Stamp, located: Located) {
+        self.tell(Input::Found {
+            by: by.clone(),
+            at: at.clone(),
+            client: client_id.into(),
+            located,
+        });
+    }
+
+    fn fence_stub(&self, client_id: &str, stub: &Stub) {
+        let (client, stub) = (client_id.into(), stub.clone());
+        self.tell(Input::FenceStub { client, stub });
+    }
+
+    fn forward(&self, number: u64, address: &SessionAddress, message: Arc<[u8]>) {
+        let address = Box::new(address.clone());
+        self.tell(Input::Forward {
+            number,
+            address,
+            message,
+        });
+    }
+
+    fn forwarded(&self, number: u64) {
+        self.tell(Input::Forwarded(number));
     }
 
     fn topics(&self) -> Vec<(String, String)> {

@@ -123,6 +123,10 @@ fn write(event: Event, refusals: &mut Refusals) {
             messages,
             "mesh: its session went to {broker}: the client has connected there"
         ),
+        Event::TransferGivenUp { client_id, what } => tracing::warn!(
+            client = %client_id,
+            "mesh: {what} is given up: the other broker has been away for longer than mesh.keep"
+        ),
         Event::SlowConsumer {
             client_id,
             buffered,

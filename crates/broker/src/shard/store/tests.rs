@@ -13,7 +13,6 @@ use punctual_store::{Memory, Op, Store as _};
 
 use crate::federation::{Federation, LinkNews, MessageName, Newcomer, Unwelcome};
 use crate::journal::{Durability, DurabilityRule, Journal, Reception, Restorer, StoreTrouble};
-use crate::moves::{Coming, Letter, Way};
 use crate::{Budget, Config, ConnId, ConnMeta, Directory, Nanos, Output, Scope, Shard, Work};
 
 const NOW: Nanos = Nanos::from_secs(1);
@@ -538,7 +537,7 @@ fn a_content_that_a_neighbour_is_to_get_later_stays() {
 /// Knows no other broker, and what was written to any.
 #[derive(Debug, Default)]
 struct Alone {
-    letters: Mutex<Vec<Arc<[u8]>>>,
+    forwarded: Mutex<Vec<u64>>,
 }
 
 impl Federation for Alone {
@@ -562,40 +561,42 @@ impl Federation for Alone {
     }
     fn note(&self, _: MessageName) {}
     fn was_origin(&self, _: NonZeroU32) {}
-    fn letter(&self, _: &str, _: &str, body: Arc<[u8]>) {
-        self.letters.lock().unwrap().push(body);
+    fn forwarded(&self, number: u64) {
+        self.forwarded.lock().unwrap().push(number);
     }
 }
 
-/// Part of a session that came waits for a commit, which turns out to be needless.
+/// What a neighbour has forwarded waits for a commit, which turns out to be needless.
 #[test]
-fn what_came_is_acknowledged_when_nothing_has_to_be_committed() {
+fn what_was_forwarded_is_acknowledged_when_nothing_has_to_be_committed() {
     let (mut shard, mut store) = patient();
     let alone = Arc::new(Alone::default());
-    shard.hub.directory.set_federation(alone.clone());
     let kept = subscriber(&mut shard, &mut store, "kept", QoS::AtLeastOnce);
     let publisher = connect(&mut shard, "publisher", 0);
     leaving(&mut shard, publisher);
+    shard.hub.directory.set_federation(alone.clone());
+    assert!(shard.hub.has_custody());
+    // What its names begin with is stored with the first of them.
+    publish(&mut shard, publisher, QoS::AtLeastOnce, 9);
+    let due = NOW + Nanos::from_secs(1);
+    let first = (0..9).find_map(|_| shard.take_operations(due)).unwrap();
+    store.commit(&first.batch).unwrap();
+    shard.committed(first.ticket, NOW);
     let session = shard.hub.session_named("kept");
     let session = session
         .and_then(|slot| shard.hub.sessions.get(slot))
         .unwrap();
     let packet_id = session.window.next_id();
     publish(&mut shard, publisher, QoS::AtLeastOnce, 1);
-    let way: Way = ("kept".into(), "b".into());
     let ticket = shard.hub.journal.as_ref().unwrap().latest();
-    let mut coming = Coming::new(1, None, 0, false, NOW);
-    (coming.stream, coming.next, coming.waits) = (7, 3, Some(ticket));
-    shard.hub.moves.coming.insert(way.clone(), coming);
-    shard.hub.moves.unsafe_parts.push_back((ticket, way));
-    shard.hub.acknowledge_parts(NOW);
-    assert!(alone.letters.lock().unwrap().is_empty());
+    let custody = shard.hub.custody.as_mut().unwrap();
+    custody.forwarded.push_back((ticket, 7));
+    shard.hub.custody_committed(NOW);
+    assert!(alone.forwarded.lock().unwrap().is_empty());
     assert!(shard.take_operations(NOW).is_none());
     acknowledge(&mut shard, kept, packet_id);
     assert!(shard.take_operations(NOW).is_none());
-    let letters = alone.letters.lock().unwrap();
-    let got = Letter::Got { stream: 7, next: 3 };
-    assert_eq!(letters.iter().collect::<Vec<_>>(), [&got.encode()]);
+    assert_eq!(*alone.forwarded.lock().unwrap(), [7]);
 }
 
 /// What a neighbour has not acknowledged is copied for another one while none of it is
@@ -604,6 +605,8 @@ fn what_came_is_acknowledged_when_nothing_has_to_be_committed() {
 fn what_goes_to_another_neighbour_is_never_with_neither() {
     for moves in [false, true] {
         let (mut shard, mut store) = patient();
+        let publisher = connect(&mut shard, "publisher", 0);
+        leaving(&mut shard, publisher);
         shard
             .hub
             .directory
@@ -614,8 +617,6 @@ fn what_goes_to_another_neighbour_is_never_with_neither() {
         }
         shard.link_interest("b", &["t".into()], &[]);
         commit(&mut shard, &mut store);
-        let publisher = connect(&mut shard, "publisher", 0);
-        leaving(&mut shard, publisher);
         publish(&mut shard, publisher, QoS::AtLeastOnce, 1);
         assert!(commit(&mut shard, &mut store).is_empty());
         // In another turn, and so handed over later.

@@ -393,7 +393,7 @@ impl World {
                 _ => None,
             };
             let is_quick = match message {
-                TransferMessage::Resync | TransferMessage::ClaimsDone => !scope.slow_resync,
+                TransferMessage::Resync | TransferMessage::ClaimsDone { .. } => !scope.slow_resync,
                 _ => false,
             };
             if is_quick {

@@ -1,0 +1,67 @@
+//! What brokers' cores say to each other about sessions that move.
+
+use std::sync::Arc;
+
+use super::{Reader, WireError, Writer};
+use crate::id::BrokerId;
+
+/// From one broker's core to another's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Letter {
+    /// To be passed on to.
+    pub to: BrokerId,
+    /// Who has written it.
+    pub from: BrokerId,
+    /// About the session of this client; empty if it is about no client.
+    pub client: Box<str>,
+    /// As the cores write and read it.
+    pub body: Arc<[u8]>,
+}
+
+impl Writer {
+    pub(super) fn bytes(&mut self, bytes: &[u8]) {
+        self.number(bytes.len() as u64);
+        self.0.extend_from_slice(bytes);
+    }
+
+    /// A user name, if there is one.
+    pub(super) fn user(&mut self, user: Option<&str>) {
+        self.byte(u8::from(user.is_some()));
+        if let Some(user) = user {
+            self.text(user);
+        }
+    }
+
+    pub(super) fn letter(&mut self, letter: &Letter) {
+        self.id(&letter.to);
+        self.id(&letter.from);
+        self.text(&letter.client);
+        self.bytes(&letter.body);
+    }
+}
+
+impl Reader<'_> {
+    pub(super) fn user(&mut self) -> Result<Option<Box<str>>, WireError> {
+        if !self.flag()? {
+            return Ok(None);
+        }
+        let user = self.text()?;
+        match user.len() <= usize::from(u16::MAX) && !user.contains('\0') {
+            true => Ok(Some(user.into())),
+            false => Err(WireError::Field("user name")),
+        }
+    }
+
+    pub(super) fn letter(&mut self) -> Result<Letter, WireError> {
+        let (to, from, client) = (self.id()?, self.id()?, self.client_or_nobody()?);
+        let length = self.count(1)?;
+        let (body, rest) = self.0.split_at(length);
+        self.0 = rest;
+        Ok(Letter {
+            to,
+            from,
+            client,
+            body: body.into(),
+        })
+    }
+}
