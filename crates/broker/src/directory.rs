@@ -38,7 +38,8 @@ pub(crate) struct SessionHandle {
     pub(crate) client_id: Arc<str>,
     /// Whether it is that of a neighbour broker.
     pub(crate) link: bool,
-    /// Whether what is for that neighbour goes to it, and does not wait.
+    /// Whether what is for it goes on to another broker at once: to the neighbour that it is, or, from a
+    /// stub, to where its session is.
     pub(crate) carries: AtomicBool,
     /// Whether a connection is attached.
     pub(crate) connected: AtomicBool,

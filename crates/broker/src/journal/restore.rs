@@ -571,6 +571,8 @@ impl Hub {
             session.epoch = epoch;
             session.sweep_at = Nanos::MAX;
             session.custody_stored = true;
+            let is_stub = matches!(record, Record::Stub { .. });
+            session.handle.carries.store(is_stub, Ordering::Relaxed);
             session.custody = Some(Box::new(record.clone()));
         }
         self.keep_parked(&client, slot, &record);

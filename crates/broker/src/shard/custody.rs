@@ -1220,6 +1220,8 @@ impl Hub {
     /// What a session, a copy or a stub is from now on.
     pub(crate) fn set_record(&mut self, slot: u32, record: Record) {
         if let Some(session) = self.sessions.get_mut(slot) {
+            let is_stub = matches!(record, Record::Stub { .. });
+            session.handle.carries.store(is_stub, Ordering::Relaxed);
             session.custody = Some(Box::new(record));
             session.custody_stored = false;
             self.store_custody(slot);

@@ -1058,9 +1058,10 @@ pub(super) fn deliver_all(
     let targets: usize = matched.shards.iter().map(|(_, to)| to.len()).sum();
     hub.offered += (targets + groups.len()) as u64;
     // Who gets it here and somewhere else, too, having moved, is to recognise it.
-    let is_link = |target: &Target| target.session.link;
+    let goes_on =
+        |target: &Target| target.session.link || target.session.carries.load(Ordering::Relaxed);
     let mut all = matched.shards.iter().flat_map(|(_, to)| to.iter());
-    if hub.directory.federation().is_some() && hub.unpacking.is_none() && all.any(is_link) {
+    if hub.directory.federation().is_some() && hub.unpacking.is_none() && all.any(goes_on) {
         publication.named(&hub.directory);
     }
     if acknowledged && refusable {
