@@ -350,6 +350,17 @@ impl Shard {
             .hub
             .with_machine(|machine, marks| machine.connect(client, clean, clock, marks));
         if let (Some(at), Some(custody)) = (at, &mut self.hub.custody) {
+            if clean {
+                // Nothing of what others have is for it, so it need not wait for them, however slow a
+                // link to them is. The look-up ends what is older there, and so does the claim of the
+                // session, which is said until each has answered.
+                let located = Told::Located {
+                    at: at.clone(),
+                    answers: Vec::new(),
+                    extent: Extent::Reached,
+                };
+                custody.events.push_back((client.clone(), located));
+            }
             let waiting = custody.waiting.entry(client.clone()).or_default();
             waiting.push(Waiting { at, conn: id });
         }
