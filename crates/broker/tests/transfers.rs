@@ -509,7 +509,7 @@ impl World {
             properties: properties.as_properties(),
             client_id: "roams",
             will: None,
-            username: None,
+            username: Some("somebody"),
             password: None,
         };
         broker.give(conn, Packet::Connect(connect), now);

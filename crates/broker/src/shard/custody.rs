@@ -694,11 +694,13 @@ impl Shard {
             // Its client is refused when it is let in.
             return;
         }
+        let user = hub.user_that_waits(client, &mark.epoch);
         let slot = hub
             .sessions
             .insert_with(|slot| Session::new(directory.handle(client, index, slot)));
         hub.names.insert(&hub.sessions, slot);
         if let Some(session) = hub.sessions.get_mut(slot) {
+            session.username = user;
             session.set_began(directory.begins());
             // It is not one that has ended with its connection.
             session.expiry = u32::MAX;
