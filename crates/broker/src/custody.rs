@@ -19,18 +19,19 @@ use punctual_mesh::wire::SessionAddress;
 use crate::Nanos;
 use crate::hub::{ConnId, Hub};
 use crate::journal::{Known, Round};
-use crate::session::Delivery;
+use crate::session::{Delivery, Load};
 
-/// Messages of neighbours that wait until they can be forwarded; those beyond are dropped and counted.
+/// Messages of neighbours that wait until the broker can forward them. Those beyond are not taken: they are
+/// not acknowledged, and the neighbour sends them again over its next connection.
 pub(crate) const MAX_TRANSIT: usize = 1 << 10;
-/// The timer by which the machine is told what has happened, and by which forwarding is tried again;
-/// others are the machine's.
+/// Number of the timer that runs [`crate::Shard::run_custody`]. Timers of the machine have other numbers.
 pub(crate) const WAKE: u64 = 0;
-/// See [`WAKE`].
+/// Number of the timer that tries again to forward messages.
 pub(crate) const TRY_AGAIN: u64 = u64::MAX;
-/// After which what could not be forwarded is tried again.
+/// Time between two attempts to forward a message.
 pub(crate) const RETRY: Nanos = Nanos::from_millis(20);
-/// Topic on which neighbours forward messages to the sessions of a broker, whose name follows.
+/// Prefix of the topics on which brokers forward messages for sessions. The name of the broker that has the
+/// session follows.
 pub(crate) const FORWARD: &str = "$mesh/session/";
 
 type Map<K, V> = HashMap<K, V, foldhash::quality::RandomState>;
@@ -47,15 +48,17 @@ pub(crate) struct Waiting {
 #[derive(Debug)]
 pub(crate) struct Frozen {
     pub(crate) freeze: Freeze,
-    /// Names of what had passed here when it was frozen.
+    /// Names of the messages that had passed here when the session was frozen.
     pub(crate) known: Known,
-    /// All has come when this is passed that other shards had sent then.
+    /// The fence between shards behind which the snapshot is taken: messages that other shards had sent
+    /// when the session was frozen are in the snapshot.
     pub(crate) fence: u64,
-    /// What was queued by then; what comes later is in the queue of the session. `None` before.
+    /// The queued messages of the snapshot; `None` until it is taken. Later messages are in the queue of
+    /// the session.
     pub(crate) kept: Option<Vec<Delivery>>,
-    /// The next message of its window, and of these, that is to be sent.
+    /// Positions in the window and in `kept` of the next messages to send.
     pub(crate) next: (usize, usize),
-    /// What is not cut into parts.
+    /// Encoded bytes that are not in a part yet.
     pub(crate) bytes: Vec<u8>,
 }
 
@@ -63,7 +66,7 @@ pub(crate) struct Frozen {
 #[derive(Debug)]
 pub(crate) struct Arriving {
     pub(crate) id: TransferId,
-    /// `None` if they are not those of a session.
+    /// `None` if the parts do not encode a session.
     pub(crate) round: Option<Box<Round>>,
 }
 
@@ -72,35 +75,37 @@ pub(crate) struct Arriving {
 pub(crate) struct Transit {
     pub(crate) address: SessionAddress,
     pub(crate) message: Arc<[u8]>,
-    /// By which [`crate::Federation::forwarded`] is told that it is safe.
+    /// The number for [`crate::Federation::forwarded`] once the message is safe.
     pub(crate) number: u64,
 }
 
-/// What waits until all has come that other shards of this broker had sent.
+/// A step that waits for a fence between the shards of this broker.
 #[derive(Debug)]
 pub(crate) enum Then {
-    /// A part of a frozen session is made.
+    /// Make this part of a snapshot.
     MakePart(Arc<str>, TransferId, u32),
-    /// All has passed that was on its way to a stub with that epoch.
+    /// Tell the machine that the fence of the stub with that epoch has passed.
     EndStub(Arc<str>, Stamp),
-    /// What passes from now on is known to be queued in a session, with its slot and number.
+    /// Note that the session in that slot, with that number, queues each message that passes here and
+    /// that it subscribes to.
     Begin(u32, u64),
 }
 
-/// See the module.
+/// The transfer machine of a shard, and the state of its shell, see the [module](self).
 #[derive(Debug)]
 pub(crate) struct Custody {
     pub(crate) machine: Transfers,
-    /// What the machine is still to be told, and what it wants done before.
+    /// Events that the machine has not handled.
     pub(crate) events: VecDeque<(Arc<str>, Event)>,
+    /// Actions of the machine that the shell has not performed. They come before the next event.
     pub(crate) actions: VecDeque<(Arc<str>, Action)>,
-    /// One of these is under way.
+    /// Whether an event or an action is being handled.
     pub(crate) is_busy: bool,
-    /// A session ends because the machine wants it.
+    /// Whether the shell ends a session for the machine, which therefore is not told of the end.
     pub(crate) is_changing: bool,
-    /// A timer sees to it that the machine is told what has happened.
+    /// Whether the timer [`WAKE`] runs.
     pub(crate) is_armed: bool,
-    /// The latest last.
+    /// Clients that wait for CONNACK, each with its latest CONNECT last.
     pub(crate) waiting: Map<Arc<str>, Vec<Waiting>>,
     pub(crate) frozen: Map<Arc<str>, Frozen>,
     pub(crate) arriving: Map<Arc<str>, Arriving>,
@@ -108,40 +113,42 @@ pub(crate) struct Custody {
     pub(crate) copies: Map<Arc<str>, Vec<(TransferId, u32)>>,
     /// Slots of stubs, the latest last: each has the subscriptions of another session that has left.
     pub(crate) stubs: Map<Arc<str>, Vec<u32>>,
-    /// Transfers that are not confirmed.
+    /// Outcomes of transfers that the new owner has not confirmed.
     pub(crate) outcomes: Map<Arc<str>, Vec<(TransferId, HomeId)>>,
-    /// What waits for commits, in order of tickets: writes of the machine,
+    /// Writes of the machine that are not committed: ticket, client and number, by ticket.
     pub(crate) writes: VecDeque<(u64, Arc<str>, u64)>,
-    /// and messages that neighbours have forwarded.
+    /// Forwarded messages that are not committed: ticket and number, by ticket.
     pub(crate) forwarded: VecDeque<(u64, u64)>,
     pub(crate) timers: Map<u64, (Arc<str>, Timer)>,
-    /// Those of each client.
+    /// Numbers of the timers of each client.
     pub(crate) armed: Map<Arc<str>, Vec<u64>>,
     pub(crate) last_timer: u64,
-    /// What waits for fences between shards, in their order.
+    /// Steps that wait for fences between shards, each with the number of its fence, in their order.
     pub(crate) fenced: VecDeque<(u64, Then)>,
-    /// Sessions of which it is not known yet what was queued since they are here.
+    /// Slots of sessions that wait for [`Then::Begin`].
     pub(crate) beginning: BTreeSet<u32>,
-    /// What a stub forwards next, since when it was queued.
+    /// By slot of a stub: the message that it forwards next, and the time at which it was queued.
     pub(crate) next: Map<u32, (Nanos, Delivery)>,
-    /// Since when stubs lead to the session that is here.
+    /// By slot of a stub: the time since which it leads to a session on this broker.
     pub(crate) here_since: Map<u32, Nanos>,
-    /// Stubs that have queued something.
+    /// Slots of stubs that may have messages to forward.
     pub(crate) unsent: BTreeSet<u32>,
-    /// Packet identifiers that a client may remember of the session that a stub was, of messages with QoS 2:
-    /// the session that it has now releases them.
+    /// By slot of a stub: packet identifiers of QoS 2 messages that the client may remember of the session
+    /// that the stub was. The client's present session releases them.
     pub(crate) remembered: Map<u32, Vec<u16>>,
     pub(crate) transit: VecDeque<Transit>,
-    /// Whether a timer tries again to forward.
+    /// Whether the timer [`TRY_AGAIN`] runs.
     pub(crate) retries: bool,
-    /// On the first shard: messages that neighbours have forwarded, which are not acknowledged.
+    /// On the first shard: connection and packet identifier of each message that a neighbour has forwarded
+    /// and that is not acknowledged. Bounded by the Receive Maximum of each connection, with which the
+    /// entries end.
     pub(crate) unacknowledged: Map<u64, (ConnId, u16)>,
     pub(crate) last_unacknowledged: u64,
     /// Other brokers that are reached.
     pub(crate) reached: BTreeSet<HomeId>,
-    /// Shards of other brokers of which this one has answered all claims.
+    /// Shards of other brokers that have said that all their claims are answered.
     pub(crate) claims_done: BTreeMap<HomeId, BTreeSet<u16>>,
-    /// What the store had, which the machine is told first.
+    /// Records of the store that the machine is told before any event.
     pub(crate) records: BTreeMap<Arc<str>, Records>,
 }
 
@@ -186,6 +193,21 @@ impl Custody {
             records: BTreeMap::new(),
         }
     }
+
+    /// Takes a client that does not wait for CONNACK any more out of those that do.
+    pub(crate) fn take_waiting(
+        &mut self,
+        client: &str,
+        is_it: impl Fn(&Waiting) -> bool,
+    ) -> Option<Waiting> {
+        let all = self.waiting.get_mut(client)?;
+        let place = all.iter().position(is_it)?;
+        let waiting = all.remove(place);
+        if all.is_empty() {
+            self.waiting.remove(client);
+        }
+        Some(waiting)
+    }
 }
 
 /// The sessions of a shard, as the machine sees them.
@@ -199,7 +221,7 @@ impl Sessions for Marks<'_> {
 }
 
 impl Hub {
-    /// Whether the broker is one of a mesh, so that sessions move; makes what that needs.
+    /// Whether the broker is in a mesh, so that sessions move. The first call makes the machine.
     pub(crate) fn has_custody(&mut self) -> bool {
         if self.custody.is_none()
             && let Some(federation) = self.directory.federation()
@@ -217,7 +239,7 @@ impl Hub {
         self.custody.is_some()
     }
 
-    /// Calls the machine, and takes what it wants done.
+    /// Calls the machine, and queues its actions.
     pub(crate) fn with_machine<R>(
         &mut self,
         call: impl FnOnce(&mut Transfers, &dyn Sessions) -> R,
@@ -229,7 +251,7 @@ impl Hub {
         Some(result)
     }
 
-    /// Something has happened that the machine is told when it is its turn.
+    /// Queues an event for the machine.
     pub(crate) fn tell_custody(&mut self, client: &Arc<str>, event: Event, now: Nanos) {
         let Some(custody) = &mut self.custody else {
             return;
@@ -238,6 +260,7 @@ impl Hub {
         self.wake_custody(now);
     }
 
+    /// Sees to it that queued events are handled soon.
     pub(crate) fn wake_custody(&mut self, now: Nanos) {
         if let Some(custody) = &mut self.custody
             && !custody.is_busy
@@ -248,7 +271,7 @@ impl Hub {
         }
     }
 
-    /// A session ends: unless the machine wants that, it is told.
+    /// A session ends. The machine is told, unless it has ended the session itself.
     pub(crate) fn session_ends(&mut self, client: &Arc<str>, now: Nanos) {
         let Some(custody) = &mut self.custody else {
             return;
@@ -256,14 +279,14 @@ impl Hub {
         let kept = custody.frozen.remove(client).and_then(|it| it.kept);
         let is_changing = custody.is_changing;
         if let Some(kept) = kept {
-            self.forget_kept(&kept);
+            self.forget_queued(&Load::of_all(&kept));
         }
         if !is_changing {
             self.tell_custody(client, Event::Ended, now);
         }
     }
 
-    /// A stub has something that is to be forwarded.
+    /// A stub has queued a message, which is to be forwarded.
     pub(crate) fn stub_has_queued(&mut self, slot: u32, now: Nanos) {
         if let Some(custody) = &mut self.custody {
             custody.unsent.insert(slot);
@@ -271,20 +294,13 @@ impl Hub {
         }
     }
 
-    /// Whether a snapshot of the client's session is sent.
+    /// Whether the client's session is frozen.
     pub(crate) fn is_frozen(&self, client: &Arc<str>) -> bool {
         let custody = self.custody.as_ref();
         custody.is_some_and(|it| it.frozen.contains_key(client))
     }
 
-    /// What was queued in a session that was frozen is not there any more.
-    pub(crate) fn forget_kept(&mut self, kept: &[Delivery]) {
-        let mut load = crate::session::Load::default();
-        kept.iter().for_each(|it| load.add(&it.message));
-        self.forget_queued(&load);
-    }
-
-    /// Tells the machine of writes that are durable, and neighbours of forwarded messages that are.
+    /// Tells the machine of its writes that are committed, and neighbours of their messages that are.
     pub(crate) fn custody_committed(&mut self, now: Nanos) {
         let journal = self.journal.as_ref();
         let is_committed = |ticket: u64| journal.is_none_or(|it| it.is_committed(ticket));
@@ -311,7 +327,7 @@ impl Hub {
     }
 }
 
-/// What the store had of a client besides its session.
+/// Adds a record of the store to those of its client.
 pub(crate) fn note_record(records: &mut Records, record: &Record) {
     match record {
         Record::Session(_) => {}

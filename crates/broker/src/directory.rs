@@ -38,8 +38,8 @@ pub(crate) struct SessionHandle {
     pub(crate) client_id: Arc<str>,
     /// Whether it is that of a neighbour broker.
     pub(crate) link: bool,
-    /// Whether what is for it goes on to another broker at once: to the neighbour that it is, or, from a
-    /// stub, to where its session is.
+    /// Whether its messages are forwarded to another broker as soon as they are queued. It is true for the
+    /// session of a neighbour broker, and for a stub, whose session is at another broker.
     pub(crate) carries: AtomicBool,
     /// Whether a connection is attached.
     pub(crate) connected: AtomicBool,
@@ -304,7 +304,7 @@ impl Directory {
     }
 
     /// Registers a session that has lost messages because its queue was full. `count` is the number of
-    /// lost messages, and the session goes on to raise it.
+    /// lost messages. The session shares the counter and increments it with every further loss.
     pub(crate) fn note_lossy(&self, client_id: &Arc<str>, count: &Arc<AtomicU64>) {
         lock(&self.lossy).insert(client_id.clone(), count.clone());
     }

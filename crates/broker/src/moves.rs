@@ -59,8 +59,8 @@ pub(crate) type TakenUp = (u16, Option<Delivery>);
 /// What a session has got that may come again.
 #[derive(Debug, Default)]
 pub(crate) struct Had {
-    /// What it is called, or where it was stored.
-    keys: HashSet<u64, foldhash::fast::RandomState>,
+    /// Names of all.
+    names: HashSet<u64, foldhash::fast::RandomState>,
     /// Those that came here by themselves, the oldest first.
     own: VecDeque<u64>,
     /// What had passed where the session was, before that left.
@@ -77,13 +77,13 @@ impl Had {
     /// restart, too; false if the session has had it.
     pub(crate) fn note(&mut self, name: u64, once: bool) -> bool {
         let given = self.given.iter().any(|given| given.has(name));
-        if self.passed.contains(&name) || given || !self.keys.insert(name) {
+        if self.passed.contains(&name) || given || !self.names.insert(name) {
             return false;
         }
         if self.own.len() >= MAX_HAD
             && let Some(oldest) = self.own.pop_front()
         {
-            self.keys.remove(&oldest);
+            self.names.remove(&oldest);
         }
         self.own.push_back(name);
         if let Some(log) = self.log.as_mut().filter(|_| once) {
@@ -92,16 +92,16 @@ impl Had {
         true
     }
 
-    /// Notes something that comes from where the session was, by what it is called and where
-    /// it was stored, 0 for nothing; false if the session has had it.
-    pub(crate) fn note_moved(&mut self, keys: [u64; 2]) -> bool {
-        let known = keys.iter().any(|key| self.keys.contains(key));
-        let keys = keys.into_iter().filter(|key| *key != 0);
-        if let Some(log) = &mut self.log {
-            log.note(Kind::Had, keys.clone());
+    /// Notes the name of a message that comes from where the session was, 0 for none; false if the
+    /// session has had it.
+    pub(crate) fn note_moved(&mut self, name: u64) -> bool {
+        if name == 0 {
+            return true;
         }
-        self.keys.extend(keys);
-        !known
+        if let Some(log) = &mut self.log {
+            log.note(Kind::Had, [name]);
+        }
+        self.names.insert(name)
     }
 
     /// Whether that had passed where the session was, before it left: if the session wanted it, it had it.
@@ -112,13 +112,13 @@ impl Had {
     /// Whether it had something of that name.
     #[cfg(test)]
     pub(crate) fn has(&self, name: u64) -> bool {
-        name != 0 && self.keys.contains(&name)
+        name != 0 && self.names.contains(&name)
     }
 
     /// All of it, for another broker.
     pub(crate) fn known(&self) -> Known {
         Known {
-            had: self.keys.iter().copied().collect(),
+            had: self.names.iter().copied().collect(),
             passed: self.passed.iter().copied().collect(),
             given: self.given.iter().map(|given| given.0).collect(),
         }
@@ -126,7 +126,7 @@ impl Had {
 
     /// What was known elsewhere.
     pub(crate) fn learn(&mut self, known: &Known) {
-        self.keys.extend(&known.had);
+        self.names.extend(&known.had);
         let room = MAX_PASSED.saturating_sub(self.passed.len());
         // The latest come last.
         let passed = known.passed.iter().rev().take(room);
@@ -204,10 +204,10 @@ mod tests {
     fn what_a_session_has_had_is_recognised() {
         let mut had = Had::default();
         assert!(had.note(1, true) && !had.note(1, true));
-        assert!(!had.note_moved([1, 0]));
-        assert!(had.note_moved([2, 3]) && !had.note_moved([0, 3]) && !had.note(2, true));
+        assert!(!had.note_moved(1));
+        assert!(had.note_moved(2) && !had.note_moved(2) && !had.note(2, true));
         // What has no name is never recognised.
-        assert!(had.note_moved([0, 0]) && had.note_moved([0, 0]));
+        assert!(had.note_moved(0) && had.note_moved(0));
         had.learn(&Known {
             had: vec![20],
             passed: vec![10],
@@ -217,17 +217,14 @@ mod tests {
             had.note(5 << 32 | 3, true),
             "given before the session was there"
         );
-        assert!(!had.note(20, true) && !had.note_moved([20, 0]));
+        assert!(!had.note(20, true) && !had.note_moved(20));
         assert!(!had.note(10, true) && !had.note(5 << 32 | 7, true) && had.note(5 << 32 | 8, true));
         // It passed elsewhere, but was not there for this session.
-        assert!(had.note_moved([5 << 32 | 6, 0]));
+        assert!(had.note_moved(5 << 32 | 6));
         for name in 100..100 + 2 * MAX_HAD as u64 {
             had.note(name, true);
         }
-        assert!(had.keys.len() <= MAX_HAD + 6);
-        assert!(
-            !had.note_moved([2, 0]),
-            "what came from there is not forgotten"
-        );
+        assert!(had.names.len() <= MAX_HAD + 6);
+        assert!(!had.note_moved(2), "what came from there is not forgotten");
     }
 }

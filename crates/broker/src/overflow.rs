@@ -224,8 +224,11 @@ impl Fullest {
 }
 
 impl Hub {
-    /// A session ends that has lost so many.
-    pub(crate) fn forget_losses(&self, session: &Session) {
+    /// A session ends, or leaves: neither its losses nor that its queue is full matters any more.
+    pub(crate) fn forget_fullness(&self, session: &Session) {
+        if session.is_full {
+            self.directory.full_clients().remove(session.handle.number);
+        }
         if let Some(losses) = &session.losses {
             let client_id = &session.handle.client_id;
             self.directory.forget_lossy(client_id, &losses.count);

@@ -18,12 +18,12 @@ use punctual_store::Wall;
 use crate::admission::Flows;
 use crate::author::Author;
 use crate::brake::Brake;
-use crate::directory::SessionHandle;
+use crate::directory::{Directory, SessionHandle};
 use crate::egress::{Class, Lane, Rank};
 use crate::federation::{LinkState, MessageName};
 use crate::hub::Conn;
 use crate::journal::Durability;
-use crate::moves::{Began, Had};
+use crate::moves::{Began, Had, TakenUp};
 use crate::overflow::Losses;
 use crate::reserved::Reserved;
 use crate::sequence::{Number, Sequences};
@@ -52,6 +52,15 @@ pub(crate) struct Delivery {
 }
 
 impl Delivery {
+    /// Gives it a name, if it has none and there is a mesh: without one it could not be recognised elsewhere.
+    pub(crate) fn be_named(&mut self, directory: &Directory) {
+        if self.message.name == 0
+            && let Some(name) = directory.new_name()
+        {
+            self.message = self.message.called(name.key());
+        }
+    }
+
     /// Its Subscription Identifiers.
     pub(crate) fn ids(&self) -> &[u32] {
         self.subscription_ids.as_deref().unwrap_or(&[])
@@ -888,6 +897,13 @@ pub(crate) struct Load {
 }
 
 impl Load {
+    /// Of these messages.
+    pub(crate) fn of_all<'a>(deliveries: impl IntoIterator<Item = &'a Delivery>) -> Self {
+        let mut load = Self::default();
+        deliveries.into_iter().for_each(|it| load.add(&it.message));
+        load
+    }
+
     pub(crate) fn of(message: &Message) -> Self {
         let mut load = Self::default();
         load.add(message);
@@ -1059,6 +1075,17 @@ impl Queue {
             let all = all.chain(waiting.braked_lanes().flatten());
             all.map(|queued| &queued.delivery)
         })
+    }
+
+    /// Puts messages before all that wait.
+    pub(crate) fn put_before(&mut self, earlier: Vec<Delivery>, now: Nanos) {
+        let mut later = std::mem::take(self);
+        for delivery in earlier {
+            self.push(delivery, now);
+        }
+        while let Some((since, delivery)) = later.pop() {
+            self.push(delivery, since);
+        }
     }
 
     /// How much waits.
@@ -1538,8 +1565,28 @@ impl Session {
         if !number.is_some_and(Number::is_again) || conn.is_some_and(|conn| conn.receive_max > 0) {
             return false;
         }
-        let mut kept = self.window.unacknowledged().chain(self.queue.iter());
+        let mut kept = self.undelivered();
         kept.any(|delivery| delivery.number == number)
+    }
+
+    /// Messages that its client may not have: first those in flight, the oldest first, then those that
+    /// wait.
+    pub(crate) fn undelivered(&self) -> impl Iterator<Item = &Delivery> {
+        self.window.unacknowledged().chain(self.queue.iter())
+    }
+
+    /// Packet identifiers of messages with QoS 2 that its client may remember, and these messages.
+    pub(crate) fn remembered(&self) -> impl Iterator<Item = TakenUp> {
+        let exactly = |it: &Inflight<'_>| matches!(it.step, Step::Rec | Step::Comp);
+        let handshakes = self.window.unfinished().filter(exactly);
+        handshakes.map(|it| (it.packet_id, it.delivery.cloned()))
+    }
+
+    /// What it is from now on where sessions move.
+    pub(crate) fn set_record(&mut self, record: Record) {
+        let is_stub = matches!(record, Record::Stub { .. });
+        self.handle.carries.store(is_stub, Ordering::Relaxed);
+        self.custody = Some(Box::new(record));
     }
 
     /// Puts one in the queue, or keeps it back.

@@ -418,7 +418,7 @@ impl World {
                 let shard = &mut self.brokers[at].shard;
                 shard.take_forwarded(number, &address, &message, now);
             }
-            Wish::Forwarded(number) => self.brokers[at].shard.forwarded(number, now),
+            Wish::Forwarded(number) => self.brokers[at].shard.forwarded(number),
         }
     }
 
@@ -731,7 +731,6 @@ fn a_session_that_ends_with_its_connection_does_not_move() {
     world.subscribe(0, old);
     let (conn, present) = world.come(1);
     assert!(!present);
-    let _ = old;
     assert_eq!(world.brokers[0].shard.stats().sessions_taken_over, 1);
     world.publish(0, "nobody's");
     assert_eq!(world.got(1, conn), [""; 0]);
@@ -786,7 +785,6 @@ fn roam(seed: u64, faults: Faults) {
     world.subscribe(0, first);
     let mut place = Some((0, first));
     let (mut owed, mut got) = (BTreeSet::new(), Vec::new());
-    // Whether its client has another session since then than the one that messages are for.
     for turn in 0..40 {
         let at = dice.roll(count as u64) as usize;
         match dice.roll(12) {
@@ -893,29 +891,21 @@ fn seeds() -> std::ops::Range<u64> {
     from..from + number("PUNCTUAL_SEEDS").unwrap_or(60)
 }
 
+fn roams(kills: bool, cuts: bool) {
+    seeds().for_each(|seed| roam(seed, Faults { kills, cuts }));
+}
+
 #[test]
 fn a_client_roams_without_faults() {
-    let faults = Faults {
-        kills: false,
-        cuts: false,
-    };
-    seeds().for_each(|seed| roam(seed, faults));
+    roams(false, false);
 }
 
 #[test]
 fn a_client_roams_while_brokers_are_killed() {
-    let faults = Faults {
-        kills: true,
-        cuts: false,
-    };
-    seeds().for_each(|seed| roam(seed, faults));
+    roams(true, false);
 }
 
 #[test]
 fn a_client_roams_while_the_mesh_falls_apart() {
-    let faults = Faults {
-        kills: true,
-        cuts: true,
-    };
-    seeds().for_each(|seed| roam(seed, faults));
+    roams(true, true);
 }

@@ -820,16 +820,7 @@ impl Hub {
                 .fetch_add(size - reserved, Ordering::Relaxed);
         }
         if session.conn.is_none() {
-            if session.sweep_by(expires) {
-                let timer = Timer::Sweep {
-                    slot: target.slot,
-                    epoch: session.epoch,
-                };
-                self.timers.arm(session.sweep_at, timer);
-            }
-            if session.is_stub() {
-                self.stub_has_queued(target.slot, now);
-            }
+            self.queued_while_away(target.slot, expires, now);
         }
         let session = self.sessions.get_mut(target.slot)?;
         let slot = session.conn.filter(|_| !session.handle.is_away());
@@ -871,6 +862,28 @@ impl Hub {
                 epoch: session.epoch,
             };
             self.timers.arm(now, timer);
+        }
+    }
+
+    /// Corrects the totals for messages that came into a queue.
+    pub(crate) fn note_queued(&mut self, come: &Load) {
+        self.stats.queued(come);
+        let queued = &self.directory.queued_bytes;
+        queued.fetch_add(come.bytes, Ordering::Relaxed);
+    }
+
+    /// A session without a connection has queued something that expires then.
+    fn queued_while_away(&mut self, slot: u32, expires: Nanos, now: Nanos) {
+        let Some(session) = self.sessions.get_mut(slot) else {
+            return;
+        };
+        if session.sweep_by(expires) {
+            let epoch = session.epoch;
+            let timer = Timer::Sweep { slot, epoch };
+            self.timers.arm(session.sweep_at, timer);
+        }
+        if session.is_stub() {
+            self.stub_has_queued(slot, now);
         }
     }
 

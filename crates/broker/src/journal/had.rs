@@ -232,7 +232,7 @@ impl Journal {
     }
 
     /// Emits what had been here when a session began to be here, unless the store knows that.
-    pub(crate) fn began(&mut self, session: &mut Session) {
+    pub(super) fn began(&mut self, session: &mut Session) {
         let Some(began) = session.began().filter(|_| !session.began_stored) else {
             return;
         };
@@ -248,6 +248,18 @@ impl Journal {
 }
 
 impl Hub {
+    /// From now on it is known of what passes here whether a session has queued it.
+    pub(crate) fn begin_here(&mut self, slot: u32) {
+        let Some(session) = self.sessions.get_mut(slot) else {
+            return;
+        };
+        session.set_began(self.directory.begins());
+        session.began_stored = false;
+        if let Some(journal) = self.journal.as_mut().filter(|_| session.durable) {
+            journal.began(session);
+        }
+    }
+
     /// Emits what a session is where sessions move, unless the store knows that.
     pub(crate) fn store_custody(&mut self, slot: u32) {
         if let (Some(journal), Some(session)) = (&mut self.journal, self.sessions.get_mut(slot))
@@ -341,7 +353,9 @@ mod tests {
         let mut store = Memory::default();
         let mut had = Had::default();
         had.log = Some(Box::default());
-        had.note_moved([1, 2]);
+        for name in [1, 2] {
+            assert!(had.note_moved(name));
+        }
         had.learn(&Known {
             had: vec![3],
             passed: vec![4],

@@ -36,8 +36,7 @@ pub(crate) use answers::{After, HeldAnswers};
 pub(crate) use had::{HadLog, Kind};
 pub(crate) use messages::{Flight, Keeping, Nature, Reception};
 pub(crate) use moved::{
-    Known, Round, offset, put_delivery, put_inflight, put_session, put_state, put_taken_up,
-    read_delivery,
+    Known, Round, put_delivery, put_inflight, put_session, put_state, put_taken_up, read_delivery,
 };
 pub(crate) use names::NameLog;
 pub(crate) use sessions::{AWAITED, BEHIND};

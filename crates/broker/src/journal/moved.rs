@@ -55,9 +55,16 @@ fn put(out: &mut Vec<u8>, op: &Op<'_>) {
     out[at..at + 4].copy_from_slice(&length.to_le_bytes());
 }
 
-/// Times as they are sent: by the wall clock.
-pub(crate) fn offset(wall_micros: u64, now: Nanos) -> Offset {
-    Offset(wall_micros.saturating_mul(1000).saturating_sub(now.0))
+impl Hub {
+    /// The wall clock of the mesh in microseconds since 1970; 0 without a mesh.
+    pub(crate) fn mesh_clock(&self) -> u64 {
+        self.directory.federation().map_or(0, |mesh| mesh.clock())
+    }
+
+    /// Between this broker's clock and the wall clock, by which times are sent.
+    pub(crate) fn offset(&self, now: Nanos) -> Offset {
+        Offset(self.mesh_clock().saturating_mul(1000).saturating_sub(now.0))
+    }
 }
 
 /// Appends who a session is, without anything that it has: a round begins with that.
@@ -198,14 +205,11 @@ pub(crate) fn read_delivery(
         rest = behind;
         match Op::decode(op).ok()? {
             Op::Message { content, .. } => {
-                topic::validate_name(content.topic.as_bytes()).ok()?;
-                Properties::check(content.properties, PropertySet::PUBLISH).ok()?;
-                message = directory.next_message.fetch_add(1, Ordering::Relaxed);
-                let content = Content {
-                    publisher: 0,
-                    ..content
-                };
-                restorer.take(&Op::Message { message, content });
+                let op = message_here(directory, content)?;
+                if let Op::Message { message: here, .. } = op {
+                    message = here;
+                }
+                restorer.take(&op);
             }
             Op::Entry(entry) => {
                 restorer.take(&Op::Entry(EntryOp {
@@ -246,12 +250,11 @@ pub(crate) struct Round {
     /// Of the session here.
     session: u64,
     begun: bool,
-    /// Whose numbers of entries are read.
-    source: u64,
     message: u64,
     entry: u64,
     durable: bool,
-    keys: Vec<[u64; 2]>,
+    /// Of each message; 0 for none.
+    names: Vec<u64>,
     known: Known,
 }
 
@@ -259,9 +262,21 @@ pub(crate) struct Round {
 #[derive(Debug)]
 pub(crate) struct Moved {
     session: RestoredSession,
-    /// By what each message is recognised.
-    keys: Vec<[u64; 2]>,
+    /// Of each message; 0 for none.
+    names: Vec<u64>,
     known: Known,
+}
+
+/// A message that came from another broker, checked, with its number here.
+fn message_here<'a>(directory: &Directory, content: Content<'a>) -> Option<Op<'a>> {
+    topic::validate_name(content.topic.as_bytes()).ok()?;
+    Properties::check(content.properties, PropertySet::PUBLISH).ok()?;
+    let message = directory.next_message.fetch_add(1, Ordering::Relaxed);
+    let content = Content {
+        publisher: 0,
+        ..content
+    };
+    Some(Op::Message { message, content })
 }
 
 /// The first operation of a part, behind its length, and what follows; `None` if it is not there yet.
@@ -271,24 +286,22 @@ fn first_op(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 impl Round {
-    /// Of a client's session that comes from the broker `from`.
-    pub(crate) fn new(hub: &Hub, client: &Arc<str>, from: &str, now: Nanos) -> Self {
+    /// Of a client's session that comes from another broker.
+    pub(crate) fn new(hub: &Hub, client: &Arc<str>, now: Nanos) -> Self {
         let directory = &hub.directory;
-        let clock = directory.federation().map_or(0, |mesh| mesh.clock());
         let limits = &hub.config.limits;
         let most = limits.max_queued_bytes.saturating_mul(4);
         Self {
             rest: Vec::new(),
             room: most.saturating_add(ROOM),
-            restorer: Restorer::new(directory.clone(), offset(clock, now).0),
+            restorer: Restorer::new(directory.clone(), hub.offset(now).0),
             client: client.clone(),
             session: directory.next_number.fetch_add(1, Ordering::Relaxed),
             begun: false,
-            source: punctual_model::digest(from.bytes()),
             message: 0,
             entry: 0,
             durable: hub.journal.is_some(),
-            keys: Vec::new(),
+            names: Vec::new(),
             known: Known::default(),
         }
     }
@@ -324,29 +337,19 @@ impl Round {
                 gist,
             },
             Op::Message { content, .. } => {
-                topic::validate_name(content.topic.as_bytes()).ok()?;
-                Properties::check(content.properties, PropertySet::PUBLISH).ok()?;
-                self.message = directory.next_message.fetch_add(1, Ordering::Relaxed);
                 let name = super::wall::StoredStamp::name(content.stamp);
-                self.keys.push([name, 0]);
-                let content = Content {
-                    publisher: 0,
-                    ..content
-                };
-                Op::Message {
-                    message: self.message,
-                    content,
+                self.names.push(name);
+                let op = message_here(directory, content)?;
+                if let Op::Message { message, .. } = op {
+                    self.message = message;
                 }
+                op
             }
             Op::Entry(op) => {
                 // Its content came right before it, if there is one.
                 let message = if op.message == 0 { 0 } else { self.message };
                 if op.message == 0 {
-                    self.keys.push([0, 0]);
-                }
-                if op.entry != 0 {
-                    let number = op.entry.rotate_left(32);
-                    self.keys.last_mut()?[1] = self.source ^ number | 1;
+                    self.names.push(0);
                 }
                 self.entry = match self.durable {
                     true => directory.next_entry.fetch_add(1, Ordering::Relaxed),
@@ -390,10 +393,10 @@ impl Round {
     /// All of it was read; `None` if something is missing.
     pub(crate) fn finish(self) -> Option<Moved> {
         let session = self.restorer.finish()?;
-        let whole = self.rest.is_empty() && session.entries.len() == self.keys.len();
+        let whole = self.rest.is_empty() && session.entries.len() == self.names.len();
         whole.then_some(Moved {
             session,
-            keys: self.keys,
+            names: self.names,
             known: self.known,
         })
     }
@@ -509,7 +512,7 @@ impl Hub {
         };
         let mut load = Load::default();
         for delivery in deliveries {
-            if !had.note_moved([delivery.message.name, 0]) {
+            if !had.note_moved(delivery.message.name) {
                 continue;
             }
             let message = delivery
@@ -530,9 +533,7 @@ impl Hub {
             session.queue.push(delivery, now);
         }
         session.share_queue_len();
-        self.stats.queued(&load);
-        let queued = &self.directory.queued_bytes;
-        queued.fetch_add(load.bytes, Ordering::Relaxed);
+        self.note_queued(&load);
         self.had_more(slot);
         self.pump(slot, now);
     }
@@ -541,18 +542,17 @@ impl Hub {
     pub(crate) fn place_copy(&mut self, moved: Moved, now: Nanos) -> Option<u32> {
         let Moved {
             session,
-            keys,
+            names,
             known,
         } = moved;
         let durable = self.journal.is_some() && session.expiry > 0;
-        let clock = self.directory.federation().map_or(0, |mesh| mesh.clock());
-        let slot = self.park_copy(session, durable, offset(clock, now), now)?;
+        let slot = self.park_copy(session, durable, self.offset(now), now)?;
         let session = self.sessions.get_mut(slot)?;
         session.had.get_or_insert_default();
         self.store_had(slot);
         if let Some(had) = self.sessions.get_mut(slot).and_then(|it| it.had.as_mut()) {
-            for keys in keys {
-                had.note_moved(keys);
+            for name in names {
+                had.note_moved(name);
             }
             had.learn(&known);
         }

@@ -24,7 +24,9 @@ use crate::index::Subscriber;
 use crate::message::{Parts, Traits};
 use crate::reserved::Reserved;
 use crate::sequence::{Number, Sequences};
-use crate::session::{Delivery, Received, Replays, Session, Step, Subscription, Will, Window};
+use crate::session::{
+    Delivery, Load, Received, Replays, Session, Step, Subscription, Will, Window,
+};
 use crate::shard::{peer_of, subscriber};
 use crate::timers::Timer;
 use crate::{Directory, Message, Nanos};
@@ -519,10 +521,8 @@ impl Hub {
         self.stats.inflight_messages += u64::from(session.window.open());
         session.share_queue_len();
         let load = session.queue.load();
-        self.stats.queued(&load);
-        directory
-            .queued_bytes
-            .fetch_add(load.bytes, Ordering::Relaxed);
+        self.note_queued(&load);
+        let session = self.sessions.get_mut(slot)?;
         // What waits may expire; a first sweep finds out when.
         if !session.queue.is_empty() && session.sweep_by(now) {
             let timer = Timer::Sweep { slot, epoch };
@@ -571,9 +571,7 @@ impl Hub {
             session.epoch = epoch;
             session.sweep_at = Nanos::MAX;
             session.custody_stored = true;
-            let is_stub = matches!(record, Record::Stub { .. });
-            session.handle.carries.store(is_stub, Ordering::Relaxed);
-            session.custody = Some(Box::new(record.clone()));
+            session.set_record(record.clone());
         }
         self.keep_parked(&client, slot, &record);
         true
@@ -599,8 +597,8 @@ impl Hub {
                 blind: true,
             })
         });
-        session.custody = Some(Box::new(record));
-        // Who is compared with others again has to be known.
+        session.set_record(record);
+        // Those that are still to be compared with others are told to the machine.
         if session.mark().is_some_and(|mark| mark.blind)
             && let Some(custody) = &mut self.custody
         {
@@ -643,19 +641,10 @@ impl Hub {
         self.stats.inflight_messages -= u64::from(session.window.open());
         session.window.clear();
         session.incoming = None;
-        let mut load = crate::session::Load::default();
-        again.iter().for_each(|it| load.add(&it.message));
-        let mut later = std::mem::take(&mut session.queue);
-        for delivery in again {
-            session.queue.push(delivery, now);
-        }
-        while let Some((since, delivery)) = later.pop() {
-            session.queue.push(delivery, since);
-        }
+        let load = Load::of_all(&again);
+        session.queue.put_before(again, now);
         session.share_queue_len();
-        self.stats.queued(&load);
-        let queued = &self.directory.queued_bytes;
-        queued.fetch_add(load.bytes, Ordering::Relaxed);
+        self.note_queued(&load);
     }
 
     /// A copy becomes a session: its client finds it, and it gets what it subscribes to.
@@ -668,11 +657,6 @@ impl Hub {
         session.epoch = epoch;
         let subscriptions = std::mem::take(&mut session.subscriptions);
         let (expiry, client) = (session.expiry, session.handle.client_id.clone());
-        session.set_began(directory.begins());
-        session.began_stored = false;
-        if let Some(journal) = self.journal.as_mut().filter(|_| session.durable) {
-            journal.began(session);
-        }
         if !session.queue.is_empty() && session.sweep_by(now) {
             let timer = Timer::Sweep { slot, epoch };
             self.timers.arm(session.sweep_at, timer);
@@ -685,8 +669,8 @@ impl Hub {
         // It counts, and is let in even so: it was acknowledged elsewhere.
         let _ = directory.claim(&client, index, usize::MAX);
         self.names.insert(&self.sessions, slot);
-        let wall = directory.federation().map_or(0, |mesh| mesh.clock());
-        let wall = super::offset(wall, now).0;
+        self.begin_here(slot);
+        let wall = self.offset(now).0;
         self.restore_subscriptions(slot, subscriptions.into_iter().collect(), wall);
     }
 

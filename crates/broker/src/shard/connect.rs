@@ -14,7 +14,7 @@ use punctual_model::Requirements;
 use super::{AuthAnswer, Fail, Next, REVOKED, Shard, neighbour, publish};
 use crate::admission::Ask;
 use crate::answers::{best_effort, put_answer};
-use crate::directory::ClaimError;
+use crate::directory::{ClaimError, Directory};
 use crate::egress::Class;
 use crate::federation::{Entitlement, LINK_PREFIX, Service};
 use crate::hub::{
@@ -525,18 +525,9 @@ impl Shard {
         session.handle.connected.store(true, Ordering::Release);
         if !is_link
             && session.custody.is_none()
-            && let Some(federation) = hub.directory.federation()
-            && let Some(by) = HomeId::new(federation.name())
+            && let Some(mark) = new_mark(&hub.directory)
         {
-            // Nobody else can have one with an identifier that was assigned now.
-            let micros = federation.next_stamp();
-            let at = Stamp { micros, by };
-            session.custody = Some(Box::new(Record::Session(Mark {
-                confirmed: true,
-                epoch: at.clone(),
-                born: Some(at),
-                blind: false,
-            })));
+            session.set_record(Record::Session(mark));
         }
         let is_confirmed = session.mark().is_none_or(|mark| mark.confirmed);
         let number = session.handle.number;
@@ -633,6 +624,20 @@ impl Shard {
         hub.pump(slot, now);
         Ok(())
     }
+}
+
+/// The mark of a session with an identifier that was assigned now, in a mesh: nobody else can have one.
+fn new_mark(directory: &Directory) -> Option<Mark> {
+    let federation = directory.federation()?;
+    let by = HomeId::new(federation.name())?;
+    let micros = federation.next_stamp();
+    let at = Stamp { micros, by };
+    Some(Mark {
+        confirmed: true,
+        epoch: at.clone(),
+        born: Some(at),
+        blind: false,
+    })
 }
 
 /// Whether other brokers were asked for a session.

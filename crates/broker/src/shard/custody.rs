@@ -32,13 +32,13 @@ use crate::federation::MessageName;
 use crate::hub::{Awaited, ConnId, Event, Hub, Output, Publication, State};
 use crate::index::generation_slot;
 use crate::journal::{
-    Durability, Journal, Round, offset, put_delivery, put_inflight, put_session, put_state,
-    put_taken_up, read_delivery,
+    Durability, Journal, Round, put_delivery, put_inflight, put_session, put_state, put_taken_up,
+    read_delivery,
 };
 use crate::message::Parts;
 use crate::moves::apart;
 use crate::route::{Groups, Matched, Target};
-use crate::session::{Delivery, Inflight, Load, Session, Step};
+use crate::session::{Delivery, Load, Session, Step};
 use crate::tasks::{FILTER, FLOW};
 use crate::{Budget, Nanos};
 
@@ -57,6 +57,8 @@ impl Next {
     }
 }
 
+/// Why a connection ends whose client has another one.
+const ELSEWHERE: &str = "connected to another broker";
 /// Messages of stubs that are forwarded in one piece.
 const AT_ONCE: usize = 64;
 
@@ -217,12 +219,11 @@ impl Shard {
         };
         self.run_custody(now);
         self.pass_forwarded(transit, now);
-        self.hub.custody_committed(now);
         self.run_custody(now);
     }
 
     /// See [`crate::Federation::forwarded`].
-    pub fn forwarded(&mut self, number: u64, _now: Nanos) {
+    pub fn forwarded(&mut self, number: u64) {
         let hub = &mut self.hub;
         let custody = hub.custody.as_mut();
         let waits = custody.and_then(|it| it.unacknowledged.remove(&number));
@@ -374,18 +375,9 @@ impl Shard {
             return;
         };
         let client: Arc<str> = connect.client_id.into();
-        let custody = self.hub.custody.as_ref();
-        let waiting = custody.and_then(|it| it.waiting.get(&client));
-        let waiting = waiting.and_then(|all| all.iter().find(|it| it.conn == id));
-        if let Some(at) = waiting.map(|it| it.at.clone()) {
-            if let Some(custody) = &mut self.hub.custody
-                && let Some(all) = custody.waiting.get_mut(&client)
-            {
-                all.retain(|it| it.conn != id);
-                if all.is_empty() {
-                    custody.waiting.remove(&client);
-                }
-            }
+        let custody = self.hub.custody.as_mut();
+        let waiting = custody.and_then(|it| it.take_waiting(&client, |it| it.conn == id));
+        if let Some(Waiting { at, .. }) = waiting {
             self.hub.tell_custody(&client, Told::Closed(at), now);
         }
     }
@@ -418,11 +410,7 @@ impl Shard {
                 }
                 self.act(&client, action, now);
             } else if let Some((client, event)) = custody.events.pop_front() {
-                let clock = self
-                    .hub
-                    .directory
-                    .federation()
-                    .map_or(0, |mesh| mesh.clock());
+                let clock = self.hub.mesh_clock();
                 self.hub
                     .with_machine(|machine, marks| machine.handle(&client, event, clock, marks));
                 touched.push(client);
@@ -494,13 +482,11 @@ impl Shard {
                 let slot = hub.session_named(client);
                 let conn = slot.and_then(|slot| hub.sessions.get(slot)?.conn);
                 if let Some(conn) = conn {
-                    hub.stats.sessions_taken_over += 1;
                     // If the session ends with it, the machine knows that.
                     if let Some(custody) = &mut hub.custody {
                         custody.is_changing = true;
                     }
-                    self.dismiss(conn, ReasonCode::SessionTakenOver, "");
-                    self.end_connection(conn, "connected to another broker", true, now);
+                    self.end_taken_over(conn, ELSEWHERE, now);
                     if let Some(custody) = &mut self.hub.custody {
                         custody.is_changing = false;
                     }
@@ -536,17 +522,8 @@ impl Shard {
     }
 
     fn answer_connect(&mut self, client: &Arc<str>, at: &Stamp, answer: Answer, now: Nanos) {
-        let Some(custody) = &mut self.hub.custody else {
-            return;
-        };
-        let mut waiting = None;
-        if let Some(all) = custody.waiting.get_mut(client) {
-            let place = all.iter().position(|it| it.at == *at);
-            waiting = place.map(|place| all.remove(place));
-            if all.is_empty() {
-                custody.waiting.remove(client);
-            }
-        }
+        let custody = self.hub.custody.as_mut();
+        let waiting = custody.and_then(|it| it.take_waiting(client, |it| it.at == *at));
         let conn = waiting.map(|waiting| waiting.conn);
         let state = conn.and_then(|id| Some(&mut self.hub.conn(id)?.state));
         let awaited = match state {
@@ -570,9 +547,7 @@ impl Shard {
                 answer => answer,
             };
             if let (Answer::Granted { .. }, Some(other)) = (answer, other) {
-                self.hub.stats.sessions_taken_over += 1;
-                self.dismiss(other, ReasonCode::SessionTakenOver, "");
-                self.end_connection(other, "session taken over", true, now);
+                self.end_taken_over(other, "session taken over", now);
             }
             let refusal = match answer {
                 Answer::Granted { present } => {
@@ -629,11 +604,7 @@ impl Shard {
             && session.mark().is_none_or(|mark| mark.epoch < *at)
         {
             match session.conn {
-                Some(conn) => {
-                    self.hub.stats.sessions_taken_over += 1;
-                    self.dismiss(conn, ReasonCode::SessionTakenOver, "");
-                    self.end_connection(conn, "connected to another broker", true, now);
-                }
+                Some(conn) => self.end_taken_over(conn, ELSEWHERE, now),
                 None => self.end_session(slot, now),
             }
         }
@@ -708,7 +679,7 @@ impl Shard {
             let number = apart(mark.epoch.by.as_str(), mark.epoch.micros);
             let first = number % u64::from(u16::MAX) + 1;
             session.window.begin_at(first as u16);
-            session.custody = Some(Box::new(Record::Session(mark)));
+            session.set_record(Record::Session(mark));
         }
     }
 
@@ -764,12 +735,9 @@ impl Shard {
         {
             let own = hub.sessions.get(slot).and_then(Session::mark);
             let takes = own.is_some_and(|own| own.takes(&mark.epoch));
-            let exactly = |it: &Inflight<'_>| matches!(it.step, Step::Rec | Step::Comp);
-            let taken_up = session.window.unfinished().filter(exactly);
-            let taken_up = taken_up.map(|it| (it.packet_id, it.delivery.cloned()));
-            let taken_up = taken_up.collect();
-            let waiting = session.window.unacknowledged().chain(session.queue.iter());
-            let waiting: Vec<Delivery> = waiting.filter(|_| takes).cloned().collect();
+            let taken_up = session.remembered().collect();
+            let waiting = session.undelivered().filter(|_| takes);
+            let waiting: Vec<Delivery> = waiting.cloned().collect();
             let count = waiting.len() as u64;
             for delivery in waiting {
                 hub.take_in(slot, Next::Message(delivery), now);
@@ -813,14 +781,12 @@ impl Shard {
             None => session.window.unacknowledged().cloned().collect(),
             Some(_) => Vec::new(),
         };
-        let exactly = |it: &Inflight<'_>| matches!(it.step, Step::Rec | Step::Comp);
-        let remembered = session.window.unfinished().filter(exactly);
-        let remembered = remembered.map(|it| it.packet_id).collect();
+        let remembered = session.remembered().map(|(packet_id, _)| packet_id);
+        let remembered = remembered.collect();
         if let Some(custody) = hub.custody.as_mut().filter(|_| id.is_none()) {
             custody.remembered.insert(slot, remembered);
         }
-        let mut load = Load::default();
-        undelivered.iter().for_each(|it| load.add(&it.message));
+        let load = Load::of_all(&undelivered);
         hub.stats.inflight_messages -= u64::from(session.window.open());
         let entries: HashSet<u64> = undelivered.iter().map(|it| it.entry).collect();
         for entry in session.window.clear() {
@@ -828,35 +794,20 @@ impl Shard {
                 Journal::done(&mut hub.journal, session, entry);
             }
         }
-        let mut later = std::mem::take(&mut session.queue);
-        for delivery in undelivered {
-            session.queue.push(delivery, now);
-        }
-        while let Some((since, delivery)) = later.pop() {
-            session.queue.push(delivery, since);
-        }
-        hub.stats.queued(&load);
-        let queued = &hub.directory.queued_bytes;
-        queued.fetch_add(load.bytes, Ordering::Relaxed);
+        session.queue.put_before(undelivered, now);
         session.share_queue_len();
         let messages = session.queue.len() as u64;
         let incoming = session.incoming.iter().flat_map(|it| it.keys().copied());
         let incoming: Vec<u16> = incoming.collect();
+        hub.note_queued(&load);
         for packet_id in incoming {
             hub.forget_received(slot, packet_id);
         }
-        if let Some(session) = hub.sessions.get_mut(slot) {
-            session.incoming = None;
-            let number = session.handle.number;
-            if std::mem::take(&mut session.is_full) {
-                hub.directory.full_clients().remove(number);
-            }
-        }
         if let Some(session) = hub.sessions.get(slot) {
-            hub.forget_losses(session);
+            hub.forget_fullness(session);
         }
         if let Some(session) = hub.sessions.get_mut(slot) {
-            session.losses = None;
+            (session.incoming, session.losses, session.is_full) = (None, None, false);
         }
         hub.names.remove(client, slot);
         hub.directory.vacate();
@@ -965,13 +916,9 @@ impl Shard {
         };
         let route =
             hub.with_machine(|machine, marks| machine.route(&client, &stub.for_epoch, None, marks));
-        let is_here = |home: &HomeId| {
-            let federation = self.hub.directory.federation();
-            federation.is_some_and(|it| it.name() == home.as_str())
-        };
         let route = match route {
             // The machine has dropped the stub, and this is the rest of it.
-            Some(Route::Unknown) if !is_here(&stub.target) => {
+            Some(Route::Unknown) if !hub.is_own(&stub.target) => {
                 Route::Forward(stub.target.clone(), stub.target_epoch.clone())
             }
             route => route.unwrap_or(Route::Unknown),
@@ -1007,12 +954,9 @@ impl Shard {
                     target_epoch,
                     for_epoch: stub.for_epoch,
                 };
-                let clock = hub.directory.federation().map_or(0, |mesh| mesh.clock());
                 let mut bytes = Vec::new();
                 match &next {
-                    Next::Message(delivery) => {
-                        put_delivery(&mut bytes, delivery, offset(clock, now));
-                    }
+                    Next::Message(delivery) => put_delivery(&mut bytes, delivery, hub.offset(now)),
                     Next::Identifier(packet_id) => put_taken_up(&mut bytes, *packet_id),
                 }
                 if !hub.forward_to(&address, &bytes, now) {
@@ -1050,7 +994,6 @@ impl Shard {
         for transit in transit.unwrap_or_default() {
             self.pass_forwarded(transit, now);
         }
-        self.hub.custody_committed(now);
         self.forward_stubs(now);
     }
 
@@ -1060,8 +1003,7 @@ impl Shard {
         if !hub.has_custody() {
             return;
         }
-        let federation = hub.directory.federation();
-        let is_here = federation.is_some_and(|it| it.name() == transit.address.target.as_str());
+        let is_here = hub.is_own(&transit.address.target);
         let Transit {
             mut address,
             message,
@@ -1112,9 +1054,7 @@ impl Shard {
             }
         };
         if !places.is_empty() {
-            let clock = hub.directory.federation().map_or(0, |mesh| mesh.clock());
-            let wall = offset(clock, now);
-            let next = match read_delivery(&hub.directory, &message, wall) {
+            let next = match read_delivery(&hub.directory, &message, hub.offset(now)) {
                 Some((_, Some(packet_id))) => Some(Next::Identifier(packet_id)),
                 Some((delivery, None)) => Some(Next::Message(delivery)),
                 None => None,
@@ -1150,6 +1090,12 @@ impl Hub {
             let session = self.sessions.get(slot);
             session.is_some_and(|it| it.username.as_deref() != user)
         })
+    }
+
+    /// Whether a home is that of this broker.
+    fn is_own(&self, home: &HomeId) -> bool {
+        let federation = self.directory.federation();
+        federation.is_some_and(|it| it.name() == home.as_str())
     }
 
     /// As whom the client has connected that waits with this stamp.
@@ -1207,22 +1153,20 @@ impl Hub {
 
     /// As long as something is known of a client, it comes to this shard; otherwise no timer runs for it.
     fn settle_home(&mut self, client: &Arc<str>) {
-        let Some(custody) = &mut self.custody else {
+        let Some(custody) = self.custody.as_mut().filter(|_| !client.is_empty()) else {
             return;
         };
-        if !client.is_empty() && custody.machine.is_idle(client) {
+        let is_idle = custody.machine.is_idle(client);
+        if is_idle {
             for id in custody.armed.remove(client).unwrap_or_default() {
                 custody.timers.remove(&id);
             }
         }
-        let Some(custody) = &self.custody else {
-            return;
-        };
-        if client.is_empty() || self.directory.shards() == 1 || self.session_named(client).is_some()
-        {
+        let waits = custody.waiting.contains_key(client);
+        if self.directory.shards() == 1 || self.session_named(client).is_some() {
             return;
         }
-        match custody.machine.is_idle(client) && !custody.waiting.contains_key(client) {
+        match is_idle && !waits {
             true => self.directory.give_up_on(client, self.index),
             false => {
                 let _ = self.directory.reserve(client, self.index);
@@ -1233,9 +1177,7 @@ impl Hub {
     /// What a session, a copy or a stub is from now on.
     pub(crate) fn set_record(&mut self, slot: u32, record: Record) {
         if let Some(session) = self.sessions.get_mut(slot) {
-            let is_stub = matches!(record, Record::Stub { .. });
-            session.handle.carries.store(is_stub, Ordering::Relaxed);
-            session.custody = Some(Box::new(record));
+            session.set_record(record);
             session.custody_stored = false;
             self.store_custody(slot);
         }
@@ -1243,13 +1185,12 @@ impl Hub {
 
     /// Where the stubs of a client lead.
     fn lead_stubs(&mut self, client: &Arc<str>, stub: &Stub, now: Nanos) {
+        let is_here = self.is_own(&stub.target);
         let Some(custody) = &mut self.custody else {
             return;
         };
         let stubs = custody.stubs.get(client).cloned().unwrap_or_default();
         let outcomes = custody.outcomes.get(client).cloned().unwrap_or_default();
-        let federation = self.directory.federation();
-        let is_here = federation.is_some_and(|it| it.name() == stub.target.as_str());
         for slot in &stubs {
             match is_here {
                 true => _ = custody.here_since.entry(*slot).or_insert(now),
@@ -1370,18 +1311,11 @@ impl Hub {
         if !self.fences.is_passed(frozen.fence) {
             return false;
         }
-        // What has no name here could not be recognised there.
-        let name = |delivery: &mut Delivery| {
-            if delivery.message.name == 0
-                && let Some(name) = directory.new_name()
-            {
-                delivery.message = delivery.message.called(name.key());
-            }
-        };
-        session.window.deliveries_mut().for_each(name);
+        let in_flight = session.window.deliveries_mut();
+        in_flight.for_each(|it| it.be_named(&directory));
         let mut kept = Vec::with_capacity(session.queue.len());
         while let Some((_, mut delivery)) = session.queue.pop() {
-            name(&mut delivery);
+            delivery.be_named(&directory);
             kept.push(delivery);
         }
         session.share_queue_len();
@@ -1400,13 +1334,8 @@ impl Hub {
         let (Some(frozen), Some(slot), Some(session)) = (frozen, slot, session) else {
             return;
         };
-        let mut later = std::mem::take(&mut session.queue);
-        for delivery in frozen.kept.unwrap_or_default() {
-            session.queue.push(delivery, now);
-        }
-        while let Some((since, delivery)) = later.pop() {
-            session.queue.push(delivery, since);
-        }
+        let kept = frozen.kept.unwrap_or_default();
+        session.queue.put_before(kept, now);
         session.share_queue_len();
         let epoch = session.epoch;
         if session.conn.is_none() && session.sweep_by(now) {
@@ -1425,7 +1354,7 @@ impl Hub {
                 Journal::done(&mut self.journal, session, delivery.entry);
             }
         }
-        self.forget_kept(&kept);
+        self.forget_queued(&Load::of_all(&kept));
     }
 
     /// Cuts the next part of what is sent of a frozen session.
@@ -1439,8 +1368,7 @@ impl Hub {
             }
             return;
         }
-        let clock = self.directory.federation().map_or(0, |mesh| mesh.clock());
-        let offset = offset(clock, now);
+        let offset = self.offset(now);
         let slot = self.session_named(client);
         let session = slot.and_then(|slot| self.sessions.get(slot));
         let (Some(session), Some(custody)) = (session, &mut self.custody) else {
@@ -1450,6 +1378,7 @@ impl Hub {
         let Some(frozen) = frozen.filter(|it| it.freeze == id.freeze) else {
             return;
         };
+        let kept = frozen.kept.as_deref().unwrap_or_default();
         let mut is_all = false;
         while frozen.bytes.len() <= MAX_PART && !is_all {
             let (in_flight, next) = frozen.next;
@@ -1458,7 +1387,7 @@ impl Hub {
                     put_inflight(&mut frozen.bytes, in_flight, offset);
                 }
                 frozen.next.0 += 1;
-            } else if let Some(delivery) = frozen.kept.iter().flatten().nth(next) {
+            } else if let Some(delivery) = kept.get(next) {
                 put_delivery(&mut frozen.bytes, delivery, offset);
                 frozen.next.1 += 1;
             } else {
@@ -1487,12 +1416,9 @@ impl Hub {
         let custody = self.custody.as_mut();
         let known = custody.and_then(|it| it.arriving.remove(client));
         let known = known.filter(|it| it.id == id && number > 0);
-        let mut arriving = known.unwrap_or_else(|| {
-            let from = id.at.by.clone();
-            Arriving {
-                id,
-                round: Some(Box::new(Round::new(self, client, from.as_str(), now))),
-            }
+        let mut arriving = known.unwrap_or_else(|| Arriving {
+            id,
+            round: Some(Box::new(Round::new(self, client, now))),
         });
         if let Some(round) = &mut arriving.round
             && round.read(&self.directory, bytes).is_none()
@@ -1555,11 +1481,7 @@ impl Hub {
         let session = self.sessions.get_mut(slot)?;
         let (since, mut delivery) = session.queue.pop()?;
         session.share_queue_len();
-        if delivery.message.name == 0
-            && let Some(name) = self.directory.new_name()
-        {
-            delivery.message = delivery.message.called(name.key());
-        }
+        delivery.be_named(&self.directory);
         custody.next.insert(slot, (since, delivery.clone()));
         Some((since, Next::Message(delivery)))
     }
@@ -1574,17 +1496,12 @@ impl Hub {
     /// From now on it is known of what passes whether a session that came has queued it: all other
     /// shards know its subscriptions.
     fn has_begun(&mut self, slot: u32, number: u64) {
-        let is_it = |session: &&mut Session| session.handle.number == number;
-        let Some(session) = self.sessions.get_mut(slot).filter(is_it) else {
-            return;
-        };
-        session.set_began(self.directory.begins());
-        session.began_stored = false;
-        if let Some(journal) = self.journal.as_mut().filter(|_| session.durable) {
-            journal.began(session);
-        }
-        if let Some(custody) = &mut self.custody {
-            custody.beginning.remove(&slot);
+        let session = self.sessions.get(slot);
+        if session.is_some_and(|it| it.handle.number == number) {
+            self.begin_here(slot);
+            if let Some(custody) = &mut self.custody {
+                custody.beginning.remove(&slot);
+            }
         }
     }
 
@@ -1631,7 +1548,7 @@ impl Hub {
         given
             .iter()
             .any(|[after, last]| (*after < name) && name <= *last)
-            || {
+            || MessageName::from_key(name).is_some_and(|it| federation.was_here(it)) && {
                 let (passed, since) = federation.passed(mark);
                 let from = passed.len().saturating_sub(since);
                 passed[from..].iter().any(|it| it.key() == name)

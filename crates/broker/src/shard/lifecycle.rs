@@ -13,7 +13,7 @@ use crate::directory::SessionHandle;
 use crate::federation::LinkNews;
 use crate::hub::{ConnId, Event, Hub, Output, State};
 use crate::moves::TakenUp;
-use crate::session::{Delivery, Inflight, Queue, Step, Subscription, Window};
+use crate::session::{Delivery, Queue, Subscription, Window};
 use crate::tasks::{FILTER, FLOW, Task};
 use crate::timers::Timer;
 use crate::{Budget, Nanos};
@@ -188,6 +188,10 @@ impl Shard {
             // The neighbour sends it again.
             link.parked.clear();
             link.early.clear();
+            if let Some(custody) = &mut hub.custody {
+                let id = ConnId { slot, generation };
+                custody.unacknowledged.retain(|_, (conn, _)| *conn != id);
+            }
             if let (Some(federation), Some(peer)) =
                 (hub.directory.federation(), peer_of(&client_id))
             {
@@ -253,13 +257,18 @@ impl Shard {
         };
         let client_id = session.handle.client_id.clone();
         if let Some(old) = session.conn {
-            self.hub.stats.sessions_taken_over += 1;
-            self.dismiss(old, ReasonCode::SessionTakenOver, "");
-            self.end_connection(old, "session taken over", true, now);
+            self.end_taken_over(old, "session taken over", now);
         }
         if clean_start && self.hub.session_named(&client_id).is_some() {
             self.end_session(slot, now);
         }
+    }
+
+    /// Ends a connection whose client has another one.
+    pub(super) fn end_taken_over(&mut self, conn: u32, why: &str, now: Nanos) {
+        self.hub.stats.sessions_taken_over += 1;
+        self.dismiss(conn, ReasonCode::SessionTakenOver, "");
+        self.end_connection(conn, why, true, now);
     }
 
     /// A client connects of which only what it left behind was stored: its session has ended with its
@@ -336,10 +345,7 @@ impl Shard {
             return;
         };
         session.handle.end();
-        hub.forget_losses(&session);
-        if session.is_full {
-            hub.directory.full_clients().remove(session.handle.number);
-        }
+        hub.forget_fullness(&session);
         hub.names.remove(&session.handle.client_id, slot);
         hub.forget_queued(&session.queue.load());
         hub.stats.inflight_messages -= u64::from(session.window.open());
@@ -372,12 +378,8 @@ impl Shard {
         let Some(session) = hub.sessions.get(slot) else {
             return Default::default();
         };
-        let exactly = |it: &Inflight<'_>| matches!(it.step, Step::Rec | Step::Comp);
-        let taken_up = session.window.unfinished().filter(exactly);
-        let taken_up = taken_up.map(|it| (it.packet_id, it.delivery.cloned()));
-        let taken_up = taken_up.collect();
-        let waiting = session.window.unacknowledged().chain(session.queue.iter());
-        let waiting = waiting.cloned().collect();
+        let taken_up = session.remembered().collect();
+        let waiting = session.undelivered().cloned().collect();
         self.end_session(slot, now);
         (waiting, taken_up)
     }

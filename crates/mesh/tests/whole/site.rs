@@ -490,7 +490,7 @@ impl Running {
             Input::Forward(number, address, message) => {
                 self.shard.take_forwarded(number, &address, &message, now);
             }
-            Input::Forwarded(number) => self.shard.forwarded(number, now),
+            Input::Forwarded(number) => self.shard.forwarded(number),
             Input::Letter(to, client, body) => self.node.letter(&to, &client, body, now),
             Input::Kept(number) => self.node.kept(number, now),
             Input::FenceStub(client, stub) => self.node.fence_stub(&client, &stub, now),

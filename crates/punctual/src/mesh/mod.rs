@@ -575,8 +575,7 @@ impl Keeper {
                 shard.take_forwarded(number, &address, &message, now);
             }),
             Input::Forwarded(number) => {
-                self.handle
-                    .call(0, move |shard, now| shard.forwarded(number, now));
+                self.handle.call(0, move |shard, _| shard.forwarded(number));
             }
             Input::Letter { to, client, body } => self.node.letter(&to, &client, body, now),
             Input::Kept(number) => self.node.kept(number, now),
