@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use punctual_broker::{
-    Config, ConnId, ConnMeta, Directory, Federation, LinkLimits, LinkNews, MessageName, MoveTimes,
-    Nanos, Newcomer, Restorer, Scope, Shard, Unwelcome,
+    ClientIds, Config, ConnId, ConnMeta, Directory, Federation, LinkLimits, LinkNews, MessageName,
+    MoveTimes, Nanos, Newcomer, Restorer, Scope, Shard, Unwelcome,
 };
 use punctual_codec::{
     Ack, Connect, Packet, PacketType, Properties, PropertyBuf, PropertyId, Publish, QoS,
@@ -154,6 +154,8 @@ struct World {
     fences: Vec<(usize, String, Stamp)>,
     /// Whether none passes.
     holds_fences: bool,
+    /// As whom the client connects.
+    user: &'static str,
 }
 
 impl Broker {
@@ -167,7 +169,12 @@ impl Broker {
             passed: Mutex::default(),
         });
         directory.set_federation(post.clone());
-        let mut shard = Shard::new(directory.clone(), 0, Arc::new(Config::default()), now);
+        // Otherwise another user is not let in where there is a session.
+        let config = Config {
+            client_ids: ClientIds::Any,
+            ..Config::default()
+        };
+        let mut shard = Shard::new(directory.clone(), 0, Arc::new(config), now);
         shard.attach_store(0);
         Self {
             shard,
@@ -260,6 +267,7 @@ impl World {
             lookups: BTreeMap::new(),
             fences: Vec::new(),
             holds_fences: false,
+            user: "somebody",
         };
         for at in 0..count {
             world.link(at);
@@ -509,7 +517,7 @@ impl World {
             properties: properties.as_properties(),
             client_id: "roams",
             will: None,
-            username: Some("somebody"),
+            username: Some(self.user),
             password: None,
         };
         broker.give(conn, Packet::Connect(connect), now);
@@ -756,6 +764,68 @@ fn of_two_sessions_the_later_one_stays_and_gets_what_the_other_has() {
     got.sort();
     assert_eq!(got, ["0", "1", "old"]);
     assert_eq!(world.brokers[0].shard.stats().sessions, 1);
+}
+
+/// Another user's sessions with the same client identifier are not compared with it: nothing of it is
+/// forwarded there, and it does not yield.
+#[test]
+fn another_user_gets_nothing_of_a_session() {
+    let mut world = left_behind(2, 0);
+    world.publish(0, "somebody's");
+    world.cut();
+    world.user = "another";
+    let (conn, _) = world.come(1);
+    world.subscribe(1, conn);
+    world.heal();
+    world.pass(WAIT);
+    world.pass(WAIT);
+    assert_eq!(world.got(1, conn), [""; 0]);
+    world.user = "somebody";
+    let (conn, present) = world.come(0);
+    assert!(present);
+    assert_eq!(world.got(0, conn), ["somebody's"]);
+}
+
+/// A session has moved, and ends as another user connects there with its client identifier: what its stub
+/// forwards is for nobody.
+#[test]
+fn another_user_gets_nothing_of_a_stub() {
+    let mut world = left_behind(2, 0);
+    world.holds_fences = true;
+    let (conn, _) = world.come(1);
+    world.leave(1, conn);
+    world.user = "another";
+    let (conn, present) = world.come(1);
+    assert!(!present);
+    world.brokers[0]
+        .shard
+        .link_interest("b", &[], &["t".into()]);
+    world.publish(0, "somebody's");
+    world.pass(WAIT);
+    assert_eq!(world.got(1, conn), [""; 0]);
+    assert_eq!(world.brokers[1].shard.stats().dropped_session_ended, 1);
+}
+
+/// While the session is away, its client connects where its stub is, and is gone before it is known to
+/// have heard of a new session: what the stub has is still for the session that is away.
+#[test]
+fn a_session_that_nobody_has_heard_of_does_not_end_a_stub() {
+    let mut world = left_behind(2, 0);
+    world.holds_fences = true;
+    let (conn, _) = world.come(1);
+    world.leave(1, conn);
+    world.cut();
+    world.publish(0, "1");
+    for text in ["2", "3"] {
+        let conn = world.connect_as(0, false, 0);
+        world.publish(0, text);
+        world.leave(0, conn);
+    }
+    world.heal();
+    world.pass(WAIT);
+    let (conn, present) = world.come(1);
+    assert!(present);
+    assert_eq!(world.got(1, conn), ["1", "2", "3"]);
 }
 
 /// Numbers that look random.

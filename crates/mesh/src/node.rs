@@ -293,7 +293,7 @@ impl Node {
             Message::Arrived(arrivals) => self.heard_arrivals(link, arrivals),
             Message::Left(left) => self.heard_left(link, left, now),
             Message::LookUp(look_up) => self.heard_look_up(link, look_up, now),
-            Message::LookedUp(looked_up) => self.heard_looked_up(link, looked_up),
+            Message::LookedUp(looked_up) => self.heard_looked_up(link, looked_up, now),
             Message::Letter(letter) => self.pass_letter(Some(link), letter, now),
             Message::Sums(sums) => self.heard_sums(link, sums),
             Message::Ask(about) => self.asked(link, about),

@@ -725,7 +725,7 @@ mod tests {
     use super::transfers::tests::{home, located, stamp, stub};
     use super::*;
     use crate::strategy::Strategy as Way;
-    use crate::transfer::{HomeId, Stamp};
+    use crate::transfer::{Extent, HomeId, Stamp};
     use proptest::prelude::*;
     use proptest::strategy::Strategy;
 
@@ -884,14 +884,14 @@ mod tests {
                     wait,
                 })
             }),
-            (stamp(), any::<u64>(), located, any::<bool>()).prop_map(
-                |(at, round, answers, incomplete)| Message::LookedUp(LookedUp {
+            (stamp(), any::<u64>(), located, extent()).prop_map(|(at, round, answers, extent)| {
+                Message::LookedUp(LookedUp {
                     at,
                     round,
                     answers,
-                    incomplete,
+                    extent,
                 })
-            ),
+            }),
             (id(), id(), body).prop_map(|(to, from, body)| Message::Letter(Letter {
                 to,
                 from,
@@ -962,6 +962,14 @@ mod tests {
                     remove
                 })
             ),
+        ]
+    }
+
+    fn extent() -> impl Strategy<Value = Extent> {
+        prop_oneof![
+            Just(Extent::All),
+            Just(Extent::Reached),
+            Just(Extent::Incomplete)
         ]
     }
 

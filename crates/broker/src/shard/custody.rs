@@ -279,6 +279,13 @@ impl Shard {
             }
             self.end_transient(&client, at, now);
         }
+        if let TransferMessage::Claim { mark, user } = &message
+            && self.hub.is_foreign(&client, user.as_deref())
+        {
+            // Of that user there is nothing here that the session could be compared with.
+            let yielded = TransferMessage::Yielded(mark.epoch.clone());
+            return self.hub.write_to(&from, &client, &yielded);
+        }
         self.tell(&client, Told::Message(from, message), now);
     }
 
@@ -461,6 +468,13 @@ impl Shard {
                     TransferMessage::Take { at, .. } => {
                         let user = hub.user_that_waits(client, &at).map(|user| (*user).into());
                         TransferMessage::Take { at, user }
+                    }
+                    TransferMessage::Claim { mark, .. } => {
+                        let slot = hub.session_named(client);
+                        let session = slot.and_then(|slot| hub.sessions.get(slot));
+                        let user = session.and_then(|session| session.username.as_deref());
+                        let user = user.map(Into::into);
+                        TransferMessage::Claim { mark, user }
                     }
                     message => message,
                 };
@@ -910,6 +924,7 @@ impl Shard {
             return false;
         };
         let client = session.handle.client_id.clone();
+        let user = session.username.as_deref().map(Into::into);
         let stub = match session.custody.as_deref() {
             Some(Record::Stub { stub, .. }) => stub.clone(),
             _ => return false,
@@ -950,6 +965,7 @@ impl Shard {
             Route::Forward(target, target_epoch) => {
                 let address = SessionAddress {
                     client: (*client).into(),
+                    user,
                     target,
                     target_epoch,
                     for_epoch: stub.for_epoch,
@@ -1015,6 +1031,8 @@ impl Shard {
                 address.target.clone(),
                 address.target_epoch.clone(),
             )),
+            // What is here is not for that user.
+            true if hub.is_foreign(&client, address.user.as_deref()) => None,
             true => hub.with_machine(|machine, marks| {
                 let (for_epoch, to_epoch) = (&address.for_epoch, &address.target_epoch);
                 machine.route(&client, for_epoch, Some(to_epoch), marks)

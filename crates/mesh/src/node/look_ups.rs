@@ -52,9 +52,9 @@ impl Node {
     }
 
     /// What this broker's core has of a client that it was asked for with [`Output::LookUp`].
-    pub fn found(&mut self, by: &HomeId, at: &Stamp, client: &str, located: Located) {
+    pub fn found(&mut self, by: &HomeId, at: &Stamp, client: &str, located: Located, now: Nanos) {
         let answer = Some(located).filter(|located| !located.is_nothing());
-        self.answer_own(by, at.micros, client, answer);
+        self.answer_own(by, at.micros, client, answer, now);
     }
 
     pub(super) fn heard_look_up(&mut self, from: LinkId, look_up: LookUp, now: Nanos) {
@@ -64,22 +64,21 @@ impl Node {
         }
     }
 
-    pub(super) fn heard_looked_up(&mut self, from: LinkId, looked_up: LookedUp) {
+    pub(super) fn heard_looked_up(&mut self, from: LinkId, looked_up: LookedUp, now: Nanos) {
         let LookedUp {
             at,
             round,
             answers,
-            incomplete,
+            extent,
         } = looked_up;
-        self.heard_answers(from, (at.by, at.micros, round), answers, incomplete);
+        self.heard_answers(from, (at.by, at.micros, round), answers, extent, now);
     }
 
     /// How much an answer covers.
-    pub(super) fn extent(&self, incomplete: bool) -> Extent {
-        match incomplete {
-            true => Extent::Incomplete,
-            false if self.look_ups.are_away() => Extent::Reached,
-            false => Extent::All,
+    pub(super) fn extent(&self, answered: Extent) -> Extent {
+        match self.look_ups.are_away() {
+            true => answered.max(Extent::Reached),
+            false => answered,
         }
     }
 

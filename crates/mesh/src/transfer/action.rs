@@ -49,8 +49,13 @@ pub enum TransferMessage {
     Abort(TransferId),
     /// The copy was made the session, durably, or is not known any more.
     Done(TransferId),
-    /// The sender has this session, and could not ask everybody when it was made.
-    Claim(Mark),
+    /// The sender has a session, and could not ask everybody when it was made.
+    Claim {
+        /// Of the session.
+        mark: Mark,
+        /// Whose it is: what is another user's is not concerned.
+        user: Option<Box<str>>,
+    },
     /// Answer to a [`Self::Claim`] of that epoch: the sender has no session of the client that is
     /// greater.
     Yielded(Stamp),
@@ -114,14 +119,15 @@ pub enum Event {
     FencePassed(Stamp),
 }
 
-/// How much the answers to a look-up cover.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// How much the answers to a look-up cover, in falling order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Extent {
     /// Every broker of the mesh has answered.
+    #[default]
     All,
-    /// Every one that is reached; some are not.
+    /// Every one that is to be waited for; some are not reached, or have not answered for long.
     Reached,
-    /// Not every one that is reached, or whom this broker reaches has changed meanwhile.
+    /// Not every one that is to be waited for, or whom this broker reaches has changed meanwhile.
     Incomplete,
 }
 
@@ -258,8 +264,9 @@ pub enum Timer {
     Claim(u8),
     /// Ask for a fence again for the stub with this epoch.
     Fence(Stamp),
-    /// See whether the partner is still away.
-    Keep(Kept),
+    /// See whether the partner is still away; with [`Action::Arm`]'s view of that: since which leave of
+    /// it, `None` if it was reached.
+    Keep(Kept, Option<u64>),
     /// Look at more clients after a change of reach; of no client.
     Sweep,
     /// Ask this home again for `ClaimsDone`; of no client.

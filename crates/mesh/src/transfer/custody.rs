@@ -268,7 +268,7 @@ impl Step<'_> {
             | Timer::Claim(round)
             | Timer::Resync(_, round) => repeat(*round),
             Timer::Fence(_) => times.heal,
-            Timer::Keep(_) => times.keep,
+            Timer::Keep(..) => times.keep,
             Timer::Sweep => Nanos(0),
         };
         self.act(Action::Arm(timer, after));
@@ -373,7 +373,7 @@ impl Step<'_> {
             TransferMessage::Commit(id) => self.commit(from, id),
             TransferMessage::Abort(id) => self.abort(from, &id),
             TransferMessage::Done(id) => self.done(from, &id),
-            TransferMessage::Claim(mark) => self.claim(from, mark),
+            TransferMessage::Claim { mark, .. } => self.claim(from, mark),
             TransferMessage::Yielded(epoch) => self.yielded(from, &epoch),
             // Of no client.
             TransferMessage::Resync | TransferMessage::ClaimsDone { .. } => {}
@@ -395,7 +395,7 @@ impl Step<'_> {
             | TransferMessage::Commit(id)
             | TransferMessage::Abort(id)
             | TransferMessage::Done(id) => [Some(id.at.clone()), None, None],
-            TransferMessage::Claim(mark) => {
+            TransferMessage::Claim { mark, .. } => {
                 let [epoch, born] = marked(mark);
                 [epoch, born, None]
             }

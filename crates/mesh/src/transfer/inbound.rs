@@ -173,14 +173,13 @@ impl Step<'_> {
             blind,
         };
         self.session = Some(mark.clone());
-        let mut changes = vec![Change::Begin(mark)];
-        changes.extend(self.lead_stub_here(&at));
-        self.write(changes);
+        // A stub leads here once it is known that the client has this session.
+        self.write(vec![Change::Begin(mark)]);
         self.grant(at, false);
     }
 
     /// What still comes for sessions that were here goes into the one that is.
-    fn lead_stub_here(&mut self, epoch: &Stamp) -> Option<Change> {
+    pub(super) fn lead_stub_here(&mut self, epoch: &Stamp) -> Option<Change> {
         let own = self.own().clone();
         let stub = self.custody.stub.as_mut()?;
         (stub.target, stub.target_epoch) = (own, epoch.clone());
@@ -328,7 +327,7 @@ impl Step<'_> {
         };
         self.write(vec![prepare]);
         self.arm(Timer::Stored(id.clone(), 0));
-        self.arm(Timer::Keep(Kept::Copy(id.clone())));
+        self.arm_keep(Kept::Copy(id.clone()), &from);
         self.send(&from, TransferMessage::Stored(id));
     }
 

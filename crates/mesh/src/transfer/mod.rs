@@ -250,20 +250,20 @@ impl Transfers {
             for (id, from, mark) in records.copies {
                 step.shared.last = step.shared.last.max(id.at.micros);
                 step.arm(Timer::Stored(id.clone(), 0));
-                step.arm(Timer::Keep(Kept::Copy(id.clone())));
+                step.arm_keep(Kept::Copy(id.clone()), &from);
                 let prepared = InboundTransfer::Prepared { id, from, mark };
                 step.custody.inbound.push(prepared);
             }
             for (id, to) in records.outcomes {
                 step.shared.last = step.shared.last.max(id.at.micros);
                 step.arm(Timer::Commit(id.clone(), 0));
-                step.arm(Timer::Keep(Kept::Outcome(id.clone())));
+                step.arm_keep(Kept::Outcome(id.clone()), &to);
                 let committed = OutboundTransfer::Committed { id, to };
                 step.custody.outbound.push(committed);
             }
             if let Some(stub) = records.stub {
                 step.shared.last = step.shared.last.max(stub.target_epoch.micros);
-                step.arm(Timer::Keep(Kept::Stub(stub.target_epoch.clone())));
+                step.arm_keep(Kept::Stub(stub.target_epoch.clone()), &stub.target);
                 step.custody.stub = Some(stub);
             }
         });

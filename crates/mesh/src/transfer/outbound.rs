@@ -153,8 +153,8 @@ impl Step<'_> {
             };
             self.custody.outbound.push(outcome);
             self.write(vec![Change::Depart(id.clone(), stub)]);
-            self.arm(Timer::Keep(Kept::Stub(id.at.clone())));
-            self.arm(Timer::Keep(Kept::Outcome(id.clone())));
+            self.arm_keep(Kept::Stub(id.at.clone()), from);
+            self.arm_keep(Kept::Outcome(id.clone()), from);
             self.arm(Timer::Commit(id.clone(), 0));
         }
         let message = match self.find_outcome(Some(from), &id) {
@@ -184,7 +184,7 @@ impl Step<'_> {
     pub(super) fn claim(&mut self, from: &HomeId, mark: Mark) {
         if let Some(own) = self.session.clone() {
             if own.order() > mark.order() {
-                return self.send(from, TransferMessage::Claim(own));
+                return self.claim_at(from, own);
             }
             let (by, epoch) = (&mark.epoch, &own.epoch);
             match &mark.born {
@@ -212,7 +212,7 @@ impl Step<'_> {
             };
             self.custody.stub = Some(stub.clone());
             self.write(vec![Change::Demote(stub)]);
-            self.arm(Timer::Keep(Kept::Stub(target_epoch.clone())));
+            self.arm_keep(Kept::Stub(target_epoch.clone()), to);
         }
     }
 
@@ -238,6 +238,11 @@ impl Step<'_> {
         open.map(|(home, _)| home.clone()).collect()
     }
 
+    fn claim_at(&mut self, home: &HomeId, mark: Mark) {
+        // The shell adds for which user.
+        self.send(home, TransferMessage::Claim { mark, user: None });
+    }
+
     /// Claims again where that was not answered.
     pub(super) fn claim_again(&mut self, round: u8) {
         let open = self.unanswered();
@@ -245,7 +250,7 @@ impl Step<'_> {
             return;
         };
         for home in &open {
-            self.send(home, TransferMessage::Claim(mark.clone()));
+            self.claim_at(home, mark.clone());
         }
         self.arm(Timer::Claim(round.saturating_add(1)));
     }
@@ -254,7 +259,10 @@ impl Step<'_> {
         if let Some(mark) = self.session.as_mut().filter(|mark| !mark.confirmed) {
             mark.confirmed = true;
             let mark = mark.clone();
-            self.write(vec![Change::Mark(mark)]);
+            let epoch = mark.epoch.clone();
+            let mut changes = vec![Change::Mark(mark)];
+            changes.extend(self.lead_stub_here(&epoch));
+            self.write(changes);
         }
     }
 
@@ -390,14 +398,21 @@ impl Step<'_> {
                     self.act(Action::Fence(stub));
                 }
             }
-            Timer::Keep(kept) => self.keep_due(kept),
+            Timer::Keep(kept, before) => self.keep_due(kept, before),
             // Of no client.
             Timer::Sweep | Timer::Resync(..) => {}
         }
     }
 
-    /// A partner that has been away for as long as anything is kept is given up.
-    fn keep_due(&mut self, kept: Kept) {
+    /// Sees later whether a partner is away for as long as anything is kept.
+    pub(super) fn arm_keep(&mut self, kept: Kept, with: &HomeId) {
+        let away = self.shared.peers.away_since(with);
+        self.arm(Timer::Keep(kept, away.filter(|_| with != self.own())));
+    }
+
+    /// A partner that was away all the time is given up; `before` is since which leave it was when the
+    /// time began.
+    fn keep_due(&mut self, kept: Kept, before: Option<u64>) {
         let with = match &kept {
             Kept::Copy(id) => {
                 let copy = self.find_copy(None, id);
@@ -416,12 +431,12 @@ impl Step<'_> {
                 stub.map(|stub| stub.target.clone())
             }
         };
-        match with {
-            None => {}
-            Some(with) if with == *self.own() || self.shared.peers.reaches(&with) => {
-                self.arm(Timer::Keep(kept));
+        if let Some(with) = with {
+            let away = self.shared.peers.away_since(&with);
+            match with != *self.own() && away.is_some() && away == before {
+                true => self.give_up(kept),
+                false => self.arm_keep(kept, &with),
             }
-            Some(_) => self.give_up(kept),
         }
     }
 
@@ -462,17 +477,17 @@ impl Step<'_> {
     /// Where a message goes that was accepted for a session of one epoch, and is addressed to one of
     /// another. A stub that leads no further than that does not send it back.
     pub(super) fn route(&self, for_epoch: &Stamp, to_epoch: Option<&Stamp>) -> Route {
-        if let Some(mark) = &self.session {
-            return match mark.takes(for_epoch) {
-                true => Route::Session,
-                false => Route::Outdated,
-            };
-        }
         if let Some(stub) = &self.custody.stub
             && stub.target != *self.own()
             && to_epoch.is_none_or(|to_epoch| *to_epoch < stub.target_epoch)
         {
             return Route::Forward(stub.target.clone(), stub.target_epoch.clone());
+        }
+        if let Some(mark) = &self.session {
+            return match mark.takes(for_epoch) {
+                true => Route::Session,
+                false => Route::Outdated,
+            };
         }
         let copies = self.custody.inbound.iter().filter_map(|it| match it {
             InboundTransfer::Prepared { id, mark, .. } => Some((id, mark)),

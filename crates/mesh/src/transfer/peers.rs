@@ -16,8 +16,9 @@ pub(super) struct Peers {
     visits: u64,
     /// Whether there are others that are not reached.
     away: bool,
-    /// Those of them that were reached, or that others know, as far as there is room.
-    absent: BTreeSet<HomeId>,
+    /// Those of them that were reached, or that others know, as far as there is room; with how many
+    /// homes had come into reach when that was noticed.
+    absent: BTreeMap<HomeId, u64>,
     /// Whose blind sessions have not all been heard of since it came.
     awaited: BTreeSet<HomeId>,
     /// Who asks to be told when it has answered all claims of this home.
@@ -31,7 +32,7 @@ impl Default for Peers {
             reached: BTreeMap::new(),
             visits: 0,
             away: true,
-            absent: BTreeSet::new(),
+            absent: BTreeMap::new(),
             awaited: BTreeSet::new(),
             asking: BTreeSet::new(),
         }
@@ -44,8 +45,9 @@ impl Peers {
         self.away = away;
         let gone = self.reached.keys().filter(|home| !reached.contains(*home));
         let room = MAX_AWAY.saturating_sub(self.absent.len());
-        self.absent.extend(gone.take(room).cloned());
-        self.absent.retain(|home| !reached.contains(home));
+        let gone = gone.take(room).map(|home| (home.clone(), self.visits));
+        self.absent.extend(gone);
+        self.absent.retain(|home, _| !reached.contains(home));
         self.reached.retain(|home, _| reached.contains(home));
         self.awaited.retain(|home| reached.contains(home));
         let new = reached
@@ -74,7 +76,14 @@ impl Peers {
 
     /// Homes that are known, and are not reached.
     pub(super) fn absent(&self) -> impl Iterator<Item = &HomeId> {
-        self.absent.iter()
+        self.absent.keys()
+    }
+
+    /// Since when a home is not reached, as a number that differs after each of its visits; `None` if it
+    /// is reached.
+    pub(super) fn away_since(&self, home: &HomeId) -> Option<u64> {
+        let since = self.absent.get(home).copied().unwrap_or(0);
+        (!self.reaches(home)).then_some(since)
     }
 
     /// One of them does not come back.
@@ -98,7 +107,7 @@ impl Peers {
         for home in away {
             let is_missed = home != *own && !self.reached.contains_key(&home);
             if is_missed && self.absent.len() < MAX_AWAY {
-                self.absent.insert(home);
+                self.absent.entry(home).or_insert(self.visits);
             }
         }
     }

@@ -131,7 +131,10 @@ fn message(kind: u8, n: u8, m: u8) -> TransferMessage {
         6 => TransferMessage::Commit(transfer(n)),
         7 => TransferMessage::Abort(transfer(n)),
         8 => TransferMessage::Done(transfer(n)),
-        9 => TransferMessage::Claim(mark(n)),
+        9 => TransferMessage::Claim {
+            mark: mark(n),
+            user: None,
+        },
         10 => TransferMessage::Yielded(stamp(n)),
         _ => TransferMessage::Resync,
     }
@@ -157,7 +160,7 @@ fn event(kind: u8, n: u8, m: u8) -> Event {
         },
         2 => Event::Due(Timer::Connect(stamp(n), 0)),
         3 => Event::Due(Timer::Stored(transfer(n), m)),
-        4 => Event::Due(Timer::Keep(Kept::Copy(transfer(n)))),
+        4 => Event::Due(Timer::Keep(Kept::Copy(transfer(n)), None)),
         5 => Event::Due(Timer::Claim(m)),
         6 => Event::Due(Timer::Sweep),
         7 => Event::FencePassed(stamp(n)),
@@ -324,4 +327,44 @@ fn the_future_is_not_believed() {
     transfers.handle("x", event, today, &marks);
     assert_eq!(perform(&mut transfers, &marks), (Vec::new(), Vec::new()));
     assert_eq!(transfers.connect("y", false, today, &marks).micros, today);
+}
+
+/// A partner that is away at some moments is not given up, and one that is away all the time is.
+#[test]
+fn what_is_kept_is_given_up_when_its_partner_was_away_all_the_time() {
+    let mut transfers = transfers(Bounds::default());
+    let marks = Marks::default();
+    let id = request(&mut transfers, &marks);
+    perform(&mut transfers, &marks);
+    let kept = Kept::Copy(id.clone());
+    transfers.handle("x", part(&id, 0, true), 9, &marks);
+    let mut before = None;
+    let mut due = |transfers: &mut Transfers| {
+        let event = Event::Due(Timer::Keep(kept.clone(), before));
+        transfers.take_actions();
+        transfers.handle("x", event, 9, &marks);
+        let actions = transfers.take_actions();
+        let gave_up = Action::GaveUp(kept.clone());
+        for (_, action) in &actions {
+            if let Action::Arm(Timer::Keep(_, armed), _) = action {
+                before = *armed;
+            }
+        }
+        actions.iter().any(|(_, action)| *action == gave_up)
+    };
+    let both = BTreeSet::from([home(1), home(2)]);
+    let one = BTreeSet::from([home(2)]);
+    assert!(!due(&mut transfers), "reached");
+    for _ in 0..2 {
+        transfers.set_reach(&one, true);
+        assert!(!due(&mut transfers), "away since then");
+        transfers.set_reach(&both, true);
+        transfers.set_reach(&one, true);
+        assert!(!due(&mut transfers), "away again");
+        transfers.set_reach(&both, true);
+        assert!(!due(&mut transfers), "reached");
+    }
+    transfers.set_reach(&one, true);
+    assert!(!due(&mut transfers));
+    assert!(due(&mut transfers), "away all the time");
 }

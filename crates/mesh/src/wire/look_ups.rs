@@ -1,7 +1,7 @@
 //! What brokers ask each other when a client connects whose session may be elsewhere.
 
 use super::{Reader, WireError, Writer};
-use crate::transfer::{HomeId, Located, Stamp};
+use crate::transfer::{Extent, HomeId, Located, Stamp};
 
 /// What is known of a client?
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,8 +29,8 @@ pub struct LookedUp {
     pub round: u64,
     /// What each has; who has nothing is not in it.
     pub answers: Vec<(HomeId, Located)>,
-    /// Others may have something: not all could be asked, or have answered.
-    pub incomplete: bool,
+    /// Of whom that is, among the sender and those behind it.
+    pub extent: Extent,
 }
 
 impl Writer {
@@ -46,7 +46,7 @@ impl Writer {
     pub(super) fn looked_up(&mut self, looked_up: &LookedUp) {
         self.stamp(&looked_up.at);
         self.number(looked_up.round);
-        self.byte(u8::from(looked_up.incomplete));
+        self.byte(looked_up.extent as u8);
         self.number(looked_up.answers.len() as u64);
         for (home, located) in &looked_up.answers {
             self.text(home.as_str());
@@ -68,7 +68,13 @@ impl Reader<'_> {
     }
 
     pub(super) fn looked_up(&mut self) -> Result<LookedUp, WireError> {
-        let (at, round, incomplete) = (self.stamp()?, self.number()?, self.flag()?);
+        let (at, round) = (self.stamp()?, self.number()?);
+        let extent = match self.byte()? {
+            0 => Extent::All,
+            1 => Extent::Reached,
+            2 => Extent::Incomplete,
+            _ => return Err(WireError::Field("extent")),
+        };
         let count = self.count(6)?;
         let answer = |reader: &mut Self| Ok((reader.home()?, reader.located()?));
         let answers = (0..count).map(|_| answer(self)).collect::<Result<_, _>>()?;
@@ -76,7 +82,7 @@ impl Reader<'_> {
             at,
             round,
             answers,
-            incomplete,
+            extent,
         })
     }
 }

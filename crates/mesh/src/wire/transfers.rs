@@ -13,6 +13,8 @@ use crate::transfer::{
 pub struct SessionAddress {
     /// The client whose session it is for.
     pub client: Box<str>,
+    /// The user that session belongs to: another one's gets nothing of it.
+    pub user: Option<Box<str>>,
     /// Who has that session, or had it when this was sent.
     pub target: HomeId,
     /// Its epoch there.
@@ -57,7 +59,11 @@ impl TransferMessage {
             Self::Commit(id) => out.kind_and(5, id, Writer::transfer),
             Self::Abort(id) => out.kind_and(6, id, Writer::transfer),
             Self::Done(id) => out.kind_and(7, id, Writer::transfer),
-            Self::Claim(mark) => out.kind_and(8, mark, Writer::mark),
+            Self::Claim { mark, user } => {
+                out.byte(8);
+                out.mark(mark);
+                out.user(user.as_deref());
+            }
             Self::Yielded(epoch) => out.kind_and(9, epoch, Writer::stamp),
             Self::Resync => out.byte(10),
             Self::ClaimsDone { away } => {
@@ -98,7 +104,10 @@ impl TransferMessage {
             5 => Self::Commit(from.transfer()?),
             6 => Self::Abort(from.transfer()?),
             7 => Self::Done(from.transfer()?),
-            8 => Self::Claim(from.mark()?),
+            8 => Self::Claim {
+                mark: from.mark()?,
+                user: from.user()?,
+            },
             9 => Self::Yielded(from.stamp()?),
             10 => Self::Resync,
             11 => {
@@ -196,6 +205,7 @@ impl SessionAddress {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Writer(Vec::new());
         out.text(&self.client);
+        out.user(self.user.as_deref());
         out.text(self.target.as_str());
         out.stamp(&self.target_epoch);
         out.stamp(&self.for_epoch);
@@ -210,6 +220,7 @@ impl SessionAddress {
         let mut from = Reader(bytes);
         let address = Self {
             client: from.client()?,
+            user: from.user()?,
             target: from.home()?,
             target_epoch: from.stamp()?,
             for_epoch: from.stamp()?,
@@ -423,7 +434,10 @@ pub(super) mod tests {
             transfer().prop_map(It::Commit),
             transfer().prop_map(It::Abort),
             transfer().prop_map(It::Done),
-            mark().prop_map(It::Claim),
+            (mark(), proptest::option::of("[a-z]{0,9}")).prop_map(|(mark, user)| It::Claim {
+                mark,
+                user: user.map(Into::into)
+            }),
             stamp().prop_map(It::Yielded),
             Just(It::Resync),
             proptest::collection::vec(home(), 0..3).prop_map(|away| It::ClaimsDone { away }),
@@ -467,9 +481,11 @@ pub(super) mod tests {
     }
 
     fn address() -> impl Strategy<Value = SessionAddress> {
-        ("[a-z]{1,9}", home(), stamp(), stamp()).prop_map(
-            |(client, target, target_epoch, for_epoch)| SessionAddress {
+        let user = prop::option::of("[a-z]{0,9}");
+        ("[a-z]{1,9}", user, home(), stamp(), stamp()).prop_map(
+            |(client, user, target, target_epoch, for_epoch)| SessionAddress {
                 client: client.into(),
+                user: user.map(Into::into),
                 target,
                 target_epoch,
                 for_epoch,

@@ -51,7 +51,8 @@ fn looked_up(row: &mut Row) -> Vec<usize> {
 }
 
 fn answer(row: &mut Row, n: usize, located: Located) {
-    row.nodes[n].found(&home(0), &stamp(7, 0), "c", located);
+    let now = row.now;
+    row.nodes[n].found(&home(0), &stamp(7, 0), "c", located, now);
     row.settle();
 }
 
@@ -90,8 +91,9 @@ fn a_look_up_asks_all_and_tells_what_each_has() {
     answer(&mut row, 1, stub.clone());
     assert_eq!(located(&mut row), None, "one has not answered");
     // An answer about somebody else is none.
-    row.nodes[2].found(&home(0), &stamp(7, 0), "d", session(2));
-    row.nodes[2].found(&home(0), &stamp(8, 0), "c", session(2));
+    let now = row.now;
+    row.nodes[2].found(&home(0), &stamp(7, 0), "d", session(2), now);
+    row.nodes[2].found(&home(0), &stamp(8, 0), "c", session(2), now);
     row.settle();
     assert_eq!(located(&mut row), None);
     answer(&mut row, 2, Located::default());
@@ -163,6 +165,42 @@ fn a_look_up_ends_although_somebody_does_not_answer() {
     // Too late.
     answer(&mut row, 2, session(2));
     assert_eq!(row.asked, []);
+}
+
+/// A broker that is reached and answers nothing keeps clients out for as long as one that is lost, and
+/// not for longer.
+#[test]
+fn who_does_not_answer_for_long_is_not_waited_for() {
+    let heal = settings(0).heal;
+    let nobody = Located::default;
+    for silent in [2, 3] {
+        let mut row = Row::new(4);
+        let since = row.now;
+        let all_but = |row: &mut Row, silent: usize| {
+            look_up(row);
+            assert_eq!(looked_up(row), [1, 2, 3]);
+            let others = (1..4).filter(|n| *n != silent);
+            others.for_each(|n| answer(row, n, nobody()));
+        };
+        while row.now < since + heal {
+            all_but(&mut row, silent);
+            assert_eq!(located(&mut row), None);
+            row.run_for(500);
+            assert_eq!(located(&mut row), nothing(Extent::Incomplete));
+        }
+        all_but(&mut row, silent);
+        assert_eq!(located(&mut row), nothing(Extent::Reached));
+        // It is waited for again once it has answered in time.
+        row.run_for(1000);
+        answer(&mut row, silent, nobody());
+        look_up(&mut row);
+        (1..4).for_each(|n| answer(&mut row, n, nobody()));
+        assert_eq!(located(&mut row), nothing(Extent::Reached));
+        row.asked.clear();
+        look_up(&mut row);
+        (1..4).for_each(|n| answer(&mut row, n, nobody()));
+        assert_eq!(located(&mut row), nothing(Extent::All));
+    }
 }
 
 #[test]

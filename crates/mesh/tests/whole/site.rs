@@ -486,7 +486,7 @@ impl Running {
                 at,
                 client,
                 located,
-            } => self.node.found(&by, &at, &client, located),
+            } => self.node.found(&by, &at, &client, located, now),
             Input::Forward(number, address, message) => {
                 self.shard.take_forwarded(number, &address, &message, now);
             }

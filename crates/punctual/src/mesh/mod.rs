@@ -566,7 +566,7 @@ impl Keeper {
                 at,
                 client,
                 located,
-            } => self.node.found(&by, &at, &client, located),
+            } => self.node.found(&by, &at, &client, located, now),
             Input::Forward {
                 number,
                 address,

@@ -22,10 +22,14 @@ impl World {
         if client.got_old {
             return Err("P6: a message of a session that Clean Start has ended".into());
         }
+        if self.is_lost && budget.cleans == 0 {
+            return Err("P1: a message comes where nothing is known of the client".into());
+        }
         if self.is_sent_back {
             return Err("I3: a message goes in a circle".into());
         }
-        let nothing_failed = budget.cuts == 0 && budget.crashes == 0 && budget.cleans == 0;
+        let failures = budget.cuts + budget.crashes + budget.silences;
+        let nothing_failed = failures == 0 && budget.cleans == 0;
         if nothing_failed && client.anew {
             return Err("P7: a new session although nothing failed".into());
         }

@@ -23,6 +23,7 @@ const NOTHING: Budget = Budget {
     resets: 0,
     hasty: 1,
     repeats: 0,
+    silences: 0,
 };
 
 const TWO: Scope = Scope {
@@ -97,6 +98,11 @@ impl Scope {
         self
     }
 
+    const fn silences(mut self, silences: u8) -> Self {
+        self.budget.silences = silences;
+        self
+    }
+
     const fn published_at(mut self, publisher: usize) -> Self {
         self.publisher = publisher;
         self
@@ -146,18 +152,19 @@ fn two_brokers_and_a_reset() {
 }
 
 #[test]
+fn two_brokers_and_a_silence() {
+    at_each(
+        "2 brokers, 2 moves, silence",
+        TWO.moves(2).silences(1),
+        true,
+    );
+}
+
+#[test]
 fn two_brokers_and_clean_start() {
-    at_far_end("2 brokers, 2 moves, clean", TWO.moves(2).cleans(1), true);
-    at_far_end(
-        "2 brokers, 1 move, clean, cut",
-        TWO.moves(1).cleans(1).cuts(1),
-        true,
-    );
-    at_far_end(
-        "2 brokers, 1 move, clean, crash",
-        TWO.moves(1).cleans(1).crashes(1),
-        true,
-    );
+    at_each("2 brokers, 1 move, clean", TWO.moves(1).cleans(1), true);
+    at_far_end("2 brokers, clean, cut", TWO.cleans(1).cuts(1), true);
+    at_far_end("2 brokers, clean, crash", TWO.cleans(1).crashes(1), true);
 }
 
 #[test]
@@ -283,7 +290,10 @@ fn published_elsewhere() {
     };
     explore("2 brokers, 2 moves, cut", TWO.moves(2).cuts(1), true);
     explore("2 brokers, 2 moves, crash", TWO.moves(2).crashes(1), true);
-    explore("2 brokers, 2 moves, clean", TWO.moves(2).cleans(1), true);
+    at_each("2 brokers, 2 moves, clean", TWO.moves(2).cleans(1), true);
+    let clean = TWO.moves(1).cleans(1);
+    at_far_end("2 brokers, 1 move, clean, cut", clean.cuts(1), true);
+    at_far_end("2 brokers, 1 move, clean, crash", clean.crashes(1), true);
     explore("2 brokers, any order", any.moves(2).repeats(1), true);
     at_each("3 brokers, 1 move, cut", THREE.moves(1).cuts(1), true);
     at_each("3 brokers, 1 move, crash", THREE.moves(1).crashes(1), true);

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use punctual_model::Nanos;
 
 use super::super::{
-    Action, Bounds, Change, Event, FenceAnswer, HomeId, Located, Mark, Records, Route, Sessions,
+    Action, Bounds, Change, Event, Extent, FenceAnswer, HomeId, Located, Mark, Records, Route, Sessions,
     Settings, Stamp, Stub, Timer, Times, TransferMessage, Transfers,
 };
 use super::flaw::Flaw;
@@ -52,6 +52,9 @@ impl Broker {
                 let content = Content::default();
                 memory.session = Some((flaw.mark(mark), content));
                 self.snapshot = None;
+                if let Some((_, subscribed)) = &mut memory.stub {
+                    *subscribed &= flaw != Flaw::StubEndsWithNewSession;
+                }
             }
             Change::Mark(mark) => {
                 if let Some((known, _)) = &mut memory.session {
@@ -101,9 +104,8 @@ impl Broker {
                 return self.leave(stub, subscribed, session.undelivered());
             }
             Change::Stub(stub) => {
-                if let Some((known, subscribed)) = &mut memory.stub {
+                if let Some((known, _)) = &mut memory.stub {
                     *known = stub;
-                    *subscribed &= flaw != Flaw::StubEndsWithNewSession;
                 }
             }
             Change::DropStub => memory.stub = None,
@@ -140,9 +142,9 @@ impl Broker {
             Timer::Commit(id, _) => memory.outcomes.contains_key(id),
             Timer::Claim(_) => !machine.unanswered_claims(CLIENT).is_empty(),
             Timer::Resync(home, _) => machine.awaits(home),
-            Timer::Fence(_) | Timer::Keep(_) | Timer::Sweep => false,
+            Timer::Fence(_) | Timer::Keep(..) | Timer::Sweep => false,
         });
-        let waits = |lookup: &Lookup| machine.waits(CLIENT, &lookup.at);
+        let waits = |lookup: &Lookup| lookup.is_over || machine.waits(CLIENT, &lookup.at);
         if !self.lookup.as_ref().is_some_and(waits) {
             self.lookup = None;
         }
@@ -216,6 +218,7 @@ impl World {
             published: 0,
             owed: 0,
             is_sent_back: false,
+            is_lost: false,
         };
         let instant = Scope {
             slow_disk: false,
@@ -320,13 +323,21 @@ impl World {
             Action::Write(number, changes) => return self.write(scope, k, number, changes),
             Action::Send(to, message) => self.send(scope, k, &to, message),
             Action::Lookup { at, clean } => {
+                // With Clean Start nothing of what others have is waited for.
+                let located = clean.then(|| Event::Located {
+                    at: at.clone(),
+                    answers: Vec::new(),
+                    extent: Extent::Reached,
+                });
                 self.broker(k).lookup = Some(Lookup {
                     at,
                     clean,
                     asked: 0,
                     missing: 0,
                     answers: Vec::new(),
+                    is_over: clean,
                 });
+                return located;
             }
             Action::Found { by, at, located } => self.found(k, &by, &at, located),
             Action::Connack { at, answer } => self.answer(k, &at, answer),
@@ -519,10 +530,7 @@ impl World {
                 self.forward(scope, k, message, &home, epochs);
             }
             Some(Route::Outdated) => {}
-            Some(Route::Unknown) | None => {
-                let to = to.unwrap_or(of).clone();
-                memory.held.push((message, Rc::new((of.clone(), to))));
-            }
+            Some(Route::Unknown) | None => self.is_lost = true,
         }
     }
 
@@ -746,17 +754,9 @@ impl World {
             }
             Step::AskFor { by, of } => self.ask_for(scope, by.into(), of.into()),
             Step::EndLookup(by) => self.end_lookup(scope, by.into()),
+            Step::GiveUp(by) => self.give_up_lookup(scope, by.into()),
             Step::Fence { by, of } => self.answer_fence(scope, by.into(), of.into()),
             Step::PassFence(by) => self.pass_fence(scope, by.into()),
-            Step::SearchHeld(by) => {
-                let by = usize::from(by);
-                let held = std::mem::take(&mut self.broker(by).memory.held);
-                if let Some(owner) = self.owner_for(by) {
-                    for (message, epochs) in held {
-                        self.forward(scope, by, message, &home(owner), epochs);
-                    }
-                }
-            }
             Step::Write(broker) => {
                 let this = self.broker(broker.into());
                 if let Some((number, disk)) = this.writes.pop_front() {

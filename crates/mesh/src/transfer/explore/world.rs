@@ -33,6 +33,8 @@ pub(super) struct Budget {
     pub(super) hasty: u8,
     /// Control messages that come twice.
     pub(super) repeats: u8,
+    /// Look-ups that are not waited for any more, with what was answered until then.
+    pub(super) silences: u8,
 }
 
 /// What does not change.
@@ -129,8 +131,6 @@ pub(super) struct Durable {
     pub(super) stub: Option<(Stub, bool)>,
     pub(super) seen: u8,
     pub(super) out: [Vec<Packet>; MAX],
-    /// Messages for a client of whom nothing is known.
-    pub(super) held: Vec<(u8, Rc<(Stamp, Stamp)>)>,
 }
 
 /// A look-up of one broker.
@@ -141,6 +141,8 @@ pub(super) struct Lookup {
     pub(super) asked: u8,
     pub(super) missing: u8,
     pub(super) answers: Vec<(HomeId, Located)>,
+    /// Nobody waits for more answers; the question goes on to all the same.
+    pub(super) is_over: bool,
 }
 
 /// A fence of one broker.
@@ -215,6 +217,8 @@ pub(super) struct World {
     pub(super) owed: u8,
     /// A message was forwarded to a session that is not later than the one it came for.
     pub(super) is_sent_back: bool,
+    /// A message has come where nothing is known of the client.
+    pub(super) is_lost: bool,
 }
 
 /// What may happen next.
@@ -241,12 +245,13 @@ pub(super) enum Step {
         of: u8,
     },
     EndLookup(u8),
+    /// Waits for no more answers.
+    GiveUp(u8),
     Fence {
         by: u8,
         of: u8,
     },
     PassFence(u8),
-    SearchHeld(u8),
     Write(u8),
     NoticeReach(u8),
     /// Its timer with this index is due.
@@ -288,6 +293,7 @@ impl Step {
                 | Self::Crash(_)
                 | Self::Reset(_)
                 | Self::Hurry { .. }
+                | Self::GiveUp(_)
                 | Self::Carry { again: true, .. }
                 | Self::Deliver { again: true, .. }
         )
@@ -336,8 +342,9 @@ impl World {
             published,
             owed,
             is_sent_back,
+            is_lost,
         } = self;
-        let numbers = (connects, lines, published, owed, is_sent_back);
+        let numbers = (connects, lines, published, owed, is_sent_back, is_lost);
         hash(&(brokers, links, control, client, left, numbers))
     }
 
@@ -439,7 +446,7 @@ impl World {
                 (open.any(|home| silent(&home)), false)
             }
             Timer::Resync(home, _) => (machine.awaits(home) && silent(home), false),
-            Timer::Fence(_) | Timer::Keep(_) | Timer::Sweep => (false, false),
+            Timer::Fence(_) | Timer::Keep(..) | Timer::Sweep => (false, false),
         }
     }
 
@@ -536,7 +543,10 @@ impl World {
             // Who was asked may answer later, and is asked again if it has crashed meanwhile.
             let has_answered = |of: usize| {
                 let mut answers = lookup.answers.iter();
-                lookup.missing >> of & 1 == 1 || answers.any(|(home, _)| number(home) == of)
+                let is_asked = lookup.is_over && lookup.asked >> of & 1 == 1;
+                is_asked
+                    || lookup.missing >> of & 1 == 1
+                    || answers.any(|(home, _)| number(home) == of)
             };
             let mut is_over = true;
             for of in others.filter(|of| !has_answered(*of)) {
@@ -548,6 +558,8 @@ impl World {
             }
             if is_over {
                 steps.push(Step::EndLookup(by));
+            } else if !lookup.is_over && self.left.silences > 0 {
+                steps.push(Step::GiveUp(by));
             }
         }
         if let Some(fence) = &this.fence
@@ -562,9 +574,6 @@ impl World {
                 }
                 false => self.fence_at_once(scope, at, steps),
             }
-        }
-        if !this.memory.held.is_empty() && self.owner_for(at).is_some() {
-            steps.push(Step::SearchHeld(by));
         }
         if !this.writes.is_empty() {
             steps.push(Step::Write(by));
@@ -593,22 +602,6 @@ impl World {
     pub(super) fn reach_of(&self, broker: usize) -> u8 {
         let others = (0..self.brokers.len()).filter(|k| *k != broker && self.reaches(broker, *k));
         others.fold(0, |set, k| set | 1 << k)
-    }
-
-    /// Who knows more of the client than the broker that holds messages for it.
-    pub(super) fn owner_for(&self, broker: usize) -> Option<usize> {
-        let reached = (0..self.brokers.len()).filter(|k| self.reaches(broker, *k));
-        let knows = |k: &usize| {
-            let memory = &self.brokers[*k].memory;
-            let stub = memory.stub.as_ref();
-            memory.session.is_some()
-                || !memory.copies.is_empty()
-                || *k != broker && stub.is_some_and(|(stub, _)| number(&stub.target) != broker)
-        };
-        let mut all = reached.filter(knows);
-        all.clone()
-            .find(|k| self.brokers[*k].memory.session.is_some())
-            .or_else(|| all.next())
     }
 
     /// Whether nothing at a broker, or on its way from there, is in the way of the fence of another.
@@ -737,6 +730,9 @@ impl World {
         let Some(lookup) = self.broker(by).lookup.take() else {
             return;
         };
+        if lookup.is_over {
+            return;
+        }
         let others = (0..self.brokers.len()).filter(|of| lookup.missing >> of & 1 == 1);
         let is_back = others.clone().any(|of| self.reaches(by, of));
         let extent = match lookup.missing {
@@ -748,6 +744,23 @@ impl World {
             at: lookup.at,
             answers: lookup.answers,
             extent,
+        };
+        self.tell(scope, by, located);
+    }
+
+    /// What is answered by now has to do.
+    pub(super) fn give_up_lookup(&mut self, scope: &Scope, by: usize) {
+        let Some(lookup) = &mut self.broker(by).lookup else {
+            return;
+        };
+        lookup.is_over = true;
+        let at = lookup.at.clone();
+        let answers = lookup.answers.clone();
+        self.left.silences -= 1;
+        let located = Event::Located {
+            at,
+            answers,
+            extent: Extent::Reached,
         };
         self.tell(scope, by, located);
     }
