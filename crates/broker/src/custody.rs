@@ -24,6 +24,8 @@ use crate::session::{Delivery, Load};
 /// Messages of neighbours that wait until the broker can forward them. Those beyond are not taken: they are
 /// not acknowledged, and the neighbour sends them again over its next connection.
 pub(crate) const MAX_TRANSIT: usize = 1 << 10;
+/// Instants of which it is known when what stubs queued then is committed; later ones count as one.
+pub(crate) const MAX_STORING: usize = 1 << 10;
 /// Number of the timer that runs [`crate::Shard::run_custody`]. Timers of the machine have other numbers.
 pub(crate) const WAKE: u64 = 0;
 /// Number of the timer that tries again to forward messages.
@@ -129,6 +131,8 @@ pub(crate) struct Custody {
     pub(crate) beginning: BTreeSet<u32>,
     /// By slot of a stub: the message that it forwards next, and the time at which it was queued.
     pub(crate) next: Map<u32, (Nanos, Delivery)>,
+    /// When stubs have queued messages that are not committed, and with which ticket they are.
+    pub(crate) storing: VecDeque<(Nanos, u64)>,
     /// By slot of a stub: the time since which it leads to a session on this broker.
     pub(crate) here_since: Map<u32, Nanos>,
     /// Slots of stubs that may have messages to forward.
@@ -181,6 +185,7 @@ impl Custody {
             fenced: VecDeque::new(),
             beginning: BTreeSet::new(),
             next: Map::default(),
+            storing: VecDeque::new(),
             here_since: Map::default(),
             unsent: BTreeSet::new(),
             remembered: Map::default(),
@@ -288,10 +293,46 @@ impl Hub {
 
     /// A stub has queued a message, which is to be forwarded.
     pub(crate) fn stub_has_queued(&mut self, slot: u32, now: Nanos) {
-        if let Some(custody) = &mut self.custody {
-            custody.unsent.insert(slot);
-            self.wake_custody(now);
+        let journal = self.journal.as_mut();
+        let ticket = journal.and_then(|it| {
+            let ticket = it.settle();
+            (!it.is_committed(ticket)).then_some(ticket)
+        });
+        let Some(custody) = &mut self.custody else {
+            return;
+        };
+        custody.unsent.insert(slot);
+        if let Some(ticket) = ticket {
+            let storing = &mut custody.storing;
+            let is_full = storing.len() >= MAX_STORING;
+            match storing.back_mut() {
+                Some(last) if last.0 == now => last.1 = ticket,
+                // Those of before wait a little longer.
+                Some(last) if is_full => *last = (now, ticket),
+                _ => storing.push_back((now, ticket)),
+            }
         }
+        self.wake_custody(now);
+    }
+
+    /// All is committed up to that ticket; whether stubs may go on.
+    pub(crate) fn note_stored(&mut self, ticket: u64) -> bool {
+        let Some(custody) = &mut self.custody else {
+            return false;
+        };
+        let before = custody.storing.len();
+        while custody
+            .storing
+            .pop_front_if(|(_, it)| *it <= ticket)
+            .is_some()
+        {}
+        custody.storing.len() < before && !custody.unsent.is_empty()
+    }
+
+    /// Whether what a stub has queued at that time is committed.
+    pub(crate) fn is_stored(&self, since: Nanos) -> bool {
+        let storing = self.custody.as_ref().and_then(|it| it.storing.front());
+        storing.is_none_or(|(first, _)| since < *first)
     }
 
     /// Whether the client's session is frozen.

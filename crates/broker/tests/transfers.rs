@@ -139,6 +139,8 @@ struct Broker {
     is_present: bool,
     reason: ReasonCode,
     packet_id: u16,
+    /// Commits that its disk does until it hangs.
+    commits: usize,
 }
 
 /// Brokers in a row, each with a link to the next.
@@ -187,14 +189,18 @@ impl Broker {
             is_present: false,
             reason: ReasonCode::Success,
             packet_id: 0,
+            commits: usize::MAX,
         }
     }
 
     fn commit(&mut self, now: Nanos) -> bool {
         let mut some = false;
-        while let Some(operations) = self.shard.take_operations(now) {
+        while self.commits > 0
+            && let Some(operations) = self.shard.take_operations(now)
+        {
             self.store.commit(&operations.batch).unwrap();
             self.shard.committed(operations.ticket, now);
+            self.commits -= 1;
             some = true;
         }
         some
@@ -559,6 +565,24 @@ impl World {
 
     /// A message with QoS 1 is published at a broker.
     fn publish(&mut self, at: usize, text: &str) {
+        let conn = self.send(at, QoS::AtLeastOnce, text);
+        let broker = &mut self.brokers[at];
+        broker.read(conn, self.now);
+        let kinds = broker.packets.remove(&conn).unwrap();
+        assert_eq!(kinds, [PacketType::ConnAck, PacketType::PubAck], "{text}");
+        broker.shard.closed(conn, "done", self.now);
+        self.settle();
+    }
+
+    /// A message with QoS 2 is sent to a broker, which need not answer.
+    fn offer(&mut self, at: usize, text: &str) {
+        let conn = self.send(at, QoS::ExactlyOnce, text);
+        self.brokers[at].shard.closed(conn, "gone", self.now);
+        self.settle();
+    }
+
+    /// A message is sent to a broker.
+    fn send(&mut self, at: usize, qos: QoS, text: &str) -> ConnId {
         let meta = ConnMeta {
             allow_anonymous: true,
             ..ConnMeta::default()
@@ -580,7 +604,7 @@ impl World {
         broker.packet_id += 1;
         let publish = Publish {
             dup: false,
-            qos: QoS::AtLeastOnce,
+            qos,
             retain: false,
             topic: "t",
             packet_id: broker.packet_id,
@@ -589,12 +613,7 @@ impl World {
         };
         broker.give(conn, Packet::Publish(publish), now);
         self.settle();
-        let broker = &mut self.brokers[at];
-        broker.read(conn, self.now);
-        let kinds = broker.packets.remove(&conn).unwrap();
-        assert_eq!(kinds, [PacketType::ConnAck, PacketType::PubAck], "{text}");
-        broker.shard.closed(conn, "done", self.now);
-        self.settle();
+        conn
     }
 
     /// What the client has got on a connection.
@@ -826,6 +845,30 @@ fn a_session_that_nobody_has_heard_of_does_not_end_a_stub() {
     let (conn, present) = world.come(1);
     assert!(present);
     assert_eq!(world.got(1, conn), ["1", "2", "3"]);
+}
+
+/// A message with QoS 2 comes to a stub, and the broker is killed before it is durable: its publisher sends
+/// it again, and it has not been forwarded before.
+#[test]
+fn what_is_exactly_once_is_forwarded_when_it_is_durable() {
+    let mut world = left_behind(2, 0);
+    world.holds_fences = true;
+    let (conn, _) = world.come(1);
+    world.brokers[0]
+        .shard
+        .link_interest("b", &[], &["t".into()]);
+    for (commits, expected) in [(0, &[][..]), (usize::MAX, &["1"][..])] {
+        world.brokers[0].commits = commits;
+        world.offer(0, "1");
+        assert_eq!(world.got(1, conn), expected);
+        world.kill(0);
+        world.pass(WAIT);
+        assert_eq!(world.got(1, conn), [""; 0]);
+    }
+    // It waits for no more than that.
+    world.publish(0, "2");
+    world.offer(0, "3");
+    assert_eq!(world.got(1, conn), ["2", "3"]);
 }
 
 /// Numbers that look random.

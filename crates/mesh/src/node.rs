@@ -69,9 +69,9 @@ pub struct Node {
     filters: Filters,
     links: Links,
     reach: Reach<BrokerId>,
-    /// Whether messages are kept for brokers that are not reached, here or at any broker that is: there,
-    /// too, messages may be kept for brokers here.
-    are_away: bool,
+    /// Brokers that are not reached, and that messages are kept for, here or at any broker that is reached:
+    /// there, too, messages may be kept for brokers here.
+    away: BTreeSet<BrokerId>,
     /// Where shared subscriptions have members.
     members: Members,
     lasting: Lasting,
@@ -102,7 +102,7 @@ impl Node {
             filters: Filters::new(settings.max_filters),
             links: Links::new(settings.linger, now),
             reach: Reach::new(settings.id.clone()),
-            are_away: false,
+            away: BTreeSet::new(),
             members: Members::new(settings.id.clone(), settings.max_filters),
             lasting: Lasting::new(settings.id.clone(), settings.max_filters, settings.heal),
             lost: LostLinks::new(settings.heal, settings.keep, settings.tree.hello),
@@ -455,6 +455,9 @@ impl Node {
         self.pass_on(now);
         self.publish_wills(now);
         self.answer_late_questions(now);
+        if self.presence.release(now) {
+            self.tell_reach();
+        }
         self.tick_fences(now);
         self.settle(now);
     }
@@ -467,6 +470,7 @@ impl Node {
             .chain(self.members.next_leave(&self.links))
             .chain(self.clients.wills.next())
             .chain(self.questions.next())
+            .chain(self.presence.next())
             .chain(self.fences.next())
             .chain(self.join.next())
             .fold(self.tree.next_timeout(), Ord::min)
@@ -509,7 +513,7 @@ impl Node {
             self.pass_on(now);
         }
         if self.lasting.take_keeps_changed() || changed {
-            self.are_away = self.lasting.are_away(&self.reach);
+            self.away = self.lasting.away(&self.reach);
             self.tell_reach();
         }
         self.look_after_wards(now);

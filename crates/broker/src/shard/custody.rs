@@ -55,6 +55,10 @@ impl Next {
     fn is_at_most_once(&self) -> bool {
         matches!(self, Self::Message(delivery) if delivery.qos == QoS::AtMostOnce)
     }
+
+    fn is_exactly_once(&self) -> bool {
+        matches!(self, Self::Message(delivery) if delivery.qos == QoS::ExactlyOnce)
+    }
 }
 
 /// Why a connection ends whose client has another one.
@@ -341,10 +345,7 @@ impl Shard {
                 "client identifier is being connected elsewhere",
             ));
         }
-        let sessions = directory.sessions.load(Ordering::Relaxed);
-        if self.hub.session_named(client).is_none()
-            && sessions >= self.hub.config.limits.max_sessions
-        {
+        if self.hub.session_named(client).is_none() && self.hub.is_full_of_sessions() {
             self.hub.settle_home(client);
             return Err(Refusal::new(ReasonCode::QuotaExceeded, NO_ROOM));
         }
@@ -554,7 +555,11 @@ impl Shard {
             let session = slot.and_then(|slot| self.hub.sessions.get(slot));
             let mark = session.and_then(Session::mark);
             // While the answer waited for the store, the client has connected again, here or elsewhere.
-            let is_over = mark.is_some_and(|mark| mark.epoch != *at) || self.hub.is_frozen(client);
+            let is_over = match mark {
+                Some(mark) => mark.epoch != *at || self.hub.is_frozen(client),
+                // If it was not made since there was no room, that is the reason.
+                None => !self.hub.is_full_of_sessions(),
+            };
             let other = session.and_then(|session| session.conn);
             let answer = match answer {
                 Answer::Granted { .. } if is_over => Answer::Refused(Why::Superseded),
@@ -583,6 +588,7 @@ impl Shard {
                     match why {
                         Why::OnItsWay => "the session is on its way between two brokers",
                         Why::OwnerSilent => "the broker that has the session does not answer",
+                        Why::OthersSilent => "not every broker has said whether it has the session",
                         Why::Busy | Why::Superseded => "too many sessions move at a time",
                     },
                 )),
@@ -774,9 +780,16 @@ impl Shard {
             None => hub.thaw(client, now),
             Some(_) => hub.forget_snapshot(client, slot),
         }
-        if hub.take_will(slot).is_some() {
-            hub.store_no_will(slot);
+        let mark = hub.sessions.get(slot).and_then(Session::mark);
+        let was_later = mark.is_some_and(|mark| mark.epoch > stub.target_epoch);
+        if let Some(will) = hub.take_will(slot) {
+            // Otherwise its client was elsewhere after it had been here [MQTT-3.1.2-8].
+            if was_later {
+                self.publish_will(slot, &will, now);
+            }
+            self.hub.store_no_will(slot);
         }
+        let hub = &mut self.hub;
         if hub.sessions.get(slot).is_some_and(|session| session.asked) {
             hub.ask(slot, Ask::Ended);
         }
@@ -878,9 +891,10 @@ impl Shard {
             }
         }
         hub.forget_queued(&load);
-        hub.stats.dropped_session_ended += load.total() as u64;
         hub.stats.inflight_messages -= u64::from(session.window.open());
         if matches!(session.custody.as_deref(), Some(Record::Stub { .. })) {
+            // What a copy has is where it came from, too, or in the session that has absorbed it.
+            hub.stats.dropped_session_ended += load.total() as u64;
             let handle = session.handle.clone();
             let subscriptions = session.subscriptions.into_iter().collect();
             let remains = super::lifecycle::Remains::of_stub(handle, subscriptions);
@@ -920,6 +934,10 @@ impl Shard {
         let Some((since, next)) = hub.next_of_stub(slot) else {
             return false;
         };
+        // Its publisher sends it again if this broker is killed before: that would be another message.
+        if next.is_exactly_once() && !hub.is_stored(since) {
+            return false;
+        }
         let Some(session) = hub.sessions.get(slot) else {
             return false;
         };
@@ -1108,6 +1126,12 @@ impl Hub {
             let session = self.sessions.get(slot);
             session.is_some_and(|it| it.username.as_deref() != user)
         })
+    }
+
+    /// Whether there is no room for another session.
+    fn is_full_of_sessions(&self) -> bool {
+        let sessions = self.directory.sessions.load(Ordering::Relaxed);
+        sessions >= self.config.limits.max_sessions
     }
 
     /// Whether a home is that of this broker.

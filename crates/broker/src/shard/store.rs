@@ -44,6 +44,10 @@ impl Shard {
 
     /// Operations up to that ticket are safe: what waited for them leaves.
     pub fn committed(&mut self, ticket: u64, now: Nanos) {
+        // What stubs forward was published before what has waited for the same commit.
+        if self.hub.note_stored(ticket) {
+            self.forward_stubs(now);
+        }
         self.hub.committed(ticket, now);
         self.share_stats_soon(now);
     }

@@ -16,6 +16,10 @@ const MAX_LETTERS: usize = 1 << 10;
 /// Brokers of which it is remembered since when they are away.
 const MAX_AWAY: usize = 1 << 12;
 
+/// Who is not reached for less than this may only have changed its place in the tree: sessions take it to be
+/// reached (*hold-down*), and look-ups wait for it.
+const HOLD_DOWN: Nanos = Nanos::from_secs(1);
+
 /// Who is reached, and letters.
 #[derive(Debug, Default)]
 pub(super) struct Presence {
@@ -23,6 +27,8 @@ pub(super) struct Presence {
     present: BTreeSet<BrokerId>,
     /// Those that were, and since when they are not.
     away: BTreeMap<BrokerId, Nanos>,
+    /// Those of them that are held down, and until when; at most as many.
+    held: BTreeMap<BrokerId, Nanos>,
     /// Letters on their way to others, and where they come from: they wait until so many
     /// wishes are kept.
     letters: VecDeque<(u64, LinkId, Letter)>,
@@ -34,8 +40,26 @@ impl Presence {
         self.away.keys()
     }
 
+    /// Brokers that were reached just now, and are not.
+    pub(super) fn held(&self) -> impl Iterator<Item = &BrokerId> {
+        self.held.keys()
+    }
+
+    /// When the next of them is not any more.
+    pub(super) fn next(&self) -> Option<Nanos> {
+        self.held.values().copied().min()
+    }
+
+    /// Whether some are not any more.
+    pub(super) fn release(&mut self, now: Nanos) -> bool {
+        let before = self.held.len();
+        self.held.retain(|_, until| *until > now);
+        self.held.len() < before
+    }
+
     /// One of them does not come back; false if it is none.
     pub(super) fn forget(&mut self, broker: &BrokerId) -> bool {
+        self.held.remove(broker);
         self.away.remove(broker).is_some()
     }
 
@@ -127,9 +151,13 @@ impl Node {
             let patience = self.settings.tree.patience();
             let since = Nanos(now.0.saturating_sub(patience.0));
             presence.away.insert(gone.clone(), since);
+            if presence.held.len() < MAX_AWAY {
+                presence.held.insert(gone.clone(), now + HOLD_DOWN);
+            }
         }
         for came in present.difference(&presence.present) {
             presence.away.remove(came);
+            presence.held.remove(came);
             self.clients.wills.came(came, now);
         }
         presence.present = present;

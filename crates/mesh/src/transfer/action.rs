@@ -247,6 +247,8 @@ pub enum Refusal {
     Superseded,
     /// The owner was lost, or nothing came from it in time.
     OwnerSilent,
+    /// Not every other home has said in time what it has.
+    OthersSilent,
 }
 
 /// What waits for time to pass. A timer that is due after what it was for has ended does nothing.
@@ -254,6 +256,8 @@ pub enum Refusal {
 pub enum Timer {
     /// A client waits for CONNACK; with how many parts had come then.
     Connect(Stamp, u32),
+    /// Look up again what was answered incompletely.
+    Lookup(Stamp),
     /// A session is frozen; with how many parts were acknowledged then.
     Frozen(Freeze, u32),
     /// Say `Stored` again, for so many times now.

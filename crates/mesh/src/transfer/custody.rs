@@ -12,6 +12,8 @@ use super::{Settings, totals::Totals};
 
 /// After which what was not answered is said again; twice as long each time.
 const REPEAT: Nanos = Nanos::from_millis(200);
+/// After which others are asked again who could not all answer.
+const LOOK_UP_AGAIN: Nanos = Nanos::from_millis(25);
 /// The longest of these times.
 const LONGEST_REPEAT: Nanos = Nanos::from_secs(30);
 /// Actions of one client that wait for a write; of more the first messages are lost.
@@ -263,6 +265,7 @@ impl Step<'_> {
         let times = self.shared.settings.times;
         let after = match &timer {
             Timer::Connect(..) | Timer::Frozen(..) => times.session_wait,
+            Timer::Lookup(_) => LOOK_UP_AGAIN,
             Timer::Stored(_, round)
             | Timer::Commit(_, round)
             | Timer::Claim(round)

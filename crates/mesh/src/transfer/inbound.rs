@@ -89,7 +89,7 @@ impl Step<'_> {
             }
         }
         match extent {
-            Extent::Incomplete => self.act(Action::Lookup { at, clean }),
+            Extent::Incomplete => self.arm(Timer::Lookup(at)),
             Extent::All => {
                 let missed = !self.shared.peers.are_all_compared();
                 self.decide(at, clean, answers, missed);
@@ -386,6 +386,16 @@ impl Step<'_> {
         }
     }
 
+    /// The others are asked once more.
+    pub(super) fn look_up_again(&mut self, stamp: &Stamp) {
+        if let Some(PendingConnect::LookingUp { at, clean }) = &self.custody.connect
+            && at == stamp
+        {
+            let (at, clean) = (at.clone(), *clean);
+            self.act(Action::Lookup { at, clean });
+        }
+    }
+
     pub(super) fn connect_due(&mut self, at: Stamp, progress: u32) {
         if (self.custody.connect.as_ref()).is_none_or(|connect| *connect.at() != at) {
             return;
@@ -396,6 +406,7 @@ impl Step<'_> {
         });
         match next {
             Some(next) if next > progress => self.arm(Timer::Connect(at, next)),
+            _ if self.looks_up() => self.refuse(Refusal::OthersSilent),
             _ => self.refuse(Refusal::OwnerSilent),
         }
     }

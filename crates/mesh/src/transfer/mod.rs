@@ -42,7 +42,7 @@
 //! |---|---|---|---|
 //! | – | CONNECT; own session is confirmed and not blind, all are reached and compared | resume | – |
 //! | – | CONNECT | look up; an older one that waits here is refused | `LookingUp` |
-//! | `LookingUp` | the answers are not of all that are reached now | look up again | `LookingUp` |
+//! | `LookingUp` | the answers are not of all that are reached now | look up again in a moment | `LookingUp` |
 //! | `LookingUp` | Clean Start; whoever answered has ended what is older | new session, born now | – |
 //! | `LookingUp` | a stub or outcome leads, beyond every session found, to a reached home that has something | refuse | – |
 //! | `LookingUp` | somebody knows of a later CONNECT | refuse | – |

@@ -373,6 +373,7 @@ impl Step<'_> {
     pub(super) fn due(&mut self, timer: Timer) {
         match timer {
             Timer::Connect(at, progress) => self.connect_due(at, progress),
+            Timer::Lookup(at) => self.look_up_again(&at),
             Timer::Frozen(freeze, progress) => self.frozen_due(freeze, progress),
             Timer::Stored(id, round) => {
                 if let Some(copy) = self.find_copy(None, &id) {

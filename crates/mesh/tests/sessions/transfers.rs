@@ -211,7 +211,14 @@ fn who_is_away_is_not_asked_and_the_answer_says_so() {
     answer(&mut row, 1, Located::default());
     row.cut(1, 2);
     assert_eq!(located(&mut row), nothing(Extent::Incomplete));
-    row.run_for(100);
+    // It may be back in a moment.
+    row.run_for(900);
+    look_up(&mut row);
+    assert_eq!(looked_up(&mut row), [1]);
+    answer(&mut row, 1, session(1));
+    let one = vec![(home(1), session(1))];
+    assert_eq!(located(&mut row), Some((one, Extent::Incomplete)));
+    row.run_for(200);
     look_up(&mut row);
     assert_eq!(looked_up(&mut row), [1]);
     answer(&mut row, 1, session(1));
@@ -226,6 +233,8 @@ fn who_is_away_is_not_asked_and_the_answer_says_so() {
     assert_eq!(looked_up(&mut row), [1, 2]);
     row.cut(0, 1);
     assert_eq!(located(&mut row), nothing(Extent::Incomplete));
+    row.run_for(1100);
+    row.asked.clear();
     look_up(&mut row);
     assert_eq!(located(&mut row), nothing(Extent::Reached));
 }
@@ -285,12 +294,15 @@ fn it_is_told_who_is_reached_and_whether_others_are_away() {
     };
     told(&row, &[0, 1], false);
     row.cut(0, 1);
-    row.run_for(100);
+    row.run_for(900);
+    told(&row, &[0, 1], false);
+    row.run_for(200);
     told(&row, &[1], true);
     row.connect(0, 1);
     row.run_for(5000);
     told(&row, &[0, 1], false);
     row.cut(1, 2);
+    row.run_for(1100);
     told(&row, &[], true);
 
     // At the start, before anything has happened.

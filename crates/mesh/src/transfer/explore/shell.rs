@@ -5,8 +5,8 @@ use std::rc::Rc;
 use punctual_model::Nanos;
 
 use super::super::{
-    Action, Bounds, Change, Event, Extent, FenceAnswer, HomeId, Located, Mark, Records, Route, Sessions,
-    Settings, Stamp, Stub, Timer, Times, TransferMessage, Transfers,
+    Action, Bounds, Change, Event, Extent, FenceAnswer, HomeId, Located, Mark, Records, Route,
+    Sessions, Settings, Stamp, Stub, Timer, Times, TransferMessage, Transfers,
 };
 use super::flaw::Flaw;
 use super::world::{
@@ -142,7 +142,7 @@ impl Broker {
             Timer::Commit(id, _) => memory.outcomes.contains_key(id),
             Timer::Claim(_) => !machine.unanswered_claims(CLIENT).is_empty(),
             Timer::Resync(home, _) => machine.awaits(home),
-            Timer::Fence(_) | Timer::Keep(..) | Timer::Sweep => false,
+            Timer::Lookup(_) | Timer::Fence(_) | Timer::Keep(..) | Timer::Sweep => false,
         });
         let waits = |lookup: &Lookup| lookup.is_over || machine.waits(CLIENT, &lookup.at);
         if !self.lookup.as_ref().is_some_and(waits) {
@@ -380,7 +380,9 @@ impl World {
                     answered: 0,
                 });
             }
-            Action::Arm(Timer::Sweep, _) => return Some(Event::Due(Timer::Sweep)),
+            Action::Arm(timer @ (Timer::Sweep | Timer::Lookup(_)), _) => {
+                return Some(Event::Due(timer));
+            }
             Action::Arm(timer, _) => {
                 let timer = match timer {
                     Timer::Stored(id, _) => Timer::Stored(id, 0),

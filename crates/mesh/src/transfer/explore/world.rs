@@ -446,7 +446,7 @@ impl World {
                 (open.any(|home| silent(&home)), false)
             }
             Timer::Resync(home, _) => (machine.awaits(home) && silent(home), false),
-            Timer::Fence(_) | Timer::Keep(..) | Timer::Sweep => (false, false),
+            Timer::Lookup(_) | Timer::Fence(_) | Timer::Keep(..) | Timer::Sweep => (false, false),
         }
     }
 
