@@ -76,6 +76,8 @@ pub(crate) struct Braking {
     messages: AtomicU32,
     /// Their bytes.
     bytes: AtomicUsize,
+    /// Whether all are to be that are not older than what is under way to this broker.
+    holds: AtomicBool,
     /// Whether any are to be,
     is_on: AtomicBool,
     /// and which.
@@ -131,9 +133,32 @@ impl SessionHandle {
         }
     }
 
-    /// Whether a message with QoS 1 or 2 for that neighbour is to be kept back.
+    /// Whether what is newer than what others have kept for that neighbour waits until that has passed.
     #[inline]
-    pub(crate) fn is_braked(&self, topic: &[u8], retain: bool) -> bool {
+    pub(crate) fn holds(&self) -> bool {
+        let braking = self.braking.as_ref();
+        braking.is_some_and(|braking| braking.holds.load(Ordering::Acquire))
+    }
+
+    /// Returns whether it did so before.
+    pub(crate) fn set_holds(&self, holds: bool) -> bool {
+        let braking = self.braking.as_ref();
+        braking.is_some_and(|braking| braking.holds.swap(holds, Ordering::AcqRel))
+    }
+
+    /// Whether a message with QoS 1 or 2 for that neighbour is to be kept back: what it takes only little
+    /// of; or while it holds what is newer, that.
+    #[inline]
+    pub(crate) fn is_kept_back(&self, topic: &[u8], retain: bool, is_older: bool) -> bool {
+        match self.holds() {
+            true => !is_older,
+            false => self.is_braked(topic, retain),
+        }
+    }
+
+    /// Whether the neighbour takes only little of such messages with QoS 1 or 2.
+    #[inline]
+    fn is_braked(&self, topic: &[u8], retain: bool) -> bool {
         self.braking.as_ref().is_some_and(|braking| {
             braking.is_on.load(Ordering::Acquire) && braking.has_brake_on(topic, retain)
         })

@@ -875,6 +875,11 @@ fn following(packet_id: u16) -> u16 {
     }
 }
 
+/// Whether one goes before what is held for a neighbour, see [`SessionHandle::holds`].
+fn is_older(delivery: &Delivery) -> bool {
+    delivery.message.expires != Nanos::MAX || delivery.number.is_some_and(Number::is_again)
+}
+
 /// Messages that wait for room in the window: urgent ones by their rank, then
 /// normal ones and bulk, each in the order of arrival; those that are braked
 /// ([`crate::brake`]) apart. Most sessions have none and pay one word for it.
@@ -1191,6 +1196,13 @@ impl Queue {
             since: now,
             delivery,
         });
+    }
+
+    /// What is kept back has waited since now.
+    fn renew_braked(&mut self, now: Nanos) {
+        let braked = self.0.as_mut().and_then(|waiting| waiting.braked.as_mut());
+        let lanes = braked.into_iter().flat_map(|braked| &mut braked.lanes);
+        lanes.flatten().for_each(|queued| queued.since = now);
     }
 
     /// Takes the first of those that are kept back, unless something of its class has waited in the
@@ -1595,8 +1607,9 @@ impl Session {
         let is_plain =
             delivery.qos > QoS::AtMostOnce && !delivery.message.stamp.class().is_urgent();
         let handle = &self.handle;
-        match is_plain && (handle.is_braked(topic, delivery.retain) || self.queue.has_braked(topic))
-        {
+        let is_older = is_older(&delivery);
+        let is_behind = !(is_older && handle.holds()) && self.queue.has_braked(topic);
+        match is_plain && (handle.is_kept_back(topic, delivery.retain, is_older) || is_behind) {
             true => self.queue.push_braked(delivery, now),
             false => self.queue.push(delivery, now),
         }
@@ -1612,10 +1625,27 @@ impl Session {
         }
         self.handle.set_brake(Brake::new(&filters));
         link.brake = filters;
+        self.sort_out();
+    }
+
+    /// What is newer than what others have kept for the neighbour has waited for that, and goes on: behind
+    /// all that waits. Returns whether anything was held.
+    pub(crate) fn end_hold(&mut self, now: Nanos) -> bool {
+        let held = self.handle.set_holds(false);
+        if held {
+            self.queue.renew_braked(now);
+            self.sort_out();
+        }
+        held
+    }
+
+    /// Looks again what is to be kept back.
+    fn sort_out(&mut self) {
         let handle = &self.handle;
         let is_braked = |delivery: &Delivery| {
             let topic = delivery.message.topic_bytes();
-            delivery.qos > QoS::AtMostOnce && handle.is_braked(topic, delivery.retain)
+            delivery.qos > QoS::AtMostOnce
+                && handle.is_kept_back(topic, delivery.retain, is_older(delivery))
         };
         self.queue.sort_out(is_braked);
         self.window.brake(is_braked);

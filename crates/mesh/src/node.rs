@@ -2,7 +2,7 @@
 //!
 //! Each part keeps its own state: [`links`] (connections and numbers), [`filters`] (who wants
 //! what), [`members`] (shared subscriptions), [`lasting`] (what is awaited by who is away), [`lost`]
-//! (what waits for links that do not carry), [`fences`] (whether all has come that was on its way),
+//! (what waits for links that do not carry), [`holds`] (what waits for that), [`fences`] (whether all has come that was on its way),
 //! [`keeping`] (what a restart must not lose), [`join`] (whether clients may be let in),
 //! [`questions`] (what all others know of a client), [`sessions`], [`look_ups`] and [`clients`]. A [`Node`] hands each
 //! event to the part that it is for; then it settles: does what the tree asks and tells neighbours
@@ -12,6 +12,7 @@ mod clients;
 mod clocks;
 mod fences;
 mod filters;
+mod holds;
 mod join;
 mod keeping;
 mod lasting;
@@ -36,6 +37,7 @@ use self::clients::Clients;
 use self::clocks::Clocks;
 use self::fences::Fences;
 use self::filters::Filters;
+use self::holds::Holds;
 use self::join::Join;
 pub use self::join::{Dialling, Membership};
 use self::keeping::Keeping;
@@ -85,6 +87,7 @@ pub struct Node {
     presence: Presence,
     look_ups: LookUps,
     fences: Fences,
+    holds: Holds,
     pace: Pace,
     traces: u64,
     outputs: Outputs,
@@ -114,6 +117,7 @@ impl Node {
             presence: Presence::default(),
             look_ups: LookUps::default(),
             fences: Fences::default(),
+            holds: Holds::default(),
             pace: Pace::new(settings.batch),
             traces: 0,
             outputs: Outputs::default(),
@@ -273,6 +277,9 @@ impl Node {
                 self.note_leads(link);
                 self.keeping.show_later(link);
                 self.came(link, &came);
+                if !came.is_empty() {
+                    self.holds.leads_to_more(link);
+                }
             }
             Message::Members { all, add, remove } => self.members.heard(link, all, add, &remove),
             Message::Wills {
@@ -396,6 +403,7 @@ impl Node {
         let came = self.reach.ready(link);
         self.keeping.show_later(link);
         self.came(link, &came);
+        self.holds.leads(link);
     }
 
     /// A client of this broker subscribed to a filter, which may be shared; `lasting` if its session
@@ -459,6 +467,7 @@ impl Node {
             self.tell_reach();
         }
         self.tick_fences(now);
+        self.end_late_holds(now);
         self.settle(now);
     }
 
@@ -472,6 +481,7 @@ impl Node {
             .chain(self.questions.next())
             .chain(self.presence.next())
             .chain(self.fences.next())
+            .chain(self.holds.next())
             .chain(self.join.next())
             .fold(self.tree.next_timeout(), Ord::min)
     }
@@ -521,6 +531,8 @@ impl Node {
         if self.filters.say_next_part(&mut self.outputs) {
             self.pace.set_due(now);
         }
+        self.ask_for_holds(now);
+        self.ask_put_off(now);
         self.members.tell_shell(&mut self.outputs);
         self.look_at_membership(now);
     }
@@ -570,6 +582,7 @@ impl Node {
             (false, true) => {
                 self.lost.carries_again(id);
                 self.outputs.push(carry(true));
+                self.hold(id, now);
                 self.reach.activate(id);
                 // What came before this end carried may not be true any more.
                 self.outputs.send(id, &Message::Ask(Vec::new()));
@@ -587,6 +600,8 @@ impl Node {
                 }
             }
             (true, false) if !self.lost.contains(id) => {
+                self.holds.remove(id);
+                self.fences.forget_hold(id);
                 self.filters.deactivate(id);
                 self.pace.drop_held(id);
                 self.outputs.push(carry(false));

@@ -20,7 +20,7 @@ use punctual_codec::topic;
 use punctual_model::Nanos;
 
 pub use self::clients::{Arrival, Left, Testament};
-pub use self::fences::{ClientStub, Fence, Fenced, MAX_STUBS};
+pub use self::fences::{After, ClientStub, Fence, Fenced, MAX_STUBS};
 pub use self::lasting::Lasting;
 pub use self::letters::Letter;
 pub use self::look_ups::{LookUp, LookedUp};
@@ -859,11 +859,11 @@ mod tests {
         let looked_for = (stamp(), numbers, "[a-zä/ ]{1,20}", user);
         let located = proptest::collection::vec((home(), located()), 0..4);
         prop_oneof![
-            (id(), any::<u64>(), any::<bool>(), stubs).prop_map(|(by, number, settled, stubs)| {
+            (id(), any::<u64>(), 0..3u8, stubs).prop_map(|(by, number, after, stubs)| {
                 Message::Fence(Fence {
                     by,
                     number,
-                    settled,
+                    after: [After::Nothing, After::PassedOn, After::Settled][usize::from(after)],
                     stubs: stubs.into(),
                 })
             }),
@@ -1065,7 +1065,7 @@ mod tests {
             Message::Fence(Fence {
                 by: id(1),
                 number: 1,
-                settled: true,
+                after: After::Settled,
                 stubs: (0..stubs).map(|_| ("c".into(), stub())).collect(),
             })
         };

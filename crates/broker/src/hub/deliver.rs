@@ -14,7 +14,7 @@ use crate::message::{Form, Messages, Parts, Traits};
 use crate::room::{Need, takes_at_once};
 use crate::route::Target;
 use crate::sequence::Number;
-use crate::session::{Delivery, Load, Step};
+use crate::session::{Delivery, Load, Queue, Step};
 use crate::shard::{Packets, Taking};
 use crate::timers::Timer;
 use crate::watch::Watch;
@@ -175,8 +175,23 @@ impl Publication<'_> {
             fleeting: self.expires != Nanos::MAX && !target.session.link,
             braked: self.qos != QoS::AtMostOnce
                 && !self.stamp.class().is_urgent()
-                && target.session.is_braked(self.parts.topic, self.retain),
+                && target
+                    .session
+                    .is_kept_back(self.parts.topic, self.retain, self.is_older()),
         }
+    }
+
+    /// Whether it goes before what is held for a neighbour: it is a copy of what was kept for that, or
+    /// ends on its way and has no order.
+    #[inline]
+    fn is_older(&self) -> bool {
+        self.expires != Nanos::MAX || self.name.is_some_and(Number::is_again)
+    }
+
+    /// Whether what is kept back on its topic for that receiver goes before it.
+    #[inline]
+    fn is_behind(&self, target: &Target, queue: &Queue) -> bool {
+        queue.has_braked(self.parts.topic) && !(self.is_older() && target.session.holds())
     }
 
     pub(crate) fn size(&self) -> usize {
@@ -558,7 +573,7 @@ impl Hub {
         }
         let mut need = publication.need(target);
         let session = self.sessions.get_mut(target.slot)?;
-        need.braked |= session.queue.has_braked(publication.parts.topic);
+        need.braked |= publication.is_behind(target, &session.queue);
         let send_buffer = self.config.limits.send_buffer;
         if let Some(slot) = session.conn
             && let Some(conn) = self.conns.get_mut(slot)
@@ -743,7 +758,7 @@ impl Hub {
         let Need { class, size, .. } = need;
         if qos != QoS::AtMostOnce && !class.is_urgent() {
             let queue = &self.sessions.get(target.slot)?.queue;
-            need.braked |= queue.has_braked(publication.parts.topic);
+            need.braked |= publication.is_behind(target, queue);
         }
         if target.session.is_away() && !self.queue_has_room(target, need) {
             self.note_dropped(target.slot, class, now);
@@ -839,6 +854,13 @@ impl Hub {
             self.look_at_brakes(now);
         }
         if need.braked {
+            // More has no room, or would take that of what it waits for.
+            let limits = &self.config.limits;
+            let is_much = braked >= (limits.max_queued_messages / 4).max(1)
+                || braked_bytes >= limits.max_queued_bytes / 4;
+            if is_much && target.session.holds() {
+                self.end_hold(target.slot, now);
+            }
             self.pump(target.slot, now);
         }
         if is_half_full && policy.refuses() && !target.session.link {

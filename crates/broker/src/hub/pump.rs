@@ -372,6 +372,7 @@ impl Taken {
     ) {
         while session.window.has_braked_room(conn.receive_max)
             && conn.out.backlog() < ahead
+            && !session.handle.holds()
             && let Some((since, delivery)) = session.queue.pop_braked()
         {
             let open = session.window.open();

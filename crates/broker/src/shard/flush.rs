@@ -30,6 +30,13 @@ pub(crate) struct Flush {
 }
 
 impl Flush {
+    /// What was held for a neighbour waits since now.
+    pub(super) fn renew(&mut self, slot: u32, now: Nanos) {
+        if self.slot == slot {
+            self.since = now;
+        }
+    }
+
     /// Whether all is acknowledged; the session is the neighbour's.
     fn is_done(&mut self, session: &Session) -> bool {
         let sent = |step| matches!(step, Step::Ack | Step::Rec);

@@ -180,6 +180,7 @@ impl Shard {
         session.handle.connected.store(false, Ordering::Release);
         session.handle.congested.store(false, Ordering::Release);
         session.window.rewind();
+        session.end_hold(now);
         session.set_brake(Arc::default());
         let (client_id, expiry) = (session.handle.client_id.clone(), session.expiry);
         if let Some(link) = &mut session.link {

@@ -228,7 +228,7 @@ pub(super) fn cause_to_wait(
             class: Class::Normal,
             size,
             fleeting: false,
-            braked: target.session.is_braked(topic, nature.retain),
+            braked: target.session.is_kept_back(topic, nature.retain, false),
         };
         let (shard, number) = target.key();
         let cause = match need.braked {
@@ -450,6 +450,7 @@ impl Shard {
         let Some(session) = hub.sessions.get_mut(slot) else {
             return;
         };
+        session.end_hold(now);
         let Some(link) = &mut session.link else {
             return;
         };
@@ -477,6 +478,22 @@ impl Shard {
             }
             (false, None) => (conn.receive_max, link.held) = (0, Some(conn.receive_max)),
             _ => {}
+        }
+    }
+
+    /// From now on what comes for a neighbour waits while copies of what others have kept for it pass, but for
+    /// what is urgent, has QoS 0 or expires; or it waits no more. A quarter of a full queue waits at most.
+    pub fn link_hold(&mut self, peer: &str, holds: bool, now: Nanos) {
+        let Some(slot) = self.link_session(peer) else {
+            return;
+        };
+        if !holds {
+            self.hub.end_hold(slot, now);
+            self.hub.pump(slot, now);
+        } else if let Some(session) = self.hub.sessions.get(slot)
+            && session.conn.is_some()
+        {
+            session.handle.set_holds(true);
         }
     }
 
@@ -965,6 +982,18 @@ impl Hub {
         for new in link.behind.iter().filter(|it| !before.contains(it)) {
             let subscriber = subscriber(&session.handle, by_root);
             index.subscribe(&filter(new), subscriber, generations);
+        }
+    }
+
+    /// What is held for a neighbour is not any more.
+    pub(crate) fn end_hold(&mut self, slot: u32, now: Nanos) {
+        if let Some(session) = self.sessions.get_mut(slot)
+            && session.end_hold(now)
+        {
+            for flush in &mut self.flushes {
+                flush.renew(slot, now);
+            }
+            self.look_at_brakes(now);
         }
     }
 

@@ -29,7 +29,7 @@ use super::members::MAX_LEAVING;
 use super::{Node, Output};
 use crate::id::{BrokerId, LinkId};
 use crate::transfer::{HomeId, Stub};
-use crate::wire::{ClientStub, Fence, Fenced, MAX_MESSAGE, MAX_STUBS, Message};
+use crate::wire::{After, ClientStub, Fence, Fenced, MAX_MESSAGE, MAX_STUBS, Message};
 
 /// Questions of others that are open at a time; those beyond are not heard.
 const MAX_ASKED: usize = 1 << 12;
@@ -49,6 +49,8 @@ type Question = (BrokerId, u64);
 enum For {
     /// To forget what is kept for a link that is lost.
     Link(LinkId),
+    /// To let go what is held at a link that has begun to carry.
+    Hold(LinkId),
     /// All filters that leave.
     Leaving {
         /// For the second time.
@@ -79,7 +81,7 @@ struct Asked {
     from: Option<LinkId>,
     /// Who has not answered.
     open: BTreeSet<LinkId>,
-    settled: bool,
+    after: After,
     stubs: Arc<[ClientStub]>,
     /// Whether this broker's own core has not answered.
     own: bool,
@@ -104,6 +106,8 @@ impl Asked {
 pub(super) struct Fences {
     own: BTreeMap<u64, Own>,
     asked: BTreeMap<Question, Asked>,
+    /// Questions that came over these links and go on when others have been told who is behind them.
+    put_off: Vec<(LinkId, Fence)>,
     /// Filters of shared subscriptions without a member here for which it is asked,
     leaving: Vec<Box<str>>,
     /// those for which it is next,
@@ -172,6 +176,18 @@ impl Fences {
         self.begin(For::Link(link), now, until)
     }
 
+    /// For what is held at a link. It is asked with [`Node::ask_own`].
+    pub(super) fn begin_for_hold(&mut self, link: LinkId, now: Nanos, until: Nanos) -> u64 {
+        self.forget_hold(link);
+        self.begin(For::Hold(link), now, until)
+    }
+
+    /// Nothing is held at a link any more.
+    pub(super) fn forget_hold(&mut self, link: LinkId) {
+        self.own
+            .retain(|_, own| !matches!(own.what, For::Hold(other) if other == link));
+    }
+
     /// For those that are next, unless others still wait.
     fn begin_for_next(&mut self, now: Nanos, heal: Nanos) {
         if self.leaving.is_empty() && !self.gathered.is_empty() {
@@ -186,7 +202,7 @@ impl Fences {
     pub(super) fn retain(&mut self, awaits: impl Fn(LinkId, u64) -> bool) {
         self.own.retain(|number, own| match own.what {
             For::Link(link) => awaits(link, *number),
-            For::Leaving { .. } | For::Stubs { .. } => true,
+            For::Hold(_) | For::Leaving { .. } | For::Stubs { .. } => true,
         });
     }
 }
@@ -255,26 +271,49 @@ impl Node {
             self.end_fence(number, own.what, now);
         }
         self.fences.begin_for_stubs(now, self.settings.heal);
-        let hello = self.settings.tree.hello;
-        let due = self.fences.own.iter_mut();
+        let due = self.fences.own.iter();
         let due = due.filter(|(_, own)| own.due <= now);
-        let due: Vec<(Fence, Nanos)> = due
-            .map(|(number, own)| {
-                own.due = now + hello;
-                let fence = Fence {
-                    by: self.settings.id.clone(),
-                    number: *number,
-                    settled: !matches!(own.what, For::Link(_)),
-                    stubs: match &own.what {
-                        For::Stubs { stubs, .. } => stubs.clone(),
-                        _ => Arc::default(),
-                    },
-                };
-                (fence, own.until)
-            })
-            .collect();
-        for (fence, until) in due {
-            self.ask_fence(None, fence, until, now);
+        let due: Vec<u64> = due.map(|(number, _)| *number).collect();
+        for number in due {
+            self.ask_own(number, now);
+        }
+    }
+
+    /// Says a question of this broker, and later again if it is not answered.
+    pub(super) fn ask_own(&mut self, number: u64, now: Nanos) {
+        let Some(own) = self.fences.own.get_mut(&number) else {
+            return;
+        };
+        own.due = now + self.settings.tree.hello;
+        let fence = Fence {
+            by: self.settings.id.clone(),
+            number,
+            after: match own.what {
+                For::Link(_) => After::Nothing,
+                For::Hold(_) => After::PassedOn,
+                For::Leaving { .. } | For::Stubs { .. } => After::Settled,
+            },
+            stubs: match &own.what {
+                For::Stubs { stubs, .. } => stubs.clone(),
+                _ => Arc::default(),
+            },
+        };
+        let until = own.until;
+        self.ask_fence(None, fence, until, now);
+    }
+
+    /// Hands on questions when others have been told who is behind the links that they came over.
+    pub(super) fn ask_put_off(&mut self, now: Nanos) {
+        if self.fences.put_off.is_empty() || self.is_telling() {
+            return;
+        }
+        let until = now + self.settings.heal;
+        for (from, fence) in std::mem::take(&mut self.fences.put_off) {
+            if self.keeping.is_to_show(from) {
+                self.fences.put_off.push((from, fence));
+            } else if self.links.carries(from) {
+                self.ask_fence(Some(from), fence, until, now);
+            }
         }
     }
 
@@ -282,7 +321,16 @@ impl Node {
         let by = BTreeSet::from([fence.by.clone()]);
         // Before it is reached there, what is kept for it is not in the queue of that link.
         let is_there = self.reach.where_are(&by).0.contains(&from);
-        if is_there && self.fences.asked.len() < MAX_ASKED {
+        let fences = &mut self.fences;
+        if !is_there || fences.asked.len() + fences.put_off.len() >= MAX_ASKED {
+            return;
+        }
+        if fence.after == After::PassedOn {
+            let is_it = |(link, known): &(LinkId, Fence)| *link == from && *known == fence;
+            if !fences.put_off.iter().any(is_it) {
+                fences.put_off.push((from, fence));
+            }
+        } else {
             self.ask_fence(Some(from), fence, now + self.settings.heal, now);
         }
     }
@@ -305,8 +353,17 @@ impl Node {
             Some(asked) => asked.open.clone(),
             None => {
                 let is_for_stubs = !fence.stubs.is_empty();
+                let own = self
+                    .fences
+                    .own
+                    .get(&fence.number)
+                    .filter(|_| from.is_none());
+                let without = match own.map(|own| &own.what) {
+                    Some(For::Hold(link)) => Some(*link),
+                    _ => from,
+                };
                 let links = self.links.carrying();
-                let open: BTreeSet<LinkId> = links.filter(|link| Some(*link) != from).collect();
+                let open: BTreeSet<LinkId> = links.filter(|link| Some(*link) != without).collect();
                 let own = from.is_some() && is_for_stubs;
                 if own {
                     self.outputs.push(Output::FenceAsked {
@@ -318,7 +375,7 @@ impl Node {
                 let asked = Asked {
                     from,
                     open: open.clone(),
-                    settled: fence.settled,
+                    after: fence.after,
                     stubs: fence.stubs.clone(),
                     own,
                     blocked: BTreeSet::new(),
@@ -344,7 +401,7 @@ impl Node {
         if !asked.open.is_empty() || asked.own || asked.flush.is_some() {
             return;
         }
-        if asked.settled && self.lost.may_turn(now) {
+        if asked.after == After::Settled && self.lost.may_turn(now) {
             // It is asked again, over the links that there are then.
             self.fences.asked.remove(&key);
             return;
@@ -404,6 +461,7 @@ impl Node {
                 self.lost.fenced(link, number);
                 self.pass_on(now);
             }
+            For::Hold(link) => self.end_hold(link, number),
             For::Leaving { .. } => {
                 for filter in std::mem::take(&mut self.fences.leaving) {
                     self.filters.table.unsubscribe(&filter);

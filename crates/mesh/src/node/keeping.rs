@@ -68,6 +68,11 @@ impl Keeping {
         self.to_show.insert(link, self.wished);
     }
 
+    /// Whether they are not told yet.
+    pub(super) fn is_to_show(&self, link: LinkId) -> bool {
+        self.to_show.contains_key(&link)
+    }
+
     /// Links of which that may be told now.
     pub(super) fn shown(&mut self) -> impl Iterator<Item = LinkId> {
         let kept = self.kept;

@@ -65,6 +65,11 @@ impl Pace {
         }
     }
 
+    /// Whether some wait for the end of a round of the table.
+    pub(super) fn is_amid(&self) -> bool {
+        self.held.is_some()
+    }
+
     /// When news that wait are to be told.
     pub(super) fn next(&self) -> Option<Nanos> {
         self.due

@@ -23,6 +23,14 @@ pub enum Output {
         /// Whether they go.
         carries: bool,
     },
+    /// From now on what comes for the link and is newer than what others have kept for it waits, while
+    /// that passes; or does not wait any more. What is urgent never does.
+    Hold {
+        /// Which.
+        link: LinkId,
+        /// Whether it waits.
+        holds: bool,
+    },
     /// The neighbour wants these as well, and those not any more.
     Interest {
         /// Which.

@@ -12,6 +12,17 @@ pub const MAX_STUBS: usize = 256;
 /// A client, and the stub that is left of its session where a [`Fence`] is asked.
 pub type ClientStub = (Box<str>, Stub);
 
+/// What else has to have happened before a [`Fence`] is passed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum After {
+    /// Nothing.
+    Nothing,
+    /// What was kept for brokers that are behind who asks, as that has told before, has been passed on.
+    PassedOn,
+    /// Nothing goes back any more that was kept for links that were lost.
+    Settled,
+}
+
 /// Has all come that was on its way to who asks?
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fence {
@@ -19,8 +30,8 @@ pub struct Fence {
     pub by: BrokerId,
     /// Which question.
     pub number: u64,
-    /// Nor does anything go back that was kept for links that were lost.
-    pub settled: bool,
+    /// Once that is so.
+    pub after: After,
     /// For which stubs it is asked, [`MAX_STUBS`] at most; none if it is for something else.
     pub stubs: Arc<[ClientStub]>,
 }
@@ -40,7 +51,11 @@ impl Writer {
     pub(super) fn fence(&mut self, fence: &Fence) {
         self.id(&fence.by);
         self.number(fence.number);
-        self.byte(u8::from(fence.settled));
+        self.byte(match fence.after {
+            After::Nothing => 0,
+            After::PassedOn => 1,
+            After::Settled => 2,
+        });
         self.number(fence.stubs.len() as u64);
         for (client, stub) in &*fence.stubs {
             self.text(client);
@@ -63,7 +78,12 @@ impl Reader<'_> {
         Ok(Fence {
             by: self.id()?,
             number: self.number()?,
-            settled: self.flag()?,
+            after: match self.byte()? {
+                0 => After::Nothing,
+                1 => After::PassedOn,
+                2 => After::Settled,
+                _ => return Err(WireError::Field("fence")),
+            },
             stubs: self.stubs()?,
         })
     }

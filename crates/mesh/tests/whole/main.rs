@@ -13,6 +13,7 @@
 mod client;
 mod join;
 mod memory;
+mod order;
 mod retained;
 mod roam;
 #[path = "../support/seeds.rs"]

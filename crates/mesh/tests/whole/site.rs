@@ -569,6 +569,11 @@ impl Running {
                     self.shard.link_carry(&peer, carries, now);
                 }
             }
+            Order::Hold { link, holds } => {
+                if let Some(peer) = peer(link) {
+                    self.shard.link_hold(&peer, holds, now);
+                }
+            }
             Order::Interest { link, add, remove } => {
                 if let Some(peer) = peer(link) {
                     self.shard.link_interest(&peer, &add, &remove);

@@ -659,6 +659,7 @@ impl World {
             // Nothing is under way for long here.
             Output::Flush { number, .. } => node.flushed(number),
             Output::Reached
+            | Output::Hold { .. }
             | Output::Arrived(_)
             | Output::Will { .. }
             | Output::Published { .. }

@@ -1062,6 +1062,13 @@ impl Keeper {
                         }));
                     }
                 }
+                Output::Hold { link, holds } => {
+                    if let Some(peer) = peer(link) {
+                        orders.push(Box::new(move |shard, now| {
+                            shard.link_hold(&peer, holds, now);
+                        }));
+                    }
+                }
                 Output::Interest { link, add, remove } => {
                     let Some(peer) = peer(link) else { continue };
                     for (add, remove) in pieces(add, remove, piece) {
