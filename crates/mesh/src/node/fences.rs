@@ -302,27 +302,32 @@ impl Node {
         self.ask_fence(None, fence, until, now);
     }
 
-    /// Hands on questions when others have been told who is behind the links that they came over.
+    /// Hands on questions when all have been told who is behind the links that they came over.
     pub(super) fn ask_put_off(&mut self, now: Nanos) {
-        if self.fences.put_off.is_empty() || self.is_telling() {
+        if self.fences.put_off.is_empty() || self.is_changing(now) {
             return;
         }
         let until = now + self.settings.heal;
         for (from, fence) in std::mem::take(&mut self.fences.put_off) {
-            if self.keeping.is_to_show(from) {
-                self.fences.put_off.push((from, fence));
-            } else if self.links.carries(from) {
-                self.ask_fence(Some(from), fence, until, now);
+            if !self.links.carries(from) {
+                continue;
+            }
+            let is_there = self.leads_to(from, &fence.by);
+            match is_there && !self.keeping.is_to_show(from) {
+                true => self.ask_fence(Some(from), fence, until, now),
+                false => self.fences.put_off.push((from, fence)),
             }
         }
     }
 
+    fn leads_to(&self, link: LinkId, broker: &BrokerId) -> bool {
+        let broker = BTreeSet::from([broker.clone()]);
+        self.reach.where_are(&broker).0.contains(&link)
+    }
+
     pub(super) fn heard_fence(&mut self, from: LinkId, fence: Fence, now: Nanos) {
-        let by = BTreeSet::from([fence.by.clone()]);
-        // Before it is reached there, what is kept for it is not in the queue of that link.
-        let is_there = self.reach.where_are(&by).0.contains(&from);
         let fences = &mut self.fences;
-        if !is_there || fences.asked.len() + fences.put_off.len() >= MAX_ASKED {
+        if fences.asked.len() + fences.put_off.len() >= MAX_ASKED {
             return;
         }
         if fence.after == After::PassedOn {
@@ -330,7 +335,8 @@ impl Node {
             if !fences.put_off.iter().any(is_it) {
                 fences.put_off.push((from, fence));
             }
-        } else {
+        } else if self.leads_to(from, &fence.by) {
+            // Before it is reached there, what is kept for it is not in the queue of that link.
             self.ask_fence(Some(from), fence, now + self.settings.heal, now);
         }
     }

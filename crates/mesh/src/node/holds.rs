@@ -57,9 +57,10 @@ impl Holds {
 }
 
 impl Node {
-    /// A link begins to carry: if others do, these may lead to something that is to come first.
+    /// A link begins to carry: if others do, or will, these may lead to something that is to come first.
     pub(super) fn hold(&mut self, link: LinkId, now: Nanos) {
-        if self.links.carrying().any(|other| other != link) {
+        let others = self.links.carrying().any(|other| other != link);
+        if others || self.lost.may_carry_again(&self.links, now) {
             let until = now + self.settings.heal;
             self.holds.0.insert(link, (Stage::Opening, until));
             self.outputs.push(Output::Hold { link, holds: true });
@@ -68,7 +69,7 @@ impl Node {
 
     /// Asks for links of which all others have been told whom they lead to.
     pub(super) fn ask_for_holds(&mut self, now: Nanos) {
-        if self.is_telling() {
+        if self.is_changing(now) {
             return;
         }
         let holds = self.holds.0.iter();
@@ -84,9 +85,12 @@ impl Node {
         }
     }
 
-    /// Whether neighbours have not been told all that is known of who is reached.
-    pub(super) fn is_telling(&self) -> bool {
-        self.pace.is_amid() || self.reach.has_changes()
+    /// Whether neighbours have not been told all that is known of who is reached, or there will soon
+    /// be others again: who takes another parent lets go of its children for a moment.
+    pub(super) fn is_changing(&self, now: Nanos) -> bool {
+        self.pace.is_amid()
+            || self.reach.has_changes()
+            || self.lost.may_carry_again(&self.links, now)
     }
 
     /// A question for a link is answered, or not waited for any more.

@@ -283,6 +283,11 @@ impl Links {
         links.map(|(id, _)| *id)
     }
 
+    /// How long a publication may be under way.
+    pub(super) fn linger(&self) -> Nanos {
+        self.linger
+    }
+
     /// Publications that came over a link wait at this broker, or do not any more.
     pub(super) fn set_waits(&mut self, link: LinkId, waits: bool, now: Nanos) {
         if let Some(link) = self.up.get_mut(&link) {

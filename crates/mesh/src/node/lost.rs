@@ -225,6 +225,16 @@ impl LostLinks {
         (known || !links.is_empty()).then_some(links)
     }
 
+    /// Whether any has not carried for a moment only, whose neighbour is connected and not reached
+    /// elsewhere: it is likely to carry soon.
+    pub(super) fn may_carry_again(&self, links: &Links, now: Nanos) -> bool {
+        let mut lost = self.lost.iter();
+        lost.any(|(link, lost)| {
+            let is_recent = lost.since + links.linger() > now;
+            lost.back.is_none() && is_recent && links.is_up(*link)
+        })
+    }
+
     pub(super) fn contains(&self, link: LinkId) -> bool {
         self.lost.contains_key(&link)
     }
