@@ -119,6 +119,8 @@ counters! {
     publishes_parked,
     /// Messages that were kept back for neighbour brokers that take only little of them.
     publishes_braked,
+    /// Messages that waited at a link that began to carry, until older ones had come from elsewhere.
+    publishes_held,
     /// Messages from neighbour brokers that had to wait for those published before them.
     publishes_early,
     /// Dropped: the receiver is slow and its buffer full (QoS 0).

@@ -590,6 +590,75 @@ fn a_copy_for_another_neighbour_is_recognised() {
     assert_eq!(pair.a.shard.stats().dropped(), 2);
 }
 
+/// A link begins to carry while others have kept older messages for who is behind it: what comes here waits
+/// for these; not what has no order with them.
+#[test]
+fn what_is_newer_waits_for_what_others_have_kept() {
+    let mut config = Config::default();
+    config.limits.max_queued_messages = 20;
+    let mut broker = Broker::with(2, config);
+    let link = broker.neighbour("$mesh/a");
+    let mut row = FromA {
+        broker,
+        link,
+        number: 0,
+        now: NOW,
+    };
+    let to_c = row.neighbour("c", &["#"]);
+    row.carry("c");
+    row.broker.shard.link_hold("c", true, NOW);
+    let publisher = row.broker.client("publisher");
+    let publish = |row: &mut FromA, payload: &str, id: u16| {
+        row.broker.publish(publisher, "t", payload, id);
+    };
+    publish(&mut row, "newer", 1);
+    publish(&mut row, "at most once", 0);
+    let mut properties = PropertyBuf::new();
+    properties.push_number(PropertyId::MessageExpiryInterval, 60);
+    let expiring = Publish {
+        properties: properties.as_properties(),
+        ..self::publish("t", "expires", 2)
+    };
+    row.broker.give(publisher, Packet::Publish(expiring));
+    let mut properties = PropertyBuf::new();
+    properties.push_user("priority", "7").unwrap();
+    let urgent = Publish {
+        properties: properties.as_properties(),
+        ..self::publish("t", "urgent", 3)
+    };
+    row.broker.give(publisher, Packet::Publish(urgent));
+    assert_eq!(row.got(to_c), ["urgent", "at most once", "expires"]);
+    // A copy of what was kept elsewhere goes before it, on whatever way it comes here.
+    let gone = row.neighbour("d", &["t"]);
+    row.carry("d");
+    row.broker.shard.link_interest("c", &[], &["#".into()]);
+    publish(&mut row, "older", 4);
+    assert_eq!(row.got(gone), ["older"]);
+    row.broker.shard.closed(gone, "lost", NOW);
+    row.broker.shard.link_interest("c", &["#".into()], &[]);
+    row.broker.shard.link_copy("d", "c", false, NOW);
+    assert_eq!(row.got(to_c), ["older"]);
+    publish(&mut row, "newest", 5);
+    assert_eq!(row.got(to_c), [""; 0]);
+    row.broker.shard.link_hold("c", false, NOW);
+    assert_eq!(row.got(to_c), ["newer", "newest"]);
+    // No more than a quarter of the queue waits.
+    row.broker.shard.link_hold("c", true, NOW);
+    (10..14).for_each(|id| publish(&mut row, "held", id));
+    assert_eq!(row.got(to_c), [""; 0]);
+    publish(&mut row, "held", 14);
+    assert_eq!(row.got(to_c), ["held"; 5]);
+    assert_eq!(row.broker.shard.stats().publishes_held, 7);
+    // Nothing waits for the next connection.
+    row.broker.shard.link_hold("c", true, NOW);
+    publish(&mut row, "held", 15);
+    row.broker.shard.closed(to_c, "lost", NOW);
+    let to_c = row.neighbour("c", &[]);
+    row.carry("c");
+    publish(&mut row, "last", 16);
+    assert!(row.got(to_c).ends_with(&["held".into(), "last".into()]));
+}
+
 /// What is in flight to it counts as what waits, whether there is a connection or not.
 #[test]
 fn what_a_neighbour_that_is_given_up_does_not_get_is_counted_once() {

@@ -827,7 +827,9 @@ impl Hub {
         session.share_queue_len();
         self.fullest.see(target.slot, session.queue.bytes());
         self.stats.queued(&load);
-        self.stats.publishes_braked += u64::from(need.braked);
+        let held = need.braked && target.session.holds();
+        self.stats.publishes_braked += u64::from(need.braked && !held);
+        self.stats.publishes_held += u64::from(held);
         // Almost always it was promised room, which counts it already.
         if reserved < size {
             self.directory
@@ -858,7 +860,7 @@ impl Hub {
             let limits = &self.config.limits;
             let is_much = braked >= (limits.max_queued_messages / 4).max(1)
                 || braked_bytes >= limits.max_queued_bytes / 4;
-            if is_much && target.session.holds() {
+            if is_much && held {
                 self.end_hold(target.slot, now);
             }
             self.pump(target.slot, now);

@@ -114,12 +114,6 @@ fn count(world: &World, since: Nanos) -> Count {
             count.first[qos] += 1;
             let stream = (message.publisher, message.topic, message.qos);
             let newest = newest.entry(stream).or_insert(*number);
-            if number < newest && std::env::var_os("DEBUG_LATE").is_some() {
-                println!(
-                    "{number} {message:?} at {} {at:?} after {newest}",
-                    subscriber.name
-                );
-            }
             count.late[qos] += usize::from(number < newest);
             *newest = (*newest).max(*number);
             if qos == 1 && message.sent >= since {

@@ -86,6 +86,13 @@ const FAMILIES: &[Family] = &[
         One("publishes_braked"),
     ),
     family(
+        "punctual_mesh_messages_held_total",
+        Counter,
+        "Messages for a neighbour broker that waited when its link began to carry, until those had come \
+         that others had kept for it.",
+        One("publishes_held"),
+    ),
+    family(
         "punctual_mesh_messages_early_total",
         Counter,
         "Messages that waited for those published before them: PUBLISH packets from neighbour \
