@@ -40,6 +40,8 @@ struct Row {
     /// One whose neighbours acknowledge nothing at the moment, and what it waits for.
     stuck: Option<usize>,
     flushes: Vec<u64>,
+    /// Links at which what is newer waits.
+    held: BTreeSet<(usize, LinkId)>,
     now: Nanos,
 }
 
@@ -57,6 +59,7 @@ impl Row {
             unkept: None,
             stuck: None,
             flushes: Vec::new(),
+            held: BTreeSet::new(),
             now,
         };
         for b in 1..n {
@@ -119,6 +122,19 @@ impl Row {
                             self.flushes.push(number);
                         }
                         Output::Flush { number, .. } => self.nodes[n].flushed(number),
+                        Output::Hold { link, holds: true } => {
+                            self.held.insert((n, link));
+                        }
+                        Output::Hold { link, .. } => {
+                            self.held.remove(&(n, link));
+                        }
+                        // With that nothing waits any more, either.
+                        Output::Carry {
+                            link,
+                            carries: false,
+                        } => {
+                            self.held.remove(&(n, link));
+                        }
                         Output::Reach { reached, away } => {
                             self.reach.insert(n, (reached, away));
                         }
@@ -370,6 +386,49 @@ fn what_is_kept_is_kept_until_what_was_on_its_way_has_come() {
     assert!(!forgotten(&row));
     row.run_for(300);
     assert!(forgotten(&row), "nothing waits for ever");
+}
+
+/// Where a link begins to carry what is newer waits, until all on that side have passed on what they kept
+/// and that is acknowledged.
+#[test]
+fn what_is_newer_waits_until_what_was_kept_has_come() {
+    let join = |stuck: usize| {
+        let mut row = Row::new(4);
+        assert_eq!(row.held, BTreeSet::new());
+        row.cut(2, 3);
+        row.run_for(3000);
+        row.stuck = Some(stuck);
+        row.flushes.clear();
+        row.connect(2, 3);
+        row.run_for(500);
+        row
+    };
+    // Nobody is behind the last one.
+    let row = join(3);
+    assert_eq!((row.held, row.flushes), (BTreeSet::new(), vec![]));
+    for stuck in [0, 1] {
+        let mut row = join(stuck);
+        let at: Vec<usize> = row.held.iter().map(|(n, _)| *n).collect();
+        // Asked again when it was known who is behind the link.
+        assert_eq!((at, row.flushes.len()), (vec![2], 2));
+        row.run_for(3000);
+        assert_eq!(row.flushes.len(), 2, "each is answered once");
+        for (flush, held) in row.flushes.clone().into_iter().zip([1, 0]) {
+            row.nodes[stuck].flushed(flush);
+            row.settle();
+            assert_eq!(row.held.len(), held, "only the last answer counts");
+        }
+        // It ends with the link, and after a while in any case.
+        let mut row = join(stuck);
+        row.cut(2, 3);
+        assert_eq!(row.held, BTreeSet::new());
+        row.run_for(1000);
+        row.connect(2, 3);
+        row.run_for(9000);
+        assert_eq!(row.held.len(), 1);
+        row.run_for(1500);
+        assert_eq!(row.held, BTreeSet::new());
+    }
 }
 
 /// The last broker answers twice, each time asked within `wait` ms.

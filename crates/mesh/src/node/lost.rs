@@ -6,7 +6,8 @@
 //! of its links leads to ([`crate::reach`]). When one that was behind a lost link is
 //! behind another, and the tables on the way there are complete, the shell is told
 //! to copy what it keeps to that link ([`Output::Copy`]); when filters that overlap
-//! are new there, before newer messages go, so that the order is kept. A copy goes
+//! are new there, before newer messages go, so that the order is kept; what took another way waits where both join
+//! ([`super::holds`]). A copy goes
 //! on to neighbours from brokers that had it already, too: somebody behind them may
 //! have come from elsewhere, and who has it recognises it ([`crate::seen`]).
 //!
