@@ -931,7 +931,7 @@ struct Waiting {
     normal: VecDeque<Queued>,
     bulk: VecDeque<Queued>,
     urgent: Option<Box<[Lane<Queued>; 2]>>,
-    /// Kept back.
+    /// Kept back: braked, or held ([`SessionHandle::holds`]).
     braked: Option<Box<Braked>>,
     bytes: usize,
     /// How many have QoS 0.
