@@ -91,7 +91,8 @@ impl Hub {
     pub(crate) fn sends_urgent_at_once(&self, session: &Session) -> bool {
         let conn = session.conn.and_then(|slot| self.conns.get(slot));
         conn.is_some_and(|conn| {
-            session.window.has_room(conn.receive_max) && session.queue.has_no_urgent()
+            let window = &session.window;
+            window.has_urgent_room(conn.receive_max, conn.link) && session.queue.has_no_urgent()
         })
     }
 

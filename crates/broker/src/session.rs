@@ -264,8 +264,21 @@ impl Window {
     #[inline]
     pub(crate) fn has_room(&self, max: u16) -> bool {
         let max = u32::from(max);
-        (self.open < max || self.open - self.braked.min(max) < max)
-            && !self.is_rewound()
+        (self.open < max || self.open - self.braked.min(max) < max) && self.takes_another()
+    }
+
+    /// The same of an urgent one. A neighbour takes twice as many altogether, so it does not wait for
+    /// the disk that others wait for there.
+    #[inline]
+    pub(crate) fn has_urgent_room(&self, max: u16, is_link: bool) -> bool {
+        let most = u32::from(max) * (1 + u32::from(is_link));
+        self.open < most && self.takes_another() || self.has_room(max)
+    }
+
+    /// Whether there is an identifier for another message, and nothing to be sent again before it.
+    #[inline]
+    fn takes_another(&self) -> bool {
+        !self.is_rewound()
             && ((self.entries.len() + self.overtaken_len()) as u32) < PACKET_IDS - 1
             && !(self.gaps && self.is_used_up())
     }

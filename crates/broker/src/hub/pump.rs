@@ -393,7 +393,13 @@ impl Taken {
                     first && conn.out.backlog() < ahead
                 }
             }
-            && (next.qos == QoS::AtMostOnce || session.window.has_room(conn.receive_max))
+            && match next.message.stamp.class() {
+                _ if next.qos == QoS::AtMostOnce => true,
+                class if class.is_urgent() => {
+                    session.window.has_urgent_room(conn.receive_max, conn.link)
+                }
+                _ => session.window.has_room(conn.receive_max),
+            }
             && let Some((since, delivery)) = session.queue.pop()
         {
             self.send_one(since, delivery, session, conn, outlet, now);

@@ -3,11 +3,13 @@
 use punctual_codec::{Ack, Packet, PacketType, PropertyBuf, PropertyId, QoS, ReasonCode};
 
 use super::answers::{After, Answer, HeldAnswers, Needed, Waiting};
-use super::{HELD, Journal, Operations, StoreTrouble};
+use super::messages::is_to_be_stored;
+use super::{HELD, Journal, Nature, Operations, StoreTrouble};
 use crate::Nanos;
 use crate::egress::{Attempt, Class};
 use crate::hub::{ConnId, Hub, count_publish, put_publish};
 use crate::message::Form;
+use crate::route::Matched;
 use crate::session::{Delivery, Step};
 
 /// Connections that may have ended and are of no account.
@@ -209,7 +211,9 @@ impl Hub {
                 journal.most_answering = 2 * journal.answering.len() + FEW;
             }
         }
-        if many {
+        // A neighbour has no more of them than its window.
+        let is_link = self.conns.get(slot).is_some_and(|conn| conn.link);
+        if many && !is_link {
             self.wait_for_commit(id);
         }
     }
@@ -250,19 +254,31 @@ impl Hub {
     }
 
     /// Holds a publisher back whose messages are not committed as fast as they
-    /// come.
+    /// come. A neighbour goes on: others speak through it, and what has to be stored waits by
+    /// itself ([`Self::is_store_behind`]).
     pub(crate) fn pace(&mut self, id: ConnId, class: Class) {
-        let Some(journal) = &self.journal else {
-            return;
-        };
         let max = self.config.durability.max_uncommitted;
-        let urgent = matches!(class, Class::RealTime | Class::Priority);
-        let max = if urgent { max.saturating_mul(2) } else { max };
+        let max = match class.is_urgent() {
+            true => max.saturating_mul(2),
+            false => max,
+        };
         // Who is refused need not wait.
-        if journal.uncommitted() >= max && journal.failed.is_none() {
+        let is_behind = self
+            .journal
+            .as_ref()
+            .is_some_and(|journal| journal.uncommitted() >= max && journal.failed.is_none());
+        if is_behind && self.conn(id).is_some_and(|conn| !conn.link) {
             self.stats.store_pauses += 1;
             self.wait_for_commit(id);
         }
+    }
+
+    /// Whether more waits for commits than publishers go on with, and that publication would too.
+    pub(crate) fn is_store_behind(&self, matched: &Matched, nature: Nature) -> bool {
+        let max = self.config.durability.max_uncommitted;
+        let journal = self.journal.as_ref();
+        journal.is_some_and(|journal| journal.uncommitted() >= max)
+            && is_to_be_stored(matched, nature)
     }
 
     /// Everything up to `ticket` is committed: what waited for it leaves.

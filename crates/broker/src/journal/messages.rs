@@ -427,7 +427,7 @@ pub(crate) struct Nature {
 }
 
 /// Whether something of a publication would have to be stored.
-fn is_to_be_stored(matched: &Matched, nature: Nature) -> bool {
+pub(super) fn is_to_be_stored(matched: &Matched, nature: Nature) -> bool {
     if nature.qos == QoS::AtMostOnce {
         return false;
     }

@@ -169,7 +169,11 @@ impl Hub {
         {
             let ticket = journal.latest();
             let new = !self.is_safe(slot);
-            self.cork(conn, ticket, new);
+            // What neighbours say to each other, QoS 0 and what is urgent wait for no disk. A session
+            // that would not survive gets nothing yet: other shards store what it is to keep.
+            if new || !self.sessions.get(slot).is_some_and(|it| it.handle.link) {
+                self.cork(conn, ticket, new);
+            }
         }
     }
 

@@ -171,8 +171,16 @@ impl Shard {
                 }
                 if directory.is_own_will(name)
                     || !comes_next && links::missing(hub, route, name, QoS::AtLeastOnce).is_some()
-                    || links::cause_to_wait(hub, from, topic, matched, nature, size, durability)
-                        .is_some()
+                    || links::cause_to_wait(
+                        hub,
+                        from,
+                        topic,
+                        matched,
+                        nature,
+                        size,
+                        (durability, false),
+                    )
+                    .is_some()
                     || !federation.note_new(name)
                 {
                     break;

@@ -190,7 +190,8 @@ impl Reach {
 /// has to have it, for as long as that takes, and so has a client's where the policy is to refuse;
 /// else a client that does not read fast enough is given its time. What has to be stored
 /// waits while that cannot be done: its publisher was told that it is safe, and cannot be
-/// refused any more. `size` is that of topic, properties and payload.
+/// refused any more; and if it is not urgent, while more than enough waits for the disk. `size` is
+/// that of topic, properties and payload.
 pub(super) fn cause_to_wait(
     hub: &Hub,
     session: u32,
@@ -198,14 +199,17 @@ pub(super) fn cause_to_wait(
     matched: &Matched,
     nature: Nature,
     size: usize,
-    durability: Durability,
+    (durability, urgent): (Durability, bool),
 ) -> Option<Cause> {
     let own = hub.sessions.get(session).and_then(|s| s.link.as_ref());
     let parked = own.map(|link| &link.parked).filter(|it| !it.is_empty());
     if parked.is_some_and(|parked| parked.has_topic(topic)) {
         return Some(Cause::Topic);
     }
-    if durability > Durability::None && hub.trouble_with(matched, nature).is_some() {
+    if durability > Durability::None
+        && (hub.trouble_with(matched, nature).is_some()
+            || !urgent && hub.is_store_behind(matched, nature))
+    {
         return Some(Cause::Store);
     }
     let is_waited_for = |cause| parked.is_some_and(|parked| parked.has_cause(cause));

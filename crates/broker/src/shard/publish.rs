@@ -249,12 +249,14 @@ impl Shard {
                 relayed: false,
             };
             let size = raw.topic.len() + raw.properties.as_bytes().len() + raw.payload.len();
-            let cause = |matched: &Matched| {
-                let topic = topic_bytes;
-                links::cause_to_wait(hub, session_slot, topic, matched, nature, size, durability)
+            let urgent = stated.as_ref().is_some_and(|it| is_urgent(hub, id, it));
+            let promise = (durability, urgent);
+            let topic = topic_bytes;
+            let cause = |hub: &Hub, matched: &Matched| {
+                links::cause_to_wait(hub, session_slot, topic, matched, nature, size, promise)
             };
-            let cause = match cause(matched) {
-                None if raw.retain => cause(&replica::keepers(hub)),
+            let cause = match cause(hub, matched) {
+                None if raw.retain => cause(hub, &replica::keepers(hub)),
                 cause => cause,
             };
             // What came before it on its topic may be what it waits behind.
@@ -781,6 +783,11 @@ pub(super) fn requirements_of(
 ) -> Option<Requirements> {
     let requirements = asked(hub, id, stated)?.0.requirements;
     requirements.is_real_time().then_some(requirements)
+}
+
+/// Whether a publication is urgent, as far as it may be.
+fn is_urgent(hub: &mut Hub, id: ConnId, stated: &Stated<'_>) -> bool {
+    asked(hub, id, stated).is_some_and(|(asked, _)| asked.urgency.class().is_urgent())
 }
 
 /// How urgent a publication is, what its publisher is to be told, and how far neighbours are to
