@@ -12,6 +12,9 @@ mod broker;
 mod client;
 mod grip;
 mod load;
+#[path = "../support/secret.rs"]
+#[allow(dead_code, reason = "other tests are brokers themselves")]
+mod secret;
 #[path = "../../../store/tests/support/small.rs"]
 mod small;
 
@@ -21,4 +24,5 @@ mod disk;
 mod half_open;
 mod kill;
 mod log;
+mod mesh;
 mod never_reads;
