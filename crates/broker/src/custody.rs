@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use punctual_mesh::transfer::{
-    Action, Event, Freeze, HomeId, Mark, Record, Records, Sessions, Settings, Stamp, Stub, Timer,
-    Times, TransferId, Transfers,
+    Action, Bounds, Event, Freeze, HomeId, Mark, Record, Records, Sessions, Settings, Stamp, Stub,
+    Timer, Times, TransferId, Transfers,
 };
 use punctual_mesh::wire::SessionAddress;
 
@@ -157,12 +157,19 @@ pub(crate) struct Custody {
 }
 
 impl Custody {
-    fn new(own: HomeId, instance: u64, times: Times) -> Self {
+    fn new(own: HomeId, instance: u64, times: Times, max_queued_bytes: usize) -> Self {
+        let bounds = Bounds::default();
+        // What a session may have can be moved, encoded as it is.
+        let session_bytes = bounds.session_bytes.max(max_queued_bytes.saturating_mul(2));
         let settings = Settings {
             own,
             instance,
             times,
-            bounds: Default::default(),
+            bounds: Bounds {
+                session_bytes,
+                bytes: bounds.bytes.max(session_bytes.saturating_mul(2)),
+                ..bounds
+            },
         };
         Self {
             machine: Transfers::new(settings),
@@ -239,6 +246,7 @@ impl Hub {
                 own,
                 instance,
                 federation.transfer_times(),
+                self.config.limits.max_queued_bytes,
             )));
         }
         self.custody.is_some()

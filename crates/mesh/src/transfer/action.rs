@@ -256,6 +256,8 @@ pub enum Refusal {
 pub enum Timer {
     /// A client waits for CONNACK; with how many parts had come then.
     Connect(Stamp, u32),
+    /// A client waits until others are done.
+    Queued(Stamp),
     /// Look up again what was answered incompletely.
     Lookup(Stamp),
     /// A session is frozen; with how many parts were acknowledged then.
@@ -273,6 +275,8 @@ pub enum Timer {
     Keep(Kept, Option<u64>),
     /// Look at more clients after a change of reach; of no client.
     Sweep,
+    /// Do something for clients that wait for others; of no client.
+    Next,
     /// Ask this home again for `ClaimsDone`; of no client.
     Resync(HomeId, u8),
 }
@@ -320,6 +324,9 @@ pub enum FenceAnswer {
 pub struct Bounds {
     /// Clients that wait for CONNACK; others are refused.
     pub connects: usize,
+    /// Those of them, without Clean Start, for which others do something at a time; more wait for these.
+    /// Were all looked for at once, none would be found in time.
+    pub active: usize,
     /// Sessions that are copied to or from here; others are refused.
     pub transfers: usize,
     /// Of these, with one neighbour.
@@ -338,6 +345,7 @@ impl Default for Bounds {
     fn default() -> Self {
         Self {
             connects: 1 << 16,
+            active: 32,
             transfers: 1 << 12,
             per_home: 1 << 10,
             per_client: 8,

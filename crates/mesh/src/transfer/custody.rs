@@ -12,6 +12,8 @@ use super::{Settings, totals::Totals};
 
 /// After which what was not answered is said again; twice as long each time.
 const REPEAT: Nanos = Nanos::from_millis(200);
+/// For so many times `session_wait` a client waits until others are done.
+const PATIENCE: u64 = 16;
 /// After which others are asked again who could not all answer.
 const LOOK_UP_AGAIN: Nanos = Nanos::from_millis(25);
 /// The longest of these times.
@@ -28,6 +30,8 @@ pub(super) fn repeat(rounds: u8) -> Nanos {
 /// A client that waits for CONNACK.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum PendingConnect {
+    /// As many as may be are on their way already.
+    Queued { at: Stamp },
     /// The others are asked for its session.
     LookingUp { at: Stamp, clean: bool },
     /// The session comes, see the [`InboundTransfer`] with the same stamp.
@@ -37,8 +41,13 @@ pub(super) enum PendingConnect {
 impl PendingConnect {
     pub(super) fn at(&self) -> &Stamp {
         match self {
-            Self::LookingUp { at, .. } | Self::Transferring { at } => at,
+            Self::Queued { at } | Self::LookingUp { at, .. } | Self::Transferring { at } => at,
         }
+    }
+
+    /// Whether others do something for it.
+    pub(super) fn is_active(&self) -> bool {
+        !matches!(self, Self::Queued { .. })
     }
 }
 
@@ -144,6 +153,10 @@ pub(super) struct Shared {
     pub(super) freezes: u64,
     pub(super) peers: Peers,
     pub(super) totals: Totals,
+    /// Clients that wait until others are done, with the stamps of their CONNECTs; not all still do.
+    pub(super) queued: VecDeque<(Arc<str>, Stamp)>,
+    /// Whether [`Timer::Next`] runs.
+    pub(super) is_starting: bool,
     pub(super) actions: VecDeque<(Arc<str>, Action)>,
 }
 
@@ -265,6 +278,7 @@ impl Step<'_> {
         let times = self.shared.settings.times;
         let after = match &timer {
             Timer::Connect(..) | Timer::Frozen(..) => times.session_wait,
+            Timer::Queued(_) => Nanos(times.session_wait.0.saturating_mul(PATIENCE)),
             Timer::Lookup(_) => LOOK_UP_AGAIN,
             Timer::Stored(_, round)
             | Timer::Commit(_, round)
@@ -272,7 +286,7 @@ impl Step<'_> {
             | Timer::Resync(_, round) => repeat(*round),
             Timer::Fence(_) => times.heal,
             Timer::Keep(..) => times.keep,
-            Timer::Sweep => Nanos(0),
+            Timer::Sweep | Timer::Next => Nanos(0),
         };
         self.act(Action::Arm(timer, after));
     }

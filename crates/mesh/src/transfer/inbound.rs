@@ -22,18 +22,44 @@ impl Step<'_> {
             self.connack(at.clone(), Answer::Refused(Refusal::Busy));
             return at;
         }
+        let is_full = self.shared.totals.active >= self.shared.settings.bounds.active;
+        if is_full && !clean && self.shared.queued.len() < self.shared.settings.bounds.connects {
+            self.custody.connect = Some(PendingConnect::Queued { at: at.clone() });
+            let queued = (Arc::clone(self.client), at.clone());
+            self.shared.queued.push_back(queued);
+            self.arm(Timer::Queued(at.clone()));
+        } else {
+            self.begin_look_up(at.clone(), clean);
+        }
+        at
+    }
+
+    fn begin_look_up(&mut self, at: Stamp, clean: bool) {
         let looking = PendingConnect::LookingUp {
             at: at.clone(),
             clean,
         };
         self.custody.connect = Some(looking);
         self.arm(Timer::Connect(at.clone(), 0));
-        let lookup = Action::Lookup {
-            at: at.clone(),
-            clean,
-        };
-        self.act(lookup);
-        at
+        self.act(Action::Lookup { at, clean });
+    }
+
+    /// Others are done, and it is the turn of the client with this stamp, if it still waits.
+    pub(super) fn is_next(&mut self, stamp: &Stamp) {
+        if let Some(PendingConnect::Queued { at }) = &self.custody.connect
+            && at == stamp
+        {
+            self.begin_look_up(stamp.clone(), false);
+        }
+    }
+
+    /// A client has waited for others for long enough.
+    pub(super) fn queued_due(&mut self, stamp: &Stamp) {
+        if let Some(PendingConnect::Queued { at }) = &self.custody.connect
+            && at == stamp
+        {
+            self.refuse(Refusal::Busy);
+        }
     }
 
     /// Another home looks for the session.

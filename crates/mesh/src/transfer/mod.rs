@@ -42,6 +42,9 @@
 //! |---|---|---|---|
 //! | – | CONNECT; own session is confirmed and not blind, all are reached and compared | resume | – |
 //! | – | CONNECT | look up; an older one that waits here is refused | `LookingUp` |
+//! | – | CONNECT without Clean Start, others are looked up or taken, as many as may be | wait for these | `Queued` |
+//! | `Queued` | another one is done | look up | `LookingUp` |
+//! | `Queued` | 16 times `session_wait` | refuse | – |
 //! | `LookingUp` | the answers are not of all that are reached now | look up again in a moment | `LookingUp` |
 //! | `LookingUp` | Clean Start; whoever answered has ended what is older | new session, born now | – |
 //! | `LookingUp` | a stub or outcome leads, beyond every session found, to a reached home that has something | refuse | – |
@@ -50,7 +53,7 @@
 //! | `LookingUp` | greatest session is here | thaw it, epoch = stamp | – |
 //! | `LookingUp` | greatest session elsewhere, epoch < stamp, reached | `Take` | `Transferring`, `Requested` |
 //! | `LookingUp` | none | new session, not confirmed; blind if somebody is away, a stub leads nowhere, or a copy's old owner is away | – |
-//! | `LookingUp`, `Transferring` | look-up with a greater stamp, or later CONNECT here | refuse | – |
+//! | any of these | look-up with a greater stamp, or later CONNECT here | refuse | – |
 //! | `Requested`, `Receiving` | next part | keep it, `PartAck` | `Receiving` |
 //! | `Requested`, `Receiving` | last part | write the copy, then `Stored` | `Prepared` |
 //! | `Requested`, `Receiving` | `Refused`, owner lost, nothing for `session_wait`, too large | refuse, drop the parts | – |
@@ -233,6 +236,8 @@ impl Transfers {
                 freezes: 0,
                 peers: Peers::default(),
                 totals: Totals::default(),
+                queued: VecDeque::new(),
+                is_starting: false,
                 actions: VecDeque::new(),
             },
             sweep: None,
@@ -303,6 +308,7 @@ impl Transfers {
             }
             Event::Due(Timer::Resync(home, round)) => self.resync(&home, round),
             Event::Due(Timer::Sweep) => self.sweep(sessions),
+            Event::Due(Timer::Next) => self.start_next(sessions),
             event => self.step(client, sessions, |step| step.event(event)),
         }
     }
@@ -386,7 +392,35 @@ impl Transfers {
         if !custody.is_empty() {
             self.clients.insert(client, custody);
         }
+        self.start_soon();
         result
+    }
+
+    /// Sees to it that clients that wait for others go on when these are done.
+    fn start_soon(&mut self) {
+        let shared = &mut self.shared;
+        let has_room = shared.totals.active < shared.settings.bounds.active;
+        if has_room && !shared.queued.is_empty() && !shared.is_starting {
+            shared.is_starting = true;
+            let soon = Action::Arm(Timer::Next, Nanos(0));
+            shared.actions.push_back(("".into(), soon));
+        }
+    }
+
+    /// Goes on with clients that wait for others.
+    fn start_next(&mut self, sessions: &(impl Sessions + ?Sized)) {
+        for _ in 0..self.shared.settings.bounds.active {
+            let totals = &self.shared.totals;
+            if totals.active >= self.shared.settings.bounds.active {
+                break;
+            }
+            let Some((client, at)) = self.shared.queued.pop_front() else {
+                break;
+            };
+            self.step(&client, sessions, |step| step.is_next(&at));
+        }
+        self.shared.is_starting = false;
+        self.start_soon();
     }
 
     /// Asks a home that is reached whether all of its claims are answered, until it says so.

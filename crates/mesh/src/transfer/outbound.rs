@@ -373,6 +373,7 @@ impl Step<'_> {
     pub(super) fn due(&mut self, timer: Timer) {
         match timer {
             Timer::Connect(at, progress) => self.connect_due(at, progress),
+            Timer::Queued(at) => self.queued_due(&at),
             Timer::Lookup(at) => self.look_up_again(&at),
             Timer::Frozen(freeze, progress) => self.frozen_due(freeze, progress),
             Timer::Stored(id, round) => {
@@ -401,7 +402,7 @@ impl Step<'_> {
             }
             Timer::Keep(kept, before) => self.keep_due(kept, before),
             // Of no client.
-            Timer::Sweep | Timer::Resync(..) => {}
+            Timer::Sweep | Timer::Next | Timer::Resync(..) => {}
         }
     }
 

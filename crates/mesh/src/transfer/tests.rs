@@ -214,6 +214,54 @@ fn more_clients_than_may_wait_are_refused() {
     assert_eq!(perform(&mut transfers, &marks).0, refused(Refusal::Busy));
 }
 
+/// As many clients as may are looked up at a time; those who come after them wait, and go on in their order.
+#[test]
+fn clients_wait_for_others_in_their_order() {
+    let mut transfers = transfers(Bounds {
+        active: 2,
+        ..Bounds::default()
+    });
+    let marks = Marks::default();
+    let looked_up = |transfers: &mut Transfers| {
+        let mut clients = Vec::new();
+        loop {
+            let actions = transfers.take_actions();
+            if actions.is_empty() {
+                return clients;
+            }
+            for (client, action) in actions {
+                match action {
+                    Action::Lookup { .. } => clients.push(client.to_string()),
+                    Action::Arm(timer @ Timer::Next, _) => {
+                        transfers.handle(&client, Event::Due(timer), 9, &marks);
+                    }
+                    _ => {}
+                }
+            }
+        }
+    };
+    let ats: Vec<Stamp> = ["a", "b", "c", "d", "e"]
+        .map(|client| transfers.connect(client, false, 9, &marks))
+        .into();
+    assert_eq!(looked_up(&mut transfers), ["a", "b"]);
+    // One that has left is passed over, and one with Clean Start waits for nobody.
+    transfers.handle("c", Event::Closed(ats[2].clone()), 9, &marks);
+    transfers.connect("f", true, 9, &marks);
+    assert_eq!(looked_up(&mut transfers), ["f"]);
+    for (client, at) in [("a", &ats[0]), ("f", &ats[0])] {
+        transfers.handle(client, Event::Closed(at.clone()), 9, &marks);
+    }
+    assert_eq!(looked_up(&mut transfers), [""; 0], "f is one of two");
+    transfers.handle("b", Event::Closed(ats[1].clone()), 9, &marks);
+    assert_eq!(looked_up(&mut transfers), ["d"]);
+    let due = Event::Due(Timer::Queued(ats[4].clone()));
+    transfers.handle("e", due, 9, &marks);
+    assert!(
+        !transfers.clients.contains_key("e"),
+        "it has waited for long"
+    );
+}
+
 /// A client that waits for its session, which another home has.
 fn request(transfers: &mut Transfers, marks: &Marks) -> TransferId {
     let at = transfers.connect("x", false, 9, marks);

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use super::custody::{Custody, InboundTransfer, OutboundTransfer};
+use super::custody::{Custody, InboundTransfer, OutboundTransfer, PendingConnect};
 use super::identity::HomeId;
 
 /// Sums over all clients but the one of which something happens.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(super) struct Totals {
     pub(super) connects: usize,
+    /// Those of them for which others do something.
+    pub(super) active: usize,
     pub(super) transfers: usize,
     pub(super) records: usize,
     pub(super) bytes: usize,
@@ -32,7 +34,10 @@ impl Totals {
 
     fn count(&mut self, custody: &Custody, change: impl Fn(usize, usize) -> usize) {
         let add = |n: &mut usize, by| *n = change(*n, by);
-        add(&mut self.connects, usize::from(custody.connect.is_some()));
+        let connect = custody.connect.as_ref();
+        add(&mut self.connects, usize::from(connect.is_some()));
+        let is_active = connect.is_some_and(PendingConnect::is_active);
+        add(&mut self.active, usize::from(is_active));
         add(&mut self.records, usize::from(custody.stub.is_some()));
         for inbound in &custody.inbound {
             if inbound.is_prepared() {

@@ -142,7 +142,8 @@ impl Broker {
             Timer::Commit(id, _) => memory.outcomes.contains_key(id),
             Timer::Claim(_) => !machine.unanswered_claims(CLIENT).is_empty(),
             Timer::Resync(home, _) => machine.awaits(home),
-            Timer::Lookup(_) | Timer::Fence(_) | Timer::Keep(..) | Timer::Sweep => false,
+            Timer::Queued(_) | Timer::Lookup(_) | Timer::Fence(_) => false,
+            Timer::Keep(..) | Timer::Sweep | Timer::Next => false,
         });
         let waits = |lookup: &Lookup| lookup.is_over || machine.waits(CLIENT, &lookup.at);
         if !self.lookup.as_ref().is_some_and(waits) {

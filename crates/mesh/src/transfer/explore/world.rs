@@ -446,7 +446,8 @@ impl World {
                 (open.any(|home| silent(&home)), false)
             }
             Timer::Resync(home, _) => (machine.awaits(home) && silent(home), false),
-            Timer::Lookup(_) | Timer::Fence(_) | Timer::Keep(..) | Timer::Sweep => (false, false),
+            Timer::Queued(_) | Timer::Lookup(_) | Timer::Fence(_) => (false, false),
+            Timer::Keep(..) | Timer::Sweep | Timer::Next => (false, false),
         }
     }
 
