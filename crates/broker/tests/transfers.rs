@@ -847,6 +847,42 @@ fn a_session_that_nobody_has_heard_of_does_not_end_a_stub() {
     assert_eq!(world.got(1, conn), ["1", "2", "3"]);
 }
 
+/// What comes while a session is frozen is in no snapshot, and forwarded. It is the same message when the old
+/// owner is killed at any moment after it has forwarded it.
+#[test]
+fn what_came_meanwhile_is_forwarded_once_whenever_the_old_owner_is_killed() {
+    let mut forwarded = 0;
+    for commits in 0..8 {
+        let mut world = left_behind(2, 0);
+        world.publish(0, "before");
+        world.holds_fences = true;
+        // The copy is not durable yet.
+        world.brokers[1].commits = 0;
+        let conn = world.connect_as(1, false, 1000);
+        // Nobody else wants it, so it has no name.
+        world.brokers[0]
+            .shard
+            .link_interest("b", &[], &["t".into()]);
+        world.offer(0, "meanwhile");
+        world.brokers[0].commits = commits;
+        world.brokers[1].commits = usize::MAX;
+        world.settle();
+        let mut got = world.got(1, conn);
+        forwarded += usize::from(got.len() == 2);
+        world.kill(0);
+        world.pass(WAIT);
+        got.extend(world.got(1, conn));
+        if got.is_empty() {
+            // The old owner has it still.
+            let (conn, present) = world.come(1);
+            assert!(present, "{commits}");
+            got.extend(world.got(1, conn));
+        }
+        assert_eq!(got, ["before", "meanwhile"], "{commits}");
+    }
+    assert!(forwarded > 0);
+}
+
 /// A message with QoS 2 comes to a stub, and the broker is killed before it is durable: its publisher sends
 /// it again, and it has not been forwarded before.
 #[test]

@@ -303,8 +303,8 @@ pub enum Route {
     Forward(HomeId, Stamp),
     /// It was for an earlier line of sessions: it ends.
     Outdated,
-    /// Nothing is known of the client: it is looked up, and the message dropped and counted if nobody
-    /// has it.
+    /// Nothing is known of the client, as its session has ended: the message is dropped and counted. While
+    /// there is a session, fences see to it that this does not happen.
     Unknown,
 }
 

@@ -19,7 +19,9 @@
 //! *Look-up.* Who gets a CONNECT asks all brokers of the mesh what they have of the client, unless the
 //! session is its own and nobody can have a greater one. If a session is found, it is resumed or
 //! taken. While it is known to be on its way between brokers that are reached, the client is refused
-//! (0x88; 3.1.1: 0x03) and tries again. Only if nobody who is reached has it, a new session begins.
+//! (0x88; 3.1.1: 0x03) and tries again. Only if nobody who is reached has it, a new session begins. A
+//! client with Clean Start need not wait: its look-up goes on and ends what is older. So does that of
+//! a client whose look-up is not waited for any more, since a home hangs.
 //!
 //! *Stub and fence.* Messages on their way to the old owner are forwarded by its stub, addressed to the
 //! session and not as publications: they are checked against the session's own history of what it has
@@ -79,10 +81,10 @@
 //! | `Committed` | `Stored`, timer, restart, the other home comes | `Commit` again | `Committed` |
 //! | `Committed` | `Done` | drop the outcome | – |
 //! | not `Frozen` or `Committed` for it | `Stored` | `Abort` | same |
-//! | stub | a session is installed or begins here | lead here | stub |
+//! | stub | a session is installed here, or one that began here is confirmed | lead here | stub |
 //! | stub | fence of its target's stub, which leads further | lead there | stub |
 //! | stub | fence passed, no outcome; where it leads here, the session is confirmed | end | – |
-//! | stub, `Committed`, `Prepared` | partner away for `keep`, or forgotten | give up, log | – |
+//! | stub, `Committed`, `Prepared` | partner away all the time for `keep` (twice at most), or forgotten | give up, log | – |
 //! | owner | `Claim`, greater, born ≤ epoch | write: session out, stub in, what is undelivered to the target; disconnect | stub |
 //! | owner | `Claim`, greater, born > epoch; look-up with Clean Start, stamp > epoch | end all that is older, forward nothing | – |
 //! | owner | `Claim`, lesser | own `Claim` | owner |
@@ -113,6 +115,8 @@
 //! - A stub ends at no moment at which its own broker looks for the session: the answers may be older
 //!   than the `Commit` that its end waited for.
 //! - A broker that has just started takes others to be away until it is told who is reached.
+//! - A session that its client need not have heard of may end at once. Until it is confirmed, messages for
+//!   the session that is away do not go into it.
 //! - What waits for a write is held once, however often it is said again.
 //!
 //! # What is given up
