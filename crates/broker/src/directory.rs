@@ -399,6 +399,18 @@ impl Directory {
         self.federation.get()
     }
 
+    /// The name of a message with that number in the store, if there is a mesh: the same after a restart.
+    pub(crate) fn stored_name(&self, stored: u64) -> Option<MessageName> {
+        let name = self.federation()?.name();
+        let digest = punctual_model::digest(b"stored".iter().copied().chain(name.bytes()));
+        Some(MessageName {
+            origin: NonZeroU32::new(digest as u32).unwrap_or(NonZeroU32::MAX),
+            number: stored as u32,
+            again: false,
+            back: 0,
+        })
+    }
+
     /// A name for a message that was taken in here, if there is a mesh.
     pub(crate) fn new_name(&self) -> Option<MessageName> {
         let origin = self.federation()?.origin();

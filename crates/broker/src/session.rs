@@ -54,8 +54,12 @@ pub(crate) struct Delivery {
 impl Delivery {
     /// Gives it a name, if it has none and there is a mesh: without one it could not be recognised elsewhere.
     pub(crate) fn be_named(&mut self, directory: &Directory) {
+        let stored = self.message.stored;
         if self.message.name == 0
-            && let Some(name) = directory.new_name()
+            && let Some(name) = match stored {
+                0 => directory.new_name(),
+                _ => directory.stored_name(stored),
+            }
         {
             self.message = self.message.called(name.key());
         }

@@ -457,26 +457,6 @@ impl Hub {
         session.created = ticket;
     }
 
-    /// Gives a message with QoS 2 that waits in a session a name that is stored with it: after a restart it is
-    /// forwarded by the same one.
-    pub(crate) fn name_durably(&mut self, slot: u32, delivery: &mut Delivery) {
-        if delivery.qos != QoS::ExactlyOnce || delivery.message.name != 0 {
-            return;
-        }
-        delivery.be_named(&self.directory);
-        let before = delivery.entry;
-        if let (Some(journal), Some(session)) = (&mut self.journal, self.sessions.get(slot))
-            && session.durable
-            && before != 0
-        {
-            let message = self.directory.next_message.fetch_add(1, Ordering::Relaxed);
-            delivery.message = delivery.message.stored_as(message);
-            delivery.entry = self.directory.next_entry.fetch_add(1, Ordering::Relaxed);
-            journal.keep_moved(session.handle.number, delivery);
-            Journal::done(&mut self.journal, session, before);
-        }
-    }
-
     /// Releases what a client may have got with QoS 2 in another session, which ends: it would take
     /// another message with that identifier for the same one.
     pub(crate) fn take_up(&mut self, slot: u32, taken_up: Vec<TakenUp>) {

@@ -350,6 +350,9 @@ impl RestoredSession {
     }
 }
 
+/// Messages that are not committed at a time: fewer by far have that many bytes.
+const MOST_UNCOMMITTED: u64 = 1 << 24;
+
 impl Directory {
     /// Numbers that were used before are not used again.
     fn resume(&self, highest: Highest) {
@@ -357,7 +360,12 @@ impl Directory {
             next.fetch_max(highest.saturating_add(1), Ordering::Relaxed);
         };
         raise(&self.next_number, highest.session);
-        raise(&self.next_message, highest.message);
+        // Nor are those of messages that were not committed: some were sent by names that have them.
+        let message = match highest.message {
+            0 => 0,
+            highest => highest.saturating_add(MOST_UNCOMMITTED),
+        };
+        raise(&self.next_message, message);
         raise(&self.next_entry, highest.entry);
         self.retained_mut().raise_version(highest.version);
     }

@@ -821,17 +821,7 @@ impl Shard {
                 Journal::done(&mut hub.journal, session, entry);
             }
         }
-        let mut waiting = undelivered;
-        while let Some((_, delivery)) = session.queue.pop() {
-            waiting.push(delivery);
-        }
-        for delivery in &mut waiting {
-            hub.name_durably(slot, delivery);
-        }
-        let Some(session) = hub.sessions.get_mut(slot) else {
-            return;
-        };
-        session.queue.put_before(waiting, now);
+        session.queue.put_before(undelivered, now);
         session.share_queue_len();
         let messages = session.queue.len() as u64;
         let incoming = session.incoming.iter().flat_map(|it| it.keys().copied());
@@ -851,6 +841,7 @@ impl Shard {
         let broker: Arc<str> = stub.target.as_str().into();
         if let Some(custody) = &mut hub.custody {
             custody.stubs.entry(client.clone()).or_default().push(slot);
+            custody.unsent.insert(slot);
             if let Some(id) = id {
                 let outcome = (id, stub.target.clone());
                 let outcomes = custody.outcomes.entry(client.clone()).or_default();
@@ -858,7 +849,6 @@ impl Shard {
             }
         }
         hub.lead_stubs(client, &stub, now);
-        hub.stub_has_queued(slot, now);
         hub.stats.sessions_moved_out += 1;
         hub.outputs.push(Output::Event(Event::SessionLeft {
             client_id: client.clone(),
