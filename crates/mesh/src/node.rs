@@ -71,9 +71,9 @@ pub struct Node {
     filters: Filters,
     links: Links,
     reach: Reach<BrokerId>,
-    /// Brokers that are not reached, and that messages are kept for, here or at any broker that is reached:
-    /// there, too, messages may be kept for brokers here.
-    away: BTreeSet<BrokerId>,
+    /// Whether messages are kept for brokers that are not reached, here or at any broker that is: there,
+    /// too, messages may be kept for brokers here.
+    are_away: bool,
     /// Where shared subscriptions have members.
     members: Members,
     lasting: Lasting,
@@ -105,7 +105,7 @@ impl Node {
             filters: Filters::new(settings.max_filters),
             links: Links::new(settings.linger, now),
             reach: Reach::new(settings.id.clone()),
-            away: BTreeSet::new(),
+            are_away: false,
             members: Members::new(settings.id.clone(), settings.max_filters),
             lasting: Lasting::new(settings.id.clone(), settings.max_filters, settings.heal),
             lost: LostLinks::new(settings.heal, settings.keep, settings.tree.hello),
@@ -463,9 +463,7 @@ impl Node {
         self.pass_on(now);
         self.publish_wills(now);
         self.answer_late_questions(now);
-        if self.presence.release(now) {
-            self.tell_reach();
-        }
+        self.presence.release(now);
         self.tick_fences(now);
         self.end_late_holds(now);
         self.settle(now);
@@ -523,7 +521,7 @@ impl Node {
             self.pass_on(now);
         }
         if self.lasting.take_keeps_changed() || changed {
-            self.away = self.lasting.away(&self.reach);
+            self.are_away = self.lasting.are_away(&self.reach);
             self.tell_reach();
         }
         self.look_after_wards(now);

@@ -178,13 +178,13 @@ impl Lasting {
         std::mem::take(&mut self.keeps_changed)
     }
 
-    /// Brokers that are not reached, and that somebody who is keeps messages for.
-    pub(super) fn away(&self, reach: &Reach<BrokerId>) -> BTreeSet<BrokerId> {
+    /// Whether anybody who is reached keeps messages for a broker that is not.
+    pub(super) fn are_away(&self, reach: &Reach<BrokerId>) -> bool {
         let told = self.known.iter();
         let told = told.filter(|(id, known)| known.source.is_some() || **id == self.broker);
         let keeps = told.flat_map(|(_, known)| known.keeps());
         let others = keeps.filter(|id| *id != self.broker);
-        reach.not_reached(others.collect())
+        !reach.not_reached(others.collect()).is_empty()
     }
 
     /// Sums over what sessions at these brokers await, and at those that are away.

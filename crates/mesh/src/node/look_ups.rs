@@ -76,10 +76,9 @@ impl Node {
 
     /// How much an answer covers.
     pub(super) fn extent(&self, answered: Extent) -> Extent {
-        let is_held = self.presence.held().next().is_some();
         match self.look_ups.are_away() {
             // Who is back in a moment may have the session.
-            _ if is_held => Extent::Incomplete,
+            _ if self.presence.is_held_down() => Extent::Incomplete,
             true => answered.max(Extent::Reached),
             false => answered,
         }
@@ -91,15 +90,14 @@ impl Node {
         let lost = self.lost.links().filter_map(|link| self.links.peer(link));
         others.extend(lost.cloned());
         others.extend(self.presence.away().cloned());
-        let held: BTreeSet<BrokerId> = self.presence.held().cloned().collect();
-        others.retain(|broker| !held.contains(broker));
         // Before it has joined, neighbours may be missing of which nothing is known.
-        let away = !self.away.is_subset(&held)
+        let away = self.are_away
             || self.membership() != Membership::Joined
             || !self.reach.not_reached(others).is_empty();
-        let reached: BTreeSet<BrokerId> = self.reached().union(&held).cloned().collect();
+        let reached = self.reached();
         let told = self.look_ups.told.as_ref();
-        if told.is_none_or(|(who, were)| (who, *were) != (&reached, away)) {
+        if told.is_none_or(|(who, were)| (who, *were) != (reached, away)) {
+            let reached = reached.clone();
             self.look_ups.told = Some((reached.clone(), away));
             self.outputs.push(Output::Reach { reached, away });
         }

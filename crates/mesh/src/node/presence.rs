@@ -16,8 +16,8 @@ const MAX_LETTERS: usize = 1 << 10;
 /// Brokers of which it is remembered since when they are away.
 const MAX_AWAY: usize = 1 << 12;
 
-/// Who is not reached for less than this may only have changed its place in the tree: sessions take it to be
-/// reached (*hold-down*), and look-ups wait for it.
+/// Who is not reached for less than this may only have changed its place in the tree: look-ups wait for it
+/// (*hold-down*).
 const HOLD_DOWN: Nanos = Nanos::from_secs(1);
 
 /// Who is reached, and letters.
@@ -40,9 +40,9 @@ impl Presence {
         self.away.keys()
     }
 
-    /// Brokers that were reached just now, and are not.
-    pub(super) fn held(&self) -> impl Iterator<Item = &BrokerId> {
-        self.held.keys()
+    /// Whether brokers were reached just now, and are not.
+    pub(super) fn is_held_down(&self) -> bool {
+        !self.held.is_empty()
     }
 
     /// When the next of them is not any more.
@@ -50,11 +50,9 @@ impl Presence {
         self.held.values().copied().min()
     }
 
-    /// Whether some are not any more.
-    pub(super) fn release(&mut self, now: Nanos) -> bool {
-        let before = self.held.len();
+    /// Who is not reached for long enough is away.
+    pub(super) fn release(&mut self, now: Nanos) {
         self.held.retain(|_, until| *until > now);
-        self.held.len() < before
     }
 
     /// One of them does not come back; false if it is none.
