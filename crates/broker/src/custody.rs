@@ -24,7 +24,7 @@ use crate::session::{Delivery, Load};
 /// Messages of neighbours that wait until the broker can forward them. Those beyond are not taken: they are
 /// not acknowledged, and the neighbour sends them again over its next connection.
 pub(crate) const MAX_TRANSIT: usize = 1 << 10;
-/// Instants of which it is known when what stubs queued then is committed; later ones count as one.
+/// Entries of [`Custody::storing`] at most; beyond, the last one stands for all later ones.
 pub(crate) const MAX_STORING: usize = 1 << 10;
 /// Number of the timer that runs [`crate::Shard::run_custody`]. Timers of the machine have other numbers.
 pub(crate) const WAKE: u64 = 0;
@@ -131,7 +131,8 @@ pub(crate) struct Custody {
     pub(crate) beginning: BTreeSet<u32>,
     /// By slot of a stub: the message that it forwards next, and the time at which it was queued.
     pub(crate) next: Map<u32, (Nanos, Delivery)>,
-    /// When stubs have queued messages that are not committed, and with which ticket they are.
+    /// Instants at which stubs have queued messages that are not committed, each with the ticket of their
+    /// commit.
     pub(crate) storing: VecDeque<(Nanos, u64)>,
     /// By slot of a stub: the time since which it leads to a session on this broker.
     pub(crate) here_since: Map<u32, Nanos>,

@@ -76,7 +76,7 @@ pub(crate) struct Braking {
     messages: AtomicU32,
     /// Their bytes.
     bytes: AtomicUsize,
-    /// Whether all are to be that are not older than what is under way to this broker.
+    /// Whether the link holds newer messages until older ones, which other brokers have kept, have passed.
     holds: AtomicBool,
     /// Whether any are to be,
     is_on: AtomicBool,
@@ -133,21 +133,22 @@ impl SessionHandle {
         }
     }
 
-    /// Whether what is newer than what others have kept for that neighbour waits until that has passed.
+    /// Whether the link holds newer messages until older ones, which other brokers have kept for the
+    /// neighbour, have passed.
     #[inline]
     pub(crate) fn holds(&self) -> bool {
         let braking = self.braking.as_ref();
         braking.is_some_and(|braking| braking.holds.load(Ordering::Acquire))
     }
 
-    /// Returns whether it did so before.
+    /// Begins or ends to hold newer messages. Returns whether the link held them before.
     pub(crate) fn set_holds(&self, holds: bool) -> bool {
         let braking = self.braking.as_ref();
         braking.is_some_and(|braking| braking.holds.swap(holds, Ordering::AcqRel))
     }
 
-    /// Whether a message with QoS 1 or 2 for that neighbour is to be kept back: what it takes only little
-    /// of; or while it holds what is newer, that.
+    /// Whether a message with QoS 1 or 2 for that neighbour is kept back. While the link holds newer
+    /// messages, these are; otherwise those on topics of which the neighbour takes only few.
     #[inline]
     pub(crate) fn is_kept_back(&self, topic: &[u8], retain: bool, is_older: bool) -> bool {
         match self.holds() {
@@ -156,7 +157,7 @@ impl SessionHandle {
         }
     }
 
-    /// Whether the neighbour takes only little of such messages with QoS 1 or 2.
+    /// Whether the neighbour takes only few of the messages with QoS 1 or 2 on that topic.
     #[inline]
     fn is_braked(&self, topic: &[u8], retain: bool) -> bool {
         self.braking.as_ref().is_some_and(|braking| {

@@ -892,9 +892,16 @@ fn following(packet_id: u16) -> u16 {
     }
 }
 
-/// Whether one goes before what is held for a neighbour, see [`SessionHandle::holds`].
+/// Whether a message for a neighbour overtakes the newer messages that the link holds
+/// ([`SessionHandle::holds`]): a copy of a message that was kept is older than these, and a message that
+/// expires has no order.
+#[inline]
+pub(crate) fn overtakes_held(expires: Nanos, number: Option<Number>) -> bool {
+    expires != Nanos::MAX || number.is_some_and(Number::is_again)
+}
+
 fn is_older(delivery: &Delivery) -> bool {
-    delivery.message.expires != Nanos::MAX || delivery.number.is_some_and(Number::is_again)
+    overtakes_held(delivery.message.expires, delivery.number)
 }
 
 /// Messages that wait for room in the window: urgent ones by their rank, then
@@ -1215,7 +1222,7 @@ impl Queue {
         });
     }
 
-    /// What is kept back has waited since now.
+    /// Counts the waiting time of all messages that are kept back from now on.
     fn renew_braked(&mut self, now: Nanos) {
         let braked = self.0.as_mut().and_then(|waiting| waiting.braked.as_mut());
         let lanes = braked.into_iter().flat_map(|braked| &mut braked.lanes);
@@ -1645,8 +1652,8 @@ impl Session {
         self.sort_out();
     }
 
-    /// What is newer than what others have kept for the neighbour has waited for that, and goes on: behind
-    /// all that waits. Returns whether anything was held.
+    /// The link does not hold newer messages any more: they queue behind all messages that wait. Returns
+    /// whether the link held them before.
     pub(crate) fn end_hold(&mut self, now: Nanos) -> bool {
         let held = self.handle.set_holds(false);
         if held {
@@ -1656,7 +1663,7 @@ impl Session {
         held
     }
 
-    /// Looks again what is to be kept back.
+    /// Decides anew for each waiting message whether it is kept back.
     fn sort_out(&mut self) {
         let handle = &self.handle;
         let is_braked = |delivery: &Delivery| {

@@ -574,6 +574,13 @@ impl World {
         self.settle();
     }
 
+    /// The first broker does not know any more that the second one wants anything: messages come there by
+    /// stubs alone.
+    fn forget_interest(&mut self) {
+        let shard = &mut self.brokers[0].shard;
+        shard.link_interest("b", &[], &["t".into()]);
+    }
+
     /// A message with QoS 2 is sent to a broker, which need not answer.
     fn offer(&mut self, at: usize, text: &str) {
         let conn = self.send(at, QoS::ExactlyOnce, text);
@@ -707,9 +714,7 @@ fn what_comes_to_several_stubs_is_one_message() {
         conn = world.come(at).0;
     }
     // The other broker is not known to want it, so that it goes on by the stubs alone.
-    world.brokers[0]
-        .shard
-        .link_interest("b", &[], &["t".into()]);
+    world.forget_interest();
     for text in ["1", "2", "3"] {
         world.publish(0, text);
     }
@@ -816,9 +821,7 @@ fn another_user_gets_nothing_of_a_stub() {
     world.user = "another";
     let (conn, present) = world.come(1);
     assert!(!present);
-    world.brokers[0]
-        .shard
-        .link_interest("b", &[], &["t".into()]);
+    world.forget_interest();
     world.publish(0, "somebody's");
     world.pass(WAIT);
     assert_eq!(world.got(1, conn), [""; 0]);
@@ -860,9 +863,7 @@ fn what_came_meanwhile_is_forwarded_once_whenever_the_old_owner_is_killed() {
         world.brokers[1].commits = 0;
         let conn = world.connect_as(1, false, 1000);
         // Nobody else wants it, so it has no name.
-        world.brokers[0]
-            .shard
-            .link_interest("b", &[], &["t".into()]);
+        world.forget_interest();
         world.offer(0, "meanwhile");
         world.brokers[0].commits = commits;
         world.brokers[1].commits = usize::MAX;
@@ -890,9 +891,7 @@ fn what_is_exactly_once_is_forwarded_when_it_is_durable() {
     let mut world = left_behind(2, 0);
     world.holds_fences = true;
     let (conn, _) = world.come(1);
-    world.brokers[0]
-        .shard
-        .link_interest("b", &[], &["t".into()]);
+    world.forget_interest();
     for (commits, expected) in [(0, &[][..]), (usize::MAX, &["1"][..])] {
         world.brokers[0].commits = commits;
         world.offer(0, "1");

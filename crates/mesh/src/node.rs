@@ -4,7 +4,7 @@
 //! what), [`members`] (shared subscriptions), [`lasting`] (what is awaited by who is away), [`lost`]
 //! (what waits for links that do not carry), [`holds`] (what waits for that to pass), [`fences`]
 //! (whether all has come that was on its way), [`keeping`] (what a restart must not lose), [`join`] (whether clients may be let in),
-//! [`questions`] (what all others know of a client), [`sessions`], [`look_ups`] and [`clients`]. A [`Node`] hands each
+//! [`questions`] (what all others know of a client), [`presence`], [`look_ups`] and [`clients`]. A [`Node`] hands each
 //! event to the part that it is for; then it settles: does what the tree asks and tells neighbours
 //! what there is to tell, in an order in which nobody sends what another cannot know yet.
 

@@ -14,7 +14,7 @@ use crate::message::{Form, Messages, Parts, Traits};
 use crate::room::{Need, takes_at_once};
 use crate::route::Target;
 use crate::sequence::Number;
-use crate::session::{Delivery, Load, Queue, Step};
+use crate::session::{Delivery, Load, Queue, Step, overtakes_held};
 use crate::shard::{Packets, Taking};
 use crate::timers::Timer;
 use crate::watch::Watch;
@@ -181,14 +181,13 @@ impl Publication<'_> {
         }
     }
 
-    /// Whether it goes before what is held for a neighbour: it is a copy of what was kept for that, or
-    /// ends on its way and has no order.
+    /// See [`overtakes_held`].
     #[inline]
     fn is_older(&self) -> bool {
-        self.expires != Nanos::MAX || self.name.is_some_and(Number::is_again)
+        overtakes_held(self.expires, self.name)
     }
 
-    /// Whether what is kept back on its topic for that receiver goes before it.
+    /// Whether the publication has to wait for messages on its topic that are kept back for that receiver.
     #[inline]
     fn is_behind(&self, target: &Target, queue: &Queue) -> bool {
         queue.has_braked(self.parts.topic) && !(self.is_older() && target.session.holds())

@@ -254,8 +254,8 @@ impl Hub {
     }
 
     /// Holds a publisher back whose messages are not committed as fast as they
-    /// come. A neighbour goes on: others speak through it, and what has to be stored waits by
-    /// itself ([`Self::is_store_behind`]).
+    /// come. The connection of a neighbour is read on, since other brokers' messages come over it;
+    /// a single message that has to be stored is parked ([`Self::is_store_behind`]).
     pub(crate) fn pace(&mut self, id: ConnId, class: Class) {
         let max = self.config.durability.max_uncommitted;
         let max = match class.is_urgent() {
@@ -273,7 +273,8 @@ impl Hub {
         }
     }
 
-    /// Whether more waits for commits than publishers go on with, and that publication would too.
+    /// Whether so much waits for commits that publishers are held back, and the publication would have to
+    /// wait for a commit, too.
     pub(crate) fn is_store_behind(&self, matched: &Matched, nature: Nature) -> bool {
         let max = self.config.durability.max_uncommitted;
         let journal = self.journal.as_ref();

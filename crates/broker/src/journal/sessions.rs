@@ -169,8 +169,9 @@ impl Hub {
         {
             let ticket = journal.latest();
             let new = !self.is_safe(slot);
-            // What neighbours say to each other, QoS 0 and what is urgent wait for no disk. A session
-            // that would not survive gets nothing yet: other shards store what it is to keep.
+            // Control messages between brokers, QoS 0 and urgent messages do not wait for the disk. A
+            // session that is not stored yet gets nothing: other shards may store entries for it, which a
+            // restart would drop.
             if new || !self.sessions.get(slot).is_some_and(|it| it.handle.link) {
                 self.cork(conn, ticket, new);
             }

@@ -275,20 +275,24 @@ impl Shard {
             return;
         };
         let client: Arc<str> = client_id.into();
-        if let TransferMessage::Take { at, user } = &message {
-            if self.hub.is_foreign(&client, user.as_deref()) {
+        // Another user's session is as if it were not here.
+        let without_session = match &message {
+            TransferMessage::Take { at, user } => {
                 let (at, newer) = (at.clone(), None);
-                let refused = TransferMessage::Refused { at, newer };
-                return self.hub.write_to(&from, &client, &refused);
+                Some((user, TransferMessage::Refused { at, newer }))
             }
-            self.end_transient(&client, at, now);
-        }
-        if let TransferMessage::Claim { mark, user } = &message
+            TransferMessage::Claim { mark, user } => {
+                Some((user, TransferMessage::Yielded(mark.epoch.clone())))
+            }
+            _ => None,
+        };
+        if let Some((user, answer)) = without_session
             && self.hub.is_foreign(&client, user.as_deref())
         {
-            // Of that user there is nothing here that the session could be compared with.
-            let yielded = TransferMessage::Yielded(mark.epoch.clone());
-            return self.hub.write_to(&from, &client, &yielded);
+            return self.hub.write_to(&from, &client, &answer);
+        }
+        if let TransferMessage::Take { at, .. } = &message {
+            self.end_transient(&client, at, now);
         }
         self.tell(&client, Told::Message(from, message), now);
     }

@@ -30,7 +30,7 @@ pub(crate) struct Flush {
 }
 
 impl Flush {
-    /// What was held for a neighbour waits since now.
+    /// The messages that the link of that session has held count as queued now.
     pub(super) fn renew(&mut self, slot: u32, now: Nanos) {
         if self.slot == slot {
             self.since = now;

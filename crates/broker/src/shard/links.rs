@@ -485,8 +485,9 @@ impl Shard {
         }
     }
 
-    /// From now on what comes for a neighbour waits while copies of what others have kept for it pass, but for
-    /// what is urgent, has QoS 0 or expires; or it waits no more. A quarter of a full queue waits at most.
+    /// Holds messages for a neighbour that are published from now on, while copies of older messages pass
+    /// that other brokers have kept for it; or ends that. Urgent messages, those with QoS 0 and those that
+    /// expire are not held. A quarter of a full queue is held at most.
     pub fn link_hold(&mut self, peer: &str, holds: bool, now: Nanos) {
         let Some(slot) = self.link_session(peer) else {
             return;
@@ -989,7 +990,7 @@ impl Hub {
         }
     }
 
-    /// What is held for a neighbour is not any more.
+    /// The link of that session does not hold newer messages any more.
     pub(crate) fn end_hold(&mut self, slot: u32, now: Nanos) {
         if let Some(session) = self.sessions.get_mut(slot)
             && session.end_hold(now)

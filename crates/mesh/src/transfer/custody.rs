@@ -12,7 +12,7 @@ use super::{Settings, totals::Totals};
 
 /// After which what was not answered is said again; twice as long each time.
 const REPEAT: Nanos = Nanos::from_millis(200);
-/// For so many times `session_wait` a client waits until others are done.
+/// Longest time in the queue of CONNECTs, as a multiple of `session_wait`.
 const PATIENCE: u64 = 16;
 /// After which others are asked again who could not all answer.
 const LOOK_UP_AGAIN: Nanos = Nanos::from_millis(25);
@@ -30,7 +30,7 @@ pub(super) fn repeat(rounds: u8) -> Nanos {
 /// A client that waits for CONNACK.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum PendingConnect {
-    /// As many as may be are on their way already.
+    /// As many CONNECTs as [`super::Bounds::active`] allows are looked up or transferred; this one waits.
     Queued { at: Stamp },
     /// The others are asked for its session.
     LookingUp { at: Stamp, clean: bool },

@@ -46,20 +46,20 @@ impl Step<'_> {
 
     /// Others are done, and it is the turn of the client with this stamp, if it still waits.
     pub(super) fn is_next(&mut self, stamp: &Stamp) {
-        if let Some(PendingConnect::Queued { at }) = &self.custody.connect
-            && at == stamp
-        {
+        if self.is_queued(stamp) {
             self.begin_look_up(stamp.clone(), false);
         }
     }
 
     /// A client has waited for others for long enough.
     pub(super) fn queued_due(&mut self, stamp: &Stamp) {
-        if let Some(PendingConnect::Queued { at }) = &self.custody.connect
-            && at == stamp
-        {
+        if self.is_queued(stamp) {
             self.refuse(Refusal::Busy);
         }
+    }
+
+    fn is_queued(&self, stamp: &Stamp) -> bool {
+        matches!(&self.custody.connect, Some(PendingConnect::Queued { at }) if at == stamp)
     }
 
     /// Another home looks for the session.

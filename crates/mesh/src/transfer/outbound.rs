@@ -412,8 +412,7 @@ impl Step<'_> {
         self.arm(Timer::Keep(kept, away.filter(|_| with != self.own())));
     }
 
-    /// A partner that was away all the time is given up; `before` is since which leave it was when the
-    /// time began.
+    /// Gives up what is kept for a partner that was away all the time; `before` as in [`Timer::Keep`].
     fn keep_due(&mut self, kept: Kept, before: Option<u64>) {
         let with = match &kept {
             Kept::Copy(id) => {

@@ -408,7 +408,6 @@ pub(super) mod tests {
 
     fn message() -> impl Strategy<Value = TransferMessage> {
         use TransferMessage as It;
-        let user = proptest::option::of("[a-z]{0,9}");
         let bytes = proptest::collection::vec(any::<u8>(), 0..40);
         let part = (
             transfer(),
@@ -417,10 +416,7 @@ pub(super) mod tests {
             bytes,
         );
         prop_oneof![
-            (stamp(), user).prop_map(|(at, user)| It::Take {
-                at,
-                user: user.map(Into::into)
-            }),
+            (stamp(), user()).prop_map(|(at, user)| It::Take { at, user }),
             (stamp(), proptest::option::of(stamp()))
                 .prop_map(|(at, newer)| It::Refused { at, newer }),
             part.prop_map(|(id, number, last, bytes)| It::Part {
@@ -434,10 +430,7 @@ pub(super) mod tests {
             transfer().prop_map(It::Commit),
             transfer().prop_map(It::Abort),
             transfer().prop_map(It::Done),
-            (mark(), proptest::option::of("[a-z]{0,9}")).prop_map(|(mark, user)| It::Claim {
-                mark,
-                user: user.map(Into::into)
-            }),
+            (mark(), user()).prop_map(|(mark, user)| It::Claim { mark, user }),
             stamp().prop_map(It::Yielded),
             Just(It::Resync),
             proptest::collection::vec(home(), 0..3).prop_map(|away| It::ClaimsDone { away }),
@@ -480,12 +473,15 @@ pub(super) mod tests {
         })
     }
 
+    fn user() -> impl Strategy<Value = Option<Box<str>>> {
+        proptest::option::of("[a-z]{0,9}".prop_map(Into::into))
+    }
+
     fn address() -> impl Strategy<Value = SessionAddress> {
-        let user = prop::option::of("[a-z]{0,9}");
-        ("[a-z]{1,9}", user, home(), stamp(), stamp()).prop_map(
+        ("[a-z]{1,9}", user(), home(), stamp(), stamp()).prop_map(
             |(client, user, target, target_epoch, for_epoch)| SessionAddress {
                 client: client.into(),
-                user: user.map(Into::into),
+                user,
                 target,
                 target_epoch,
                 for_epoch,

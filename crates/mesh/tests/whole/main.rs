@@ -302,6 +302,16 @@ fn heal(world: &mut World) {
     connect_all(world);
 }
 
+/// A publisher at each broker, and a subscriber to all topics.
+fn a_pair_at_each(world: &mut World) {
+    for site in 0..world.sites.len() {
+        for (role, filter) in [('p', None), ('s', Some("#"))] {
+            let client = Client::new(format!("{role}{site}"), filter, site);
+            world.clients.push(client);
+        }
+    }
+}
+
 fn connect_all(world: &mut World) {
     (0..world.clients.len()).for_each(|client| world.connect(client));
 }

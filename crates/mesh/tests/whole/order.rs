@@ -7,9 +7,9 @@ use punctual_codec::QoS;
 use punctual_model::Nanos;
 use punctual_sim::Rng;
 
-use crate::client::{Client, Fate};
-use crate::connect_all;
+use crate::client::Fate;
 use crate::world::{Edge, World, name};
+use crate::{a_pair_at_each, connect_all};
 
 /// How brokers lose each other and find each other again, in a circle of so many.
 #[derive(Debug, Clone, Copy)]
@@ -71,12 +71,7 @@ fn circle(seed: u64, brokers: usize, store: bool, window: u16) -> World {
         },
     );
     world.window = window;
-    for site in 0..brokers {
-        for (role, filter) in [('p', None), ('s', Some("#"))] {
-            let client = Client::new(format!("{role}{site}"), filter, site);
-            world.clients.push(client);
-        }
-    }
+    a_pair_at_each(&mut world);
     world.run_for(3000);
     connect_all(&mut world);
     world.run_for(3000);

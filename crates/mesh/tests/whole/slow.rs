@@ -6,9 +6,9 @@ use punctual_codec::QoS;
 use punctual_model::Nanos;
 use punctual_sim::Rng;
 
-use crate::client::{Client, Fate};
-use crate::connect_all;
+use crate::client::Fate;
 use crate::world::{Edge, World, name};
+use crate::{a_pair_at_each, connect_all};
 
 /// How long each commit takes.
 const COMMIT: Nanos = Nanos::from_millis(50);
@@ -24,12 +24,7 @@ fn circle(seed: u64) -> World {
     });
     (world.commit, world.one_by_one) = (COMMIT, true);
     world.window = 1000;
-    for site in 0..4 {
-        for (role, filter) in [('p', None), ('s', Some("#"))] {
-            let client = Client::new(format!("{role}{site}"), filter, site);
-            world.clients.push(client);
-        }
-    }
+    a_pair_at_each(&mut world);
     world.run_for(3000);
     connect_all(&mut world);
     world.run_for(5000);
