@@ -16,10 +16,11 @@ use punctual_mesh::transfer::{
 };
 use punctual_mesh::wire::SessionAddress;
 
-use crate::Nanos;
 use crate::hub::{ConnId, Hub};
 use crate::journal::{Known, Round};
-use crate::session::{Delivery, Load};
+use crate::session::{Delivery, Load, Queue, Window};
+use crate::tasks::Task;
+use crate::{Budget, Nanos};
 
 /// Messages of neighbours that wait until the broker can forward them. Those beyond are not taken: they are
 /// not acknowledged, and the neighbour sends them again over its next connection.
@@ -57,19 +58,53 @@ pub(crate) struct Frozen {
     pub(crate) fence: u64,
     /// The queued messages of the snapshot; `None` until it is taken. Later messages are in the queue of
     /// the session.
-    pub(crate) kept: Option<Vec<Delivery>>,
-    /// Positions in the window and in `kept` of the next messages to send.
-    pub(crate) next: (usize, usize),
+    pub(crate) snapshot: Option<Snapshot>,
+    /// Position in the window of the next message to send; those that are queued follow.
+    pub(crate) next: usize,
     /// Encoded bytes that are not in a part yet.
     pub(crate) bytes: Vec<u8>,
+}
+
+/// The queued messages of a frozen session.
+#[derive(Debug, Default)]
+pub(crate) struct Snapshot {
+    /// Those that are encoded, each with the time since which it waits.
+    pub(crate) sent: Vec<(Nanos, Delivery)>,
+    pub(crate) unsent: Queue,
+    /// All of them.
+    pub(crate) load: Load,
 }
 
 /// The parts of a session that comes, as far as they are here.
 #[derive(Debug)]
 pub(crate) struct Arriving {
     pub(crate) id: TransferId,
-    /// `None` if the parts do not encode a session.
+    /// `None` if the parts do not encode a session, or if there is no room for it.
     pub(crate) round: Option<Box<Round>>,
+}
+
+/// Messages that another broker has now, or that nobody wants any more: their memory is freed in slices.
+#[derive(Debug, Default)]
+pub(crate) struct Discarded {
+    pub(crate) sent: Vec<(Nanos, Delivery)>,
+    pub(crate) queue: Queue,
+    pub(crate) window: Window,
+}
+
+impl Discarded {
+    /// Frees messages as far as the budget goes; whether some are left.
+    pub(crate) fn free(&mut self, budget: &mut Budget) -> bool {
+        while !budget.is_spent() {
+            let is_one = self.sent.pop().is_some()
+                || self.queue.pop().is_some()
+                || self.window.take_first().is_some();
+            if !is_one {
+                return false;
+            }
+            budget.spend(1);
+        }
+        true
+    }
 }
 
 /// A message for a session of another broker, or on its way there.
@@ -290,10 +325,15 @@ impl Hub {
         let Some(custody) = &mut self.custody else {
             return;
         };
-        let kept = custody.frozen.remove(client).and_then(|it| it.kept);
+        let frozen = custody.frozen.remove(client);
         let is_changing = custody.is_changing;
-        if let Some(kept) = kept {
-            self.forget_queued(&Load::of_all(&kept));
+        if let Some(snapshot) = frozen.and_then(|it| it.snapshot) {
+            self.forget_queued(&snapshot.load);
+            self.tasks.push(Task::Discard(Box::new(Discarded {
+                sent: snapshot.sent,
+                queue: snapshot.unsent,
+                ..Discarded::default()
+            })));
         }
         if !is_changing {
             self.tell_custody(client, Event::Ended, now);
@@ -380,7 +420,7 @@ impl Hub {
 /// Adds a record of the store to those of its client.
 pub(crate) fn note_record(records: &mut Records, record: &Record) {
     match record {
-        Record::Session(_) => {}
+        Record::Session(_) | Record::Incomplete => {}
         Record::Copy { id, from, mark } => {
             records
                 .copies

@@ -917,6 +917,23 @@ struct Queued {
     delivery: Delivery,
 }
 
+/// Where a message is put that is not urgent.
+#[derive(Debug, Clone, Copy)]
+enum End {
+    Front,
+    Back,
+}
+
+impl End {
+    #[inline]
+    fn put(self, list: &mut VecDeque<Queued>, queued: Queued) {
+        match self {
+            Self::Front => list.push_front(queued),
+            Self::Back => list.push_back(queued),
+        }
+    }
+}
+
 /// How much waits, or has left.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Load {
@@ -942,6 +959,16 @@ impl Load {
     pub(crate) fn add(&mut self, message: &Message) {
         self.messages[message.stamp.class() as usize] += 1;
         self.bytes += message.size();
+    }
+
+    /// What of it has come since that.
+    pub(crate) fn since(&self, before: &Self) -> Self {
+        let mut since = *self;
+        for (now, before) in since.messages.iter_mut().zip(before.messages) {
+            *now -= before;
+        }
+        since.bytes -= before.bytes;
+        since
     }
 
     /// Messages of all classes.
@@ -1053,9 +1080,9 @@ impl Waiting {
         }
     }
 
-    fn pop_urgent(&mut self) -> Option<Queued> {
-        let lanes = self.urgent.as_mut()?;
-        lanes.iter_mut().find_map(|lane| Some(lane.pop()?.2))
+    #[inline]
+    fn has_urgent(&self) -> bool {
+        self.urgent().any(|lane| !lane.is_empty())
     }
 }
 
@@ -1091,8 +1118,7 @@ impl Queue {
 
     /// Whether no urgent messages wait.
     pub(crate) fn has_no_urgent(&self) -> bool {
-        let lanes = self.0.iter().flat_map(|waiting| waiting.urgent());
-        lanes.into_iter().all(Lane::is_empty)
+        self.0.as_ref().is_none_or(|waiting| !waiting.has_urgent())
     }
 
     /// All that wait: first the urgent ones, in no order, then normal ones, then
@@ -1106,13 +1132,33 @@ impl Queue {
         })
     }
 
-    /// Puts messages before all that wait.
-    pub(crate) fn put_before(&mut self, earlier: Vec<Delivery>, now: Nanos) {
-        let mut later = std::mem::take(self);
-        for delivery in earlier {
-            self.push(delivery, now);
+    /// Puts messages before all that wait, each with the time since which it waits. The work is that of
+    /// these messages and of the urgent ones that wait.
+    pub(crate) fn put_before(&mut self, earlier: Vec<(Nanos, Delivery)>) {
+        // Urgent messages of one rank leave in the order in which they came.
+        let mut later = Vec::new();
+        while let Some(urgent) = self.pop_urgent() {
+            later.push(urgent);
         }
-        while let Some((since, delivery)) = later.pop() {
+        let is_urgent = |it: &Delivery| it.message.stamp.class() < Class::Normal;
+        let mut lower = Vec::new();
+        for (since, delivery) in earlier {
+            match is_urgent(&delivery) {
+                true => self.push(delivery, since),
+                false => lower.push((since, delivery)),
+            }
+        }
+        for (since, delivery) in later {
+            self.push(delivery, since);
+        }
+        for (since, delivery) in lower.into_iter().rev() {
+            self.put(delivery, since, End::Front);
+        }
+    }
+
+    /// Puts the messages of another queue behind all that wait. The work is that of these messages.
+    pub(crate) fn append(&mut self, mut later: Self) {
+        while let Some((since, delivery)) = later.pop().or_else(|| later.pop_braked()) {
             self.push(delivery, since);
         }
     }
@@ -1185,6 +1231,11 @@ impl Queue {
     }
 
     pub(crate) fn push(&mut self, delivery: Delivery, now: Nanos) {
+        self.put(delivery, now, End::Back);
+    }
+
+    #[inline]
+    fn put(&mut self, delivery: Delivery, now: Nanos, end: End) {
         let waiting = self.0.get_or_insert_default();
         let rank = delivery.message.stamp.rank;
         let size = delivery.message.size();
@@ -1204,8 +1255,8 @@ impl Queue {
                     return;
                 }
             }
-            Class::Normal => waiting.normal.push_back(queued),
-            Class::Bulk => waiting.bulk.push_back(queued),
+            Class::Normal => end.put(&mut waiting.normal, queued),
+            Class::Bulk => end.put(&mut waiting.bulk, queued),
         }
         waiting.bytes += size;
         waiting.unacknowledged += unacknowledged;
@@ -1273,11 +1324,20 @@ impl Queue {
 
     /// Takes what goes next, and since when it has waited.
     pub(crate) fn pop(&mut self) -> Option<(Nanos, Delivery)> {
+        if let Some(urgent) = self.pop_urgent() {
+            return Some(urgent);
+        }
         let waiting = self.0.as_mut()?;
-        let queued = waiting
-            .pop_urgent()
-            .or_else(|| waiting.normal.pop_front())
-            .or_else(|| waiting.bulk.pop_front())?;
+        let lower = waiting.normal.pop_front();
+        let queued = lower.or_else(|| waiting.bulk.pop_front())?;
+        self.forget(&queued.delivery);
+        Some((queued.since, queued.delivery))
+    }
+
+    #[inline(never)]
+    fn pop_urgent(&mut self) -> Option<(Nanos, Delivery)> {
+        let lanes = self.0.as_mut()?.urgent.as_mut()?;
+        let (_, _, queued) = lanes.iter_mut().find_map(Lane::pop)?;
         self.forget(&queued.delivery);
         Some((queued.since, queued.delivery))
     }
@@ -1501,26 +1561,48 @@ pub(crate) struct Session {
     pub(crate) link: Option<Box<LinkState>>,
     /// In a mesh: what had been here when it began to be here with subscriptions; `None` if that was
     /// before this broker started, and is not stored.
-    began: Option<Box<Began>>,
-    /// The store knows that.
-    pub(crate) began_stored: bool,
+    pub(crate) began: Option<Box<Stored<Began>>>,
     /// What may come again, while that is likely.
     pub(crate) had: Option<Box<Had>>,
     /// What it is where sessions move between brokers.
-    pub(crate) custody: Option<Box<Record>>,
-    /// The store knows that.
-    pub(crate) custody_stored: bool,
+    pub(crate) custody: Option<Box<Stored<Record>>>,
     /// What it has lost because its queue was full, if anything.
     pub(crate) losses: Option<Box<Losses>>,
     /// In a mesh: its policy is to refuse, and its queue is nearly full, as neighbours are told.
     pub(crate) is_full: bool,
 }
 
+/// Something of a session that the store has under a key of its own, or is to be told.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Stored<T> {
+    pub(crate) value: T,
+    /// The store has it.
+    pub(crate) is_stored: bool,
+}
+
+impl<T> Stored<T> {
+    /// The store is to be told of it.
+    pub(crate) const fn new(value: T) -> Self {
+        Self {
+            value,
+            is_stored: false,
+        }
+    }
+
+    /// The store has it.
+    pub(crate) const fn restored(value: T) -> Self {
+        Self {
+            value,
+            is_stored: true,
+        }
+    }
+}
+
 impl Session {
     /// What decides between it and another session of its client; `None` if it is none, or sessions do
     /// not move.
     pub(crate) fn mark(&self) -> Option<&Mark> {
-        match self.custody.as_deref() {
+        match self.record() {
             Some(Record::Session(mark)) => Some(mark),
             _ => None,
         }
@@ -1528,7 +1610,7 @@ impl Session {
 
     /// Whether what it queues is forwarded.
     pub(crate) fn is_stub(&self) -> bool {
-        matches!(self.custody.as_deref(), Some(Record::Stub { .. }))
+        matches!(self.record(), Some(Record::Stub { .. }))
     }
 
     /// Its client as publisher.
@@ -1542,11 +1624,16 @@ impl Session {
 
     /// What had been here when it began to be here.
     pub(crate) fn began(&self) -> Option<Began> {
-        self.began.as_deref().copied()
+        self.began.as_deref().map(|began| began.value)
     }
 
-    pub(crate) fn set_began(&mut self, began: Option<Began>) {
+    pub(crate) fn set_began(&mut self, began: Option<Stored<Began>>) {
         self.began = began.map(Box::new);
+    }
+
+    /// What it is where sessions move.
+    pub(crate) fn record(&self) -> Option<&Record> {
+        self.custody.as_deref().map(|custody| &custody.value)
     }
 
     pub(crate) fn new(handle: Arc<SessionHandle>) -> Self {
@@ -1578,10 +1665,8 @@ impl Session {
             sequences: None,
             link: None,
             began: None,
-            began_stored: false,
             had: None,
             custody: None,
-            custody_stored: false,
             losses: None,
             is_full: false,
         }
@@ -1619,8 +1704,8 @@ impl Session {
     }
 
     /// What it is from now on where sessions move.
-    pub(crate) fn set_record(&mut self, record: Record) {
-        let is_stub = matches!(record, Record::Stub { .. });
+    pub(crate) fn set_record(&mut self, record: Stored<Record>) {
+        let is_stub = matches!(record.value, Record::Stub { .. });
         self.handle.carries.store(is_stub, Ordering::Relaxed);
         self.custody = Some(Box::new(record));
     }

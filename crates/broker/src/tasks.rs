@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::custody::Discarded;
 use crate::hub::{ConnId, Hub};
 use crate::shard::{FilterRequest, Remains};
 
@@ -66,6 +67,8 @@ pub(crate) enum Task {
     Tell { slot: u32, topic: Box<str> },
     /// What a session has left that has ended.
     Remains(Box<Remains>),
+    /// Messages that moved to another broker, or that nobody wants any more.
+    Discard(Box<Discarded>),
     /// The messages of a publisher are given to crowds, by the number of its session.
     FanOut { publisher: u64 },
 }
@@ -88,6 +91,7 @@ impl Task {
             | Self::Alarms { .. }
             | Self::Sys
             | Self::Compact
+            | Self::Discard(_)
             | Self::FanOut { .. } => (None, None),
         }
     }
@@ -100,7 +104,7 @@ impl Task {
             Self::Expire | Self::Sys | Self::Compact | Self::Alarms { .. } | Self::Tell { .. } => {
                 Work::Timers
             }
-            Self::Remains(_) => Work::Remains,
+            Self::Remains(_) | Self::Discard(_) => Work::Remains,
             Self::FanOut { .. } => Work::FanOut,
         }
     }

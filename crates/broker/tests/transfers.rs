@@ -17,11 +17,15 @@ use punctual_codec::{
     Ack, Connect, Packet, PacketType, Properties, PropertyBuf, PropertyId, Publish, QoS,
     ReasonCode, Split, Subscribe, SubscribeOptions, Version, split,
 };
-use punctual_mesh::transfer::{Extent, FenceAnswer, HomeId, Located, Stamp, Stub, Times};
+use punctual_mesh::transfer::{Extent, FenceAnswer, HomeId, Located, MAX_PART, Stamp, Stub, Times};
 use punctual_mesh::wire::SessionAddress;
-use punctual_store::{Memory, Store as _};
+use punctual_store::{Memory, Op, Store as _};
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
+/// The client that roams.
+const CLIENT: &str = "roams";
+/// Messages that wait in a large session.
+const MANY: usize = 3000;
 /// For the machine: as long as a client waits, and until a fence is asked again.
 const WAIT: Nanos = Nanos::from_secs(5);
 
@@ -141,6 +145,8 @@ struct Broker {
     packet_id: u16,
     /// Commits that its disk does until it hangs.
     commits: usize,
+    /// Operations of the largest of them until a session has come.
+    largest_commit: usize,
 }
 
 /// Brokers in a row, each with a link to the next.
@@ -158,6 +164,8 @@ struct World {
     holds_fences: bool,
     /// As whom the client connects.
     user: &'static str,
+    /// Whether what is stored of a letter is committed before the next one.
+    commits_letters: bool,
 }
 
 impl Broker {
@@ -172,10 +180,11 @@ impl Broker {
         });
         directory.set_federation(post.clone());
         // Otherwise another user is not let in where there is a session.
-        let config = Config {
+        let mut config = Config {
             client_ids: ClientIds::Any,
             ..Config::default()
         };
+        config.limits.max_queued_messages = 2 * MANY;
         let mut shard = Shard::new(directory.clone(), 0, Arc::new(config), now);
         shard.attach_store(0);
         Self {
@@ -190,6 +199,7 @@ impl Broker {
             reason: ReasonCode::Success,
             packet_id: 0,
             commits: usize::MAX,
+            largest_commit: 0,
         }
     }
 
@@ -198,6 +208,9 @@ impl Broker {
         while self.commits > 0
             && let Some(operations) = self.shard.take_operations(now)
         {
+            if self.shard.stats().sessions_moved_in == 0 {
+                self.largest_commit = self.largest_commit.max(operations.batch.len());
+            }
             self.store.commit(&operations.batch).unwrap();
             self.shard.committed(operations.ticket, now);
             self.commits -= 1;
@@ -259,6 +272,35 @@ impl Broker {
     }
 }
 
+impl Broker {
+    /// A publisher sends a message.
+    fn publish(&mut self, conn: ConnId, qos: QoS, text: &str, now: Nanos) {
+        self.packet_id += 1;
+        let publish = Publish {
+            dup: false,
+            qos,
+            retain: false,
+            topic: "t",
+            packet_id: self.packet_id,
+            properties: Properties::EMPTY,
+            payload: text.as_bytes(),
+        };
+        self.give(conn, Packet::Publish(publish), now);
+    }
+
+    /// How many messages its store has for the client, in how many sessions.
+    fn stored(&mut self) -> (usize, usize) {
+        let (mut sessions, mut entries) = (BTreeSet::new(), 0);
+        let count = &mut |op: Op<'_>| match op {
+            Op::Session(it) if it.client_id == CLIENT => _ = sessions.insert(it.session),
+            Op::Entry(it) if sessions.contains(&it.session) => entries += 1,
+            _ => {}
+        };
+        self.store.recover(count).unwrap();
+        (entries, sessions.len())
+    }
+}
+
 impl World {
     fn new(count: usize) -> Self {
         let clock = Arc::new(AtomicU64::new(1_700_000_000_000_000));
@@ -274,6 +316,7 @@ impl World {
             fences: Vec::new(),
             holds_fences: false,
             user: "somebody",
+            commits_letters: false,
         };
         for at in 0..count {
             world.link(at);
@@ -412,6 +455,9 @@ impl World {
                 if self.is_whole {
                     let shard = &mut self.brokers[Self::at(&to)].shard;
                     shard.letter(NAMES[at], &client, &body, now);
+                    if self.commits_letters {
+                        self.brokers[Self::at(&to)].commit(now);
+                    }
                 }
             }
             Wish::Fence(client, stub) => {
@@ -521,7 +567,7 @@ impl World {
             clean_start: clean,
             keep_alive: 0,
             properties: properties.as_properties(),
-            client_id: "roams",
+            client_id: CLIENT,
             will: None,
             username: Some(self.user),
             password: None,
@@ -574,6 +620,21 @@ impl World {
         self.settle();
     }
 
+    /// Fills a session; returns what is in it.
+    fn publish_many(&mut self, at: usize) -> Vec<String> {
+        let all: Vec<String> = (0..MANY).map(|it| format!("{it:0>100}")).collect();
+        for some in all.chunks(100) {
+            let conn = self.send(at, QoS::AtLeastOnce, &some[0]);
+            for text in &some[1..] {
+                self.brokers[at].publish(conn, QoS::AtLeastOnce, text, self.now);
+            }
+            self.settle();
+            self.brokers[at].shard.closed(conn, "done", self.now);
+        }
+        self.settle();
+        all
+    }
+
     /// The first broker does not know any more that the second one wants anything: messages come there by
     /// stubs alone.
     fn forget_interest(&mut self) {
@@ -608,30 +669,21 @@ impl World {
             password: None,
         };
         broker.give(conn, Packet::Connect(connect), now);
-        broker.packet_id += 1;
-        let publish = Publish {
-            dup: false,
-            qos,
-            retain: false,
-            topic: "t",
-            packet_id: broker.packet_id,
-            properties: Properties::EMPTY,
-            payload: text.as_bytes(),
-        };
-        broker.give(conn, Packet::Publish(publish), now);
+        broker.publish(conn, qos, text, now);
         self.settle();
         conn
     }
 
     /// What the client has got on a connection.
     fn got(&mut self, at: usize, conn: ConnId) -> Vec<String> {
+        let mut got = Vec::new();
         loop {
             self.brokers[at].read(conn, self.now);
-            self.settle();
-            if self.brokers[at].pending(conn, self.now).is_empty() {
-                let broker = &mut self.brokers[at];
-                return broker.payloads.remove(&conn).unwrap_or_default();
+            match self.brokers[at].payloads.remove(&conn) {
+                Some(more) => got.extend(more),
+                None => return got,
             }
+            self.settle();
         }
     }
 }
@@ -742,6 +794,64 @@ fn copies_and_stubs_survive_kills() {
         let all: &[&str] = &["1", "2", "3", "4"];
         assert!(got == all || got == all[1..], "{killed:?} {got:?}");
     }
+}
+
+/// However much a session has, what is done at once of it where it comes is one part.
+#[test]
+fn a_large_session_comes_in_pieces() {
+    let mut world = left_behind(2, 0);
+    let all = world.publish_many(0);
+    world.commits_letters = true;
+    world.brokers[1].largest_commit = 0;
+    let (conn, present) = world.come(1);
+    assert!(present);
+    let largest = world.brokers[1].largest_commit;
+    // Each message takes a hundred bytes of a part and more, and two operations.
+    let most = 2 * MAX_PART / 100;
+    assert!(largest > 0 && largest < most, "{largest} of {most}");
+    let got = world.got(1, conn);
+    assert!(got == all);
+    assert_eq!(world.brokers[1].stored(), (0, 1));
+}
+
+/// The new broker is killed when it has stored some parts of the session, but not all.
+#[test]
+fn what_came_of_a_session_is_nothing_after_a_restart() {
+    for commits in [1, 2, 10, 20] {
+        let mut world = left_behind(2, 0);
+        let all = world.publish_many(0);
+        world.commits_letters = true;
+        world.brokers[1].commits = commits;
+        world.connect_as(1, false, 1000);
+        world.settle();
+        let (entries, sessions) = world.brokers[1].stored();
+        assert!(sessions <= 1 && entries < MANY, "{commits}: {entries}");
+        assert!(commits < 10 || entries > 0, "{commits}");
+        world.kill(1);
+        assert_eq!(world.brokers[1].stored(), (0, 0), "{commits}");
+        world.pass(WAIT);
+        let (conn, present) = world.come(1);
+        assert!(present, "{commits}");
+        assert!(world.got(1, conn) == all, "{commits}");
+    }
+}
+
+/// The brokers do not reach each other any more before the session has left: it is as it was.
+#[test]
+fn a_session_that_does_not_leave_has_its_messages_in_order() {
+    let mut world = left_behind(2, 0);
+    let all = world.publish_many(0);
+    world.commits_letters = true;
+    world.brokers[1].commits = 5;
+    world.connect_as(1, false, 1000);
+    world.is_whole = false;
+    world.reach();
+    world.publish(0, "later");
+    let (conn, present) = world.come(0);
+    assert!(present);
+    let got = world.got(0, conn);
+    assert!(got.starts_with(&all) && got[MANY..] == ["later"]);
+    assert_eq!(world.brokers[0].stored(), (0, 1));
 }
 
 #[test]

@@ -17,7 +17,7 @@ use punctual_store::Op;
 use super::{Journal, Known};
 use crate::hub::Hub;
 use crate::moves::Had;
-use crate::session::Session;
+use crate::session::{Session, Stored};
 
 /// Keys begin with this; the number of the session follows, and that of the value.
 const PREFIX: &str = "mesh/had/";
@@ -213,6 +213,14 @@ impl Restored {
     }
 }
 
+/// What the store has of where a session began says nothing any more.
+pub(super) fn forget_began(journal: &mut Option<Box<Journal>>, session: &Session) {
+    if let Some(journal) = journal {
+        let key = word_key(session.handle.number, BEGAN);
+        journal.emit(&Op::FlowGone { key: &key });
+    }
+}
+
 impl Journal {
     /// Nothing of this is stored any more of a session that ends, or does not survive.
     pub(super) fn end_had(&mut self, session: &mut Session) {
@@ -220,11 +228,11 @@ impl Journal {
         if let Some(log) = session.had.as_mut().and_then(|had| had.log.take()) {
             log.end(self, number);
         }
-        for (word, stored) in [
-            (BEGAN, std::mem::take(&mut session.began_stored)),
-            (CUSTODY, std::mem::take(&mut session.custody_stored)),
-        ] {
-            if stored {
+        let is_stored = |it: &mut bool| std::mem::take(it);
+        let began = session.began.as_mut().map(|it| &mut it.is_stored);
+        let custody = session.custody.as_mut().map(|it| &mut it.is_stored);
+        for (word, stored) in [(BEGAN, began), (CUSTODY, custody)] {
+            if stored.is_some_and(is_stored) {
                 let key = word_key(number, word);
                 self.emit(&Op::FlowGone { key: &key });
             }
@@ -233,10 +241,11 @@ impl Journal {
 
     /// Emits what had been here when a session began to be here, unless the store knows that.
     pub(super) fn began(&mut self, session: &mut Session) {
-        let Some(began) = session.began().filter(|_| !session.began_stored) else {
+        let Some(began) = session.began.as_mut().filter(|it| !it.is_stored) else {
             return;
         };
-        session.began_stored = true;
+        began.is_stored = true;
+        let began = began.value;
         let mut value = began.stored.to_le_bytes().to_vec();
         value.extend_from_slice(&began.origin.get().to_le_bytes());
         value.extend_from_slice(&began.given.to_le_bytes());
@@ -253,8 +262,7 @@ impl Hub {
         let Some(session) = self.sessions.get_mut(slot) else {
             return;
         };
-        session.set_began(self.directory.begins());
-        session.began_stored = false;
+        session.set_began(self.directory.begins().map(Stored::new));
         if let Some(journal) = self.journal.as_mut().filter(|_| session.durable) {
             journal.began(session);
         }
@@ -264,12 +272,11 @@ impl Hub {
     pub(crate) fn store_custody(&mut self, slot: u32) {
         if let (Some(journal), Some(session)) = (&mut self.journal, self.sessions.get_mut(slot))
             && session.durable
-            && !session.custody_stored
-            && let Some(record) = &session.custody
+            && let Some(custody) = session.custody.as_mut().filter(|it| !it.is_stored)
         {
-            session.custody_stored = true;
+            custody.is_stored = true;
             let key = &word_key(session.handle.number, CUSTODY);
-            let value = &record.encode();
+            let value = &custody.value.encode();
             journal.emit(&Op::Flow { key, value });
         }
     }

@@ -7,15 +7,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use punctual_codec::{PacketType, Properties, PropertySet, QoS, ReasonCode, topic};
+use punctual_mesh::transfer::Record;
 use punctual_store::Op;
 use punctual_store::op::{Content, EntryOp, SessionOp, SubscriptionOp};
 
 use super::messages::released;
-use super::restore::{RestoredSession, Restorer};
+use super::restore::{InFlight, RestoredEntry, RestoredSession, Restorer};
 use super::wall::Offset;
 use super::{Durability, Journal, Keeping, Reception};
 use crate::hub::{Hub, Publication};
-use crate::moves::TakenUp;
+use crate::moves::{Had, TakenUp};
 use crate::session::{Delivery, Inflight, Load, Session, Step};
 use crate::{Directory, Message, Nanos};
 
@@ -32,6 +33,8 @@ const GIVEN: &str = "given";
 const ROOM: usize = 16 << 20;
 /// Names of each kind that are sent with a session.
 const MAX_NAMES: usize = 1 << 16;
+/// Names in one operation; even, since some come in pairs.
+const NAMES_AT_ONCE: usize = 1 << 10;
 
 /// What a session need not be sent again.
 #[derive(Debug, Default)]
@@ -103,9 +106,10 @@ pub(crate) fn put_state(out: &mut Vec<u8>, session: &Session, known: &Known) {
     let given = known.given.as_flattened();
     let all = [(HAD, &*known.had), (PASSED, &*known.passed), (GIVEN, given)];
     for (key, names) in all {
-        let names = &names[names.len().saturating_sub(MAX_NAMES)..];
-        let value: Vec<u8> = names.iter().flat_map(|name| name.to_le_bytes()).collect();
-        put(out, &Op::Flow { key, value: &value });
+        for names in names[names.len().saturating_sub(MAX_NAMES)..].chunks(NAMES_AT_ONCE) {
+            let value: Vec<u8> = names.iter().flat_map(|name| name.to_le_bytes()).collect();
+            put(out, &Op::Flow { key, value: &value });
+        }
     }
 }
 
@@ -238,7 +242,7 @@ pub(crate) fn read_delivery(
     Some((entry.delivery, sent))
 }
 
-/// A round that is being read.
+/// A copy of a session that comes in parts, each of which is put into it, and stored, when it comes.
 #[derive(Debug)]
 pub(crate) struct Round {
     /// Of an operation that is not complete.
@@ -252,19 +256,15 @@ pub(crate) struct Round {
     begun: bool,
     message: u64,
     entry: u64,
-    durable: bool,
-    /// Of each message; 0 for none.
+    /// Whether it is stored, if it survives its connection.
+    has_store: bool,
+    /// Of each message that is not in the copy; 0 for none.
     names: Vec<u64>,
-    known: Known,
-}
-
-/// A round that was read.
-#[derive(Debug)]
-pub(crate) struct Moved {
-    session: RestoredSession,
-    /// Of each message; 0 for none.
-    names: Vec<u64>,
-    known: Known,
+    /// What it has had, until there is the copy.
+    had: Option<Box<Had>>,
+    /// Slot of the copy, which is made with the first message, behind everything else.
+    pub(crate) slot: Option<u32>,
+    in_flight: Vec<InFlight>,
 }
 
 /// A message that came from another broker, checked, with its number here.
@@ -300,14 +300,16 @@ impl Round {
             begun: false,
             message: 0,
             entry: 0,
-            durable: hub.journal.is_some(),
+            has_store: hub.journal.is_some(),
             names: Vec::new(),
-            known: Known::default(),
+            had: None,
+            slot: None,
+            in_flight: Vec::new(),
         }
     }
 
     /// Reads on; `None` if these are no operations of a session.
-    pub(crate) fn read(&mut self, directory: &Directory, bytes: &[u8]) -> Option<()> {
+    fn read(&mut self, directory: &Directory, bytes: &[u8]) -> Option<()> {
         self.room = self.room.checked_sub(bytes.len())?;
         let mut rest = std::mem::take(&mut self.rest);
         rest.extend_from_slice(bytes);
@@ -325,13 +327,19 @@ impl Round {
         let op = match *op {
             Op::Session(op) if !self.begun && op.client_id == &*self.client => {
                 self.begun = true;
+                let had = self.had.insert(Box::default());
+                if self.has_store && op.expiry > 0 {
+                    had.log = Some(Box::default());
+                }
                 Op::Session(SessionOp { session, ..op })
             }
             _ if !self.begun => return None,
-            Op::Subscription(op) => Op::Subscription(SubscriptionOp { session, ..op }),
+            Op::Subscription(op) if self.slot.is_none() => {
+                Op::Subscription(SubscriptionOp { session, ..op })
+            }
             Op::Received {
                 packet_id, gist, ..
-            } => Op::Received {
+            } if self.slot.is_none() => Op::Received {
                 session,
                 packet_id,
                 gist,
@@ -351,7 +359,7 @@ impl Round {
                 if op.message == 0 {
                     self.names.push(0);
                 }
-                self.entry = match self.durable {
+                self.entry = match self.has_store {
                     true => directory.next_entry.fetch_add(1, Ordering::Relaxed),
                     false => 0,
                 };
@@ -372,16 +380,18 @@ impl Round {
             },
             Op::Flow { key, value } => {
                 let names = value.as_chunks().0.iter().copied().map(u64::from_le_bytes);
+                let mut known = Known::default();
                 match key {
-                    HAD => self.known.had.extend(names),
-                    PASSED => self.known.passed.extend(names),
+                    HAD => known.had.extend(names),
+                    PASSED => known.passed.extend(names),
                     GIVEN => {
                         let names: Vec<u64> = names.collect();
-                        self.known.given.extend(names.as_chunks().0);
+                        known.given.extend(names.as_chunks().0);
                     }
                     // Another key says nothing here.
                     _ => {}
                 }
+                self.had.as_mut()?.learn(&known);
                 return Some(());
             }
             _ => return None,
@@ -389,72 +399,89 @@ impl Round {
         self.restorer.take(&op);
         Some(())
     }
-
-    /// All of it was read; `None` if something is missing.
-    pub(crate) fn finish(self) -> Option<Moved> {
-        let session = self.restorer.finish()?;
-        let whole = self.rest.is_empty() && session.entries.len() == self.names.len();
-        whole.then_some(Moved {
-            session,
-            names: self.names,
-            known: self.known,
-        })
-    }
 }
 
 impl Hub {
-    /// Stores all that a session has.
-    fn store_all(&mut self, slot: u32) {
-        let (Some(journal), Some(session)) = (&mut self.journal, self.sessions.get_mut(slot))
-        else {
-            return;
+    /// Puts the next part of a session that comes into the copy of it; `None` if it is no part of a
+    /// session, or if there is no room for it.
+    pub(crate) fn read_part(&mut self, round: &mut Round, bytes: &[u8], now: Nanos) -> Option<()> {
+        round.read(&self.directory, bytes)?;
+        if round.restorer.has_messages() {
+            let more = round.restorer.take_so_far(round.message)?;
+            self.add_part(round, more, now)?;
+        }
+        Some(())
+    }
+
+    /// All parts are in the copy of a session that comes; returns its slot. `None` if something is
+    /// missing.
+    pub(crate) fn end_parts(&mut self, round: &mut Round, now: Nanos) -> Option<u32> {
+        let more = round.restorer.take_all()?;
+        self.add_part(round, more, now)?;
+        let is_whole = round.rest.is_empty() && round.names.is_empty();
+        let slot = round.slot.filter(|_| is_whole)?;
+        self.set_in_flight(slot, std::mem::take(&mut round.in_flight));
+        if let (Some(journal), Some(session)) = (&self.journal, self.sessions.get_mut(slot)) {
+            session.created = journal.latest();
+        }
+        Some(slot)
+    }
+
+    fn add_part(&mut self, round: &mut Round, mut more: RestoredSession, now: Nanos) -> Option<()> {
+        let entries = std::mem::take(&mut more.entries);
+        if entries.len() > round.names.len() {
+            return None;
+        }
+        let slot = match round.slot {
+            Some(slot) => slot,
+            None => self.begin_copy(round, more, now)?,
         };
-        if !session.durable {
-            return;
-        }
-        journal.began(session);
-        for subscription in session.subscriptions.iter() {
-            journal.subscription(session, subscription);
-        }
-        let number = session.handle.number;
-        for inflight in session.window.unfinished() {
-            let Some(delivery) = inflight.delivery else {
-                continue;
-            };
-            let step = inflight.step == Step::Comp;
-            if step {
-                journal.emit(&Op::Entry(released(number, delivery.entry)));
-            } else {
-                journal.keep_moved(number, delivery);
-            }
-            journal.emit(&Op::Inflight {
-                session: number,
-                entry: delivery.entry,
-                packet_id: inflight.packet_id,
-                step,
-            });
-        }
-        for delivery in session.queue.iter() {
-            if delivery.qos != QoS::AtMostOnce {
-                journal.keep_moved(number, delivery);
+        if let Some(had) = self.sessions.get_mut(slot)?.had.as_mut() {
+            for name in round.names.drain(..entries.len()) {
+                had.note_moved(name);
             }
         }
-        for (packet_id, known) in session.incoming.iter().flat_map(|it| it.iter()) {
-            journal.emit(&Op::Received {
-                session: number,
-                packet_id: *packet_id,
-                gist: known.gist,
-            });
-        }
-        let ticket = journal.latest();
-        for known in session
-            .incoming
-            .iter_mut()
-            .flat_map(|incoming| incoming.values_mut())
+        self.had_more(slot);
+        if let (Some(journal), Some(session)) = (&mut self.journal, self.sessions.get(slot))
+            && session.durable
         {
-            (known.ticket, known.stored) = (ticket, true);
+            for entry in &entries {
+                journal.keep_entry(session.handle.number, entry);
+            }
         }
-        session.created = ticket;
+        let in_flight = self.add_to_copy(slot, entries, now);
+        round.in_flight.extend(in_flight);
+        Some(())
+    }
+
+    /// Makes the copy of a session that comes, with all that it has but messages.
+    fn begin_copy(
+        &mut self,
+        round: &mut Round,
+        restored: RestoredSession,
+        now: Nanos,
+    ) -> Option<u32> {
+        let durable = self.journal.is_some() && restored.expiry > 0;
+        let slot = self.park_copy(restored, durable, self.offset(now), now)?;
+        round.slot = Some(slot);
+        self.sessions.get_mut(slot)?.had = round.had.take();
+        self.store_session(slot, now);
+        self.set_record(slot, Record::Incomplete);
+        if let (Some(journal), Some(session)) = (&mut self.journal, self.sessions.get(slot))
+            && durable
+        {
+            for subscription in session.subscriptions.iter() {
+                journal.subscription(session, subscription);
+            }
+            for (packet_id, known) in session.incoming.iter().flat_map(|it| it.iter()) {
+                journal.emit(&Op::Received {
+                    session: session.handle.number,
+                    packet_id: *packet_id,
+                    gist: known.gist,
+                });
+            }
+        }
+        Some(slot)
     }
 
     /// Releases what a client may have got with QoS 2 in another session, which ends: it would take
@@ -537,33 +564,29 @@ impl Hub {
         self.had_more(slot);
         self.pump(slot, now);
     }
-
-    /// Makes a copy of a session that came, and stores it.
-    pub(crate) fn place_copy(&mut self, moved: Moved, now: Nanos) -> Option<u32> {
-        let Moved {
-            session,
-            names,
-            known,
-        } = moved;
-        let durable = self.journal.is_some() && session.expiry > 0;
-        let slot = self.park_copy(session, durable, self.offset(now), now)?;
-        let session = self.sessions.get_mut(slot)?;
-        session.had.get_or_insert_default();
-        self.store_had(slot);
-        if let Some(had) = self.sessions.get_mut(slot).and_then(|it| it.had.as_mut()) {
-            for name in names {
-                had.note_moved(name);
-            }
-            had.learn(&known);
-        }
-        self.had_more(slot);
-        self.store_session(slot, now);
-        self.store_all(slot);
-        Some(slot)
-    }
 }
 
 impl Journal {
+    /// Emits what a copy has, in flight or waiting.
+    fn keep_entry(&mut self, session: u64, entry: &RestoredEntry) {
+        let RestoredEntry { delivery, sent } = entry;
+        match sent {
+            Some((_, true)) => {
+                self.emit(&Op::Entry(released(session, delivery.entry)));
+            }
+            None if delivery.qos == QoS::AtMostOnce => {}
+            Some((_, false)) | None => self.keep_moved(session, delivery),
+        }
+        if let Some((packet_id, step)) = *sent {
+            self.emit(&Op::Inflight {
+                session,
+                entry: delivery.entry,
+                packet_id,
+                step,
+            });
+        }
+    }
+
     /// Emits a message with the entry that a session has for it.
     fn keep_moved(&mut self, session: u64, delivery: &Delivery) {
         let message: &Arc<Message> = &delivery.message;

@@ -25,7 +25,7 @@ use crate::message::{Parts, Traits};
 use crate::reserved::Reserved;
 use crate::sequence::{Number, Sequences};
 use crate::session::{
-    Delivery, Load, Received, Replays, Session, Step, Subscription, Will, Window,
+    Delivery, Load, Received, Replays, Session, Step, Stored, Subscription, Will, Window,
 };
 use crate::shard::{peer_of, subscriber};
 use crate::timers::Timer;
@@ -149,6 +149,31 @@ impl Restorer {
             _ => self.detail(op),
         }
         None
+    }
+
+    /// Whether a message is complete of the session that was begun: another one has followed.
+    pub(super) fn has_messages(&self) -> bool {
+        self.waiting.len() > 1
+    }
+
+    /// What was read of the session that was begun; the rest follows with the next call, or with
+    /// [`Self::take_all`]. The last message stays, of which more may follow, and so does the content with
+    /// that number, if there is an entry for it still to come.
+    pub(super) fn take_so_far(&mut self, content: u64) -> Option<RestoredSession> {
+        let last = self.waiting.pop();
+        let session = self.complete()?;
+        self.session = Some(session.continued());
+        let kept = [Some(content), last.as_ref().map(|last| last.message)];
+        self.messages
+            .retain(|number, _| kept.contains(&Some(*number)));
+        self.authored.clear();
+        self.waiting.extend(last);
+        Some(session)
+    }
+
+    /// The same with the last message.
+    pub(super) fn take_all(&mut self) -> Option<RestoredSession> {
+        self.complete()
     }
 
     /// The last session.
@@ -303,7 +328,19 @@ impl RestoredSession {
         }
     }
 
-    /// Messages for a session that there is.
+    /// The same session, without what was read of it.
+    fn continued(&self) -> Self {
+        Self::new(&SessionOp {
+            session: self.number,
+            client_id: &self.client_id,
+            user: self.user.as_deref(),
+            version: 0,
+            expiry: self.expiry,
+            detached: self.detached,
+            next_packet_id: self.next_packet_id,
+        })
+    }
+
     /// Which of that many shards it is for.
     pub fn home(&self, shards: u16) -> u16 {
         match peer_of(&self.client_id) {
@@ -390,6 +427,41 @@ fn share_of(subscriptions: &[Subscription], delivery: &Delivery) -> u32 {
     }
 }
 
+/// A message in flight: its packet identifier, what it waits for, and what it is.
+pub(super) type InFlight = (u16, Step, Delivery);
+
+/// Queues what waits in a session; returns what is in flight.
+fn queue_entries(
+    session: &mut Session,
+    subscriptions: &[Subscription],
+    entries: Vec<RestoredEntry>,
+    now: Nanos,
+) -> Vec<InFlight> {
+    let mut in_flight = Vec::new();
+    let is_shared = |it: &Subscription| it.filter.starts_with(topic::SHARE_PREFIX);
+    let shares = subscriptions.len() <= MOST_MATCHED && subscriptions.iter().any(is_shared);
+    for RestoredEntry { mut delivery, sent } in entries {
+        if !session.durable {
+            delivery.entry = 0;
+        }
+        if session.handle.link {
+            delivery.number = delivery.number.map(Number::as_name);
+        } else if shares {
+            delivery.share = share_of(subscriptions, &delivery);
+        }
+        let (packet_id, step) = match sent {
+            None => {
+                session.queue.push(delivery, now);
+                continue;
+            }
+            Some((packet_id, true)) => (packet_id, Step::Comp),
+            Some((packet_id, false)) => (packet_id, first_step(delivery.qos)),
+        };
+        in_flight.push((packet_id, step, delivery));
+    }
+    in_flight
+}
+
 impl Hub {
     /// Makes a session as it was; its connection, if it had one, was lost now.
     /// False if its client has one already.
@@ -400,10 +472,18 @@ impl Hub {
         let detached = restored.detached;
         let began = restored.had.began;
         let record = restored.had.custody.clone();
-        if self.has_custody()
-            && let Some(record @ (Record::Copy { .. } | Record::Stub { .. })) = record
-        {
-            return self.restore_parked(restored, record, offset, now);
+        match record {
+            // The rest of it was not sent, or is sent again.
+            Some(Record::Incomplete) => {
+                if let Some((slot, ..)) = self.park(restored, true, offset, now) {
+                    self.discard_copy(slot);
+                }
+                return true;
+            }
+            Some(record @ (Record::Copy { .. } | Record::Stub { .. })) if self.has_custody() => {
+                return self.restore_parked(restored, record, offset, now);
+            }
+            _ => {}
         }
         let client_id = restored.client_id.clone();
         let Some(slot) = self.place(restored, true, offset, usize::MAX, now) else {
@@ -414,10 +494,12 @@ impl Hub {
             if let Some(Record::Session(mark)) = &record {
                 session.arrived = mark.epoch.micros;
             }
-            session.began_stored = began.is_some();
-            let began = began
-                .and_then(|(stored, origin, given)| self.directory.began(stored, origin, given));
-            session.set_began(began);
+            if let Some((stored, origin, given)) = began {
+                match self.directory.began(stored, origin, given) {
+                    Some(began) => session.set_began(Some(Stored::restored(began))),
+                    None => had::forget_began(&mut self.journal, session),
+                }
+            }
         }
         if let Some(session) = self.sessions.get(slot) {
             self.config.note_queue_full(&session.handle, None);
@@ -502,29 +584,8 @@ impl Hub {
             let received = received.collect();
             session.incoming = Some(Box::new(received));
         }
-        let mut inflight = Vec::new();
-        let is_shared = |it: &Subscription| it.filter.starts_with(topic::SHARE_PREFIX);
-        let shares = restored.subscriptions.len() <= MOST_MATCHED
-            && restored.subscriptions.iter().any(is_shared);
-        for RestoredEntry { mut delivery, sent } in restored.entries {
-            if !durable {
-                delivery.entry = 0;
-            }
-            if session.handle.link {
-                delivery.number = delivery.number.map(Number::as_name);
-            } else if shares {
-                delivery.share = share_of(&restored.subscriptions, &delivery);
-            }
-            let (packet_id, step) = match sent {
-                None => {
-                    session.queue.push(delivery, now);
-                    continue;
-                }
-                Some((packet_id, true)) => (packet_id, Step::Comp),
-                Some((packet_id, false)) => (packet_id, first_step(delivery.qos)),
-            };
-            inflight.push((packet_id, step, delivery));
-        }
+        let subscriptions = &restored.subscriptions;
+        let inflight = queue_entries(session, subscriptions, restored.entries, now);
         session.window = Window::restore(restored.next_packet_id, inflight);
         self.stats.inflight_messages += u64::from(session.window.open());
         session.share_queue_len();
@@ -578,11 +639,38 @@ impl Hub {
             // It neither expires nor is swept.
             session.epoch = epoch;
             session.sweep_at = Nanos::MAX;
-            session.custody_stored = true;
-            session.set_record(record.clone());
+            session.set_record(Stored::restored(record.clone()));
         }
         self.keep_parked(&client, slot, &record);
         true
+    }
+
+    /// Adds messages to a copy; returns those that are in flight.
+    pub(super) fn add_to_copy(
+        &mut self,
+        slot: u32,
+        entries: Vec<RestoredEntry>,
+        now: Nanos,
+    ) -> Vec<InFlight> {
+        let Some(session) = self.sessions.get_mut(slot) else {
+            return Vec::new();
+        };
+        let before = session.queue.load();
+        let subscriptions = std::mem::take(&mut session.subscriptions);
+        let in_flight = queue_entries(session, &subscriptions, entries, now);
+        session.subscriptions = subscriptions;
+        session.share_queue_len();
+        let load = session.queue.load().since(&before);
+        self.note_queued(&load);
+        in_flight
+    }
+
+    /// What is in flight in a copy, all of which is there.
+    pub(super) fn set_in_flight(&mut self, slot: u32, in_flight: Vec<InFlight>) {
+        if let Some(session) = self.sessions.get_mut(slot) {
+            session.window = Window::restore(session.window.next_id(), in_flight);
+            self.stats.inflight_messages += u64::from(session.window.open());
+        }
     }
 
     /// A session that was restored is the one of its client.
@@ -594,16 +682,15 @@ impl Hub {
         let (Some(session), Some(own)) = (self.sessions.get_mut(slot), own) else {
             return;
         };
-        session.custody_stored = record.is_some();
-        let record = record.unwrap_or_else(|| {
+        let record = record.map(Stored::restored).unwrap_or_else(|| {
             // It was made where sessions did not move.
             let epoch = Stamp { micros: 0, by: own };
-            Record::Session(Mark {
+            Stored::new(Record::Session(Mark {
                 confirmed: true,
                 epoch,
                 born: None,
                 blind: true,
-            })
+            }))
         });
         session.set_record(record);
         // Those that are still to be compared with others are told to the machine.
@@ -650,7 +737,8 @@ impl Hub {
         session.window.clear();
         session.incoming = None;
         let load = Load::of_all(&again);
-        session.queue.put_before(again, now);
+        let again = again.into_iter().map(|delivery| (now, delivery));
+        session.queue.put_before(again.collect());
         session.share_queue_len();
         self.note_queued(&load);
     }
@@ -701,7 +789,7 @@ impl Hub {
                 let known = custody.outcomes.entry(client.clone()).or_default();
                 known.extend(outcomes.iter().cloned());
             }
-            Record::Session(_) => {}
+            Record::Session(_) | Record::Incomplete => {}
         }
     }
 

@@ -23,7 +23,7 @@ use crate::hub::{
 use crate::journal::Durability;
 use crate::message::put_forwarded;
 use crate::reserved::Reserved;
-use crate::session::Session;
+use crate::session::{Session, Stored};
 use crate::timers::Timer;
 use crate::urgency;
 use crate::{Config, Credential, Message, Nanos};
@@ -527,7 +527,7 @@ impl Shard {
             && session.custody.is_none()
             && let Some(mark) = new_mark(&hub.directory)
         {
-            session.set_record(Record::Session(mark));
+            session.set_record(Stored::new(Record::Session(mark)));
         }
         let is_confirmed = session.mark().is_none_or(|mark| mark.confirmed);
         let number = session.handle.number;

@@ -22,11 +22,13 @@ use punctual_mesh::transfer::{
 use punctual_mesh::wire::SessionAddress;
 
 use super::connect::{Looked, NO_ROOM, Refusal};
+use super::lifecycle::Remains;
 use super::publish::{Whom, deliver_all};
 use super::{Fail, Shard};
 use crate::admission::Ask;
 use crate::custody::{
-    Arriving, Custody, FORWARD, Frozen, MAX_TRANSIT, RETRY, TRY_AGAIN, Then, Transit, WAKE, Waiting,
+    Arriving, Custody, Discarded, FORWARD, Frozen, MAX_TRANSIT, RETRY, Snapshot, TRY_AGAIN, Then,
+    Transit, WAKE, Waiting,
 };
 use crate::federation::MessageName;
 use crate::hub::{Awaited, ConnId, Event, Hub, Output, Publication, State};
@@ -38,8 +40,8 @@ use crate::journal::{
 use crate::message::Parts;
 use crate::moves::apart;
 use crate::route::{Groups, Matched, Target};
-use crate::session::{Delivery, Load, Session, Step};
-use crate::tasks::{FILTER, FLOW};
+use crate::session::{Delivery, Load, Session, Step, Stored};
+use crate::tasks::{FILTER, FLOW, Task};
 use crate::{Budget, Nanos};
 
 /// What a stub forwards.
@@ -515,11 +517,7 @@ impl Shard {
             Action::Thaw => hub.thaw(client, now),
             Action::MakePart(id, number) => hub.make_part(client, id, number, now),
             Action::KeepPart(id, number, bytes) => hub.keep_part(client, id, number, &bytes, now),
-            Action::DropParts => {
-                if let Some(custody) = &mut hub.custody {
-                    custody.arriving.remove(client);
-                }
-            }
+            Action::DropParts => hub.drop_parts(client),
             Action::Fence(stub) => {
                 if let Some(federation) = hub.directory.federation() {
                     federation.fence_stub(client, &stub);
@@ -658,7 +656,7 @@ impl Shard {
             Change::Prepare { id, from, mark } => hub.prepare_copy(client, &id, from, mark, now),
             Change::DropCopy(id) => {
                 if let Some(slot) = hub.take_copy(client, &id) {
-                    self.end_parked(slot, now);
+                    hub.discard_copy(slot);
                 }
             }
             Change::Install(id, mark) => self.install(client, &id, mark, now),
@@ -696,14 +694,14 @@ impl Shard {
         hub.names.insert(&hub.sessions, slot);
         if let Some(session) = hub.sessions.get_mut(slot) {
             session.username = user;
-            session.set_began(directory.begins());
+            session.set_began(directory.begins().map(Stored::new));
             // It is not one that has ended with its connection.
             session.expiry = u32::MAX;
             // Others than those of another session that its client may remember.
             let number = apart(mark.epoch.by.as_str(), mark.epoch.micros);
             let first = number % u64::from(u16::MAX) + 1;
             session.window.begin_at(first as u16);
-            session.set_record(Record::Session(mark));
+            session.set_record(Stored::new(Record::Session(mark)));
         }
     }
 
@@ -712,11 +710,7 @@ impl Shard {
         let Some(slot) = self.hub.take_copy(client, id) else {
             return;
         };
-        let record = self
-            .hub
-            .sessions
-            .get(slot)
-            .and_then(|it| it.custody.as_deref());
+        let record = self.hub.sessions.get(slot).and_then(Session::record);
         let from = match record {
             Some(Record::Copy { from, .. }) => from.as_str(),
             _ => "",
@@ -755,7 +749,7 @@ impl Shard {
         };
         let hub = &mut self.hub;
         if let (Some(slot), Some(session)) = (hub.session_named(client), hub.sessions.get(copy))
-            && let Some(Record::Copy { mark, .. }) = session.custody.as_deref()
+            && let Some(Record::Copy { mark, .. }) = session.record()
         {
             let own = hub.sessions.get(slot).and_then(Session::mark);
             let takes = own.is_some_and(|own| own.takes(&mark.epoch));
@@ -770,7 +764,7 @@ impl Shard {
             hub.watch_had(slot, now);
             hub.stats.messages_moved_late += count;
         }
-        self.end_parked(copy, now);
+        self.hub.discard_copy(copy);
     }
 
     /// A session becomes a stub: after that transfer, with which all has gone but what came since, or
@@ -825,7 +819,8 @@ impl Shard {
                 Journal::done(&mut hub.journal, session, entry);
             }
         }
-        session.queue.put_before(undelivered, now);
+        let undelivered = undelivered.into_iter().map(|delivery| (now, delivery));
+        session.queue.put_before(undelivered.collect());
         session.share_queue_len();
         let messages = session.queue.len() as u64;
         let incoming = session.incoming.iter().flat_map(|it| it.keys().copied());
@@ -873,37 +868,21 @@ impl Shard {
             if let Some(custody) = &mut self.hub.custody {
                 custody.remembered.remove(&slot);
             }
-            self.end_parked(slot, now);
+            self.end_stub(slot, now);
         }
         self.hub.store_outcomes(client);
     }
 
-    /// Ends a copy or a stub.
-    fn end_parked(&mut self, slot: u32, now: Nanos) {
+    /// Ends a stub.
+    fn end_stub(&mut self, slot: u32, now: Nanos) {
         let hub = &mut self.hub;
-        hub.store_session_end(slot);
-        let Some(session) = hub.sessions.remove(slot) else {
-            return;
-        };
-        session.handle.end();
-        let mut load = session.queue.load();
-        if let Some(custody) = &mut hub.custody {
-            custody.here_since.remove(&slot);
-            custody.beginning.remove(&slot);
-            if let Some((_, delivery)) = custody.next.remove(&slot) {
-                load.add(&delivery.message);
-            }
+        let custody = hub.custody.as_mut();
+        if custody.is_some_and(|it| it.next.contains_key(&slot)) {
+            hub.stats.dropped_session_ended += 1;
         }
-        hub.forget_queued(&load);
-        hub.stats.inflight_messages -= u64::from(session.window.open());
-        if matches!(session.custody.as_deref(), Some(Record::Stub { .. })) {
-            // What a copy has is where it came from, too, or in the session that has absorbed it.
-            hub.stats.dropped_session_ended += load.total() as u64;
-            let handle = session.handle.clone();
-            let subscriptions = session.subscriptions.into_iter().collect();
-            let remains = super::lifecycle::Remains::of_stub(handle, subscriptions);
+        if let Some(session) = hub.end_parked(slot) {
             let mut budget = Budget::new(32 * FILTER + FLOW);
-            self.clear_away(remains, &mut budget, now);
+            self.clear_away(Remains::of(session), &mut budget, now);
         }
     }
 
@@ -947,7 +926,7 @@ impl Shard {
         };
         let client = session.handle.client_id.clone();
         let user = session.username.as_deref().map(Into::into);
-        let stub = match session.custody.as_deref() {
+        let stub = match session.record() {
             Some(Record::Stub { stub, .. }) => stub.clone(),
             _ => return false,
         };
@@ -1223,8 +1202,7 @@ impl Hub {
     /// What a session, a copy or a stub is from now on.
     pub(crate) fn set_record(&mut self, slot: u32, record: Record) {
         if let Some(session) = self.sessions.get_mut(slot) {
-            session.set_record(record);
-            session.custody_stored = false;
+            session.set_record(Stored::new(record));
             self.store_custody(slot);
         }
     }
@@ -1276,7 +1254,7 @@ impl Hub {
         let all = custody.outcomes.get(client).cloned().unwrap_or_default();
         let last = custody.stubs.get(client).and_then(|it| it.last()).copied();
         let session = last.and_then(|slot| self.sessions.get(slot));
-        if let Some(Record::Stub { stub, .. }) = session.and_then(|it| it.custody.as_deref())
+        if let Some(Record::Stub { stub, .. }) = session.and_then(Session::record)
             && let Some(slot) = last
         {
             let (stub, outcomes) = (stub.clone(), all);
@@ -1331,8 +1309,8 @@ impl Hub {
             freeze,
             known,
             fence: self.fences.ask(self.index, &mut self.outboxes),
-            kept: None,
-            next: (0, 0),
+            snapshot: None,
+            next: 0,
             bytes: Vec::new(),
         };
         if let Some(custody) = &mut self.custody {
@@ -1351,7 +1329,7 @@ impl Hub {
         let Some(frozen) = custody.frozen.get_mut(client) else {
             return false;
         };
-        if frozen.kept.is_some() {
+        if frozen.snapshot.is_some() {
             return true;
         }
         if !self.fences.is_passed(frozen.fence) {
@@ -1359,15 +1337,15 @@ impl Hub {
         }
         let in_flight = session.window.deliveries_mut();
         in_flight.for_each(|it| it.be_named(&directory));
-        let mut kept = Vec::with_capacity(session.queue.len());
-        while let Some((_, mut delivery)) = session.queue.pop() {
-            delivery.be_named(&directory);
-            kept.push(delivery);
-        }
+        let unsent = std::mem::take(&mut session.queue);
         session.share_queue_len();
         put_session(&mut frozen.bytes, session);
         put_state(&mut frozen.bytes, session, &frozen.known);
-        frozen.kept = Some(kept);
+        frozen.snapshot = Some(Snapshot {
+            sent: Vec::new(),
+            load: unsent.load(),
+            unsent,
+        });
         true
     }
 
@@ -1380,8 +1358,11 @@ impl Hub {
         let (Some(frozen), Some(slot), Some(session)) = (frozen, slot, session) else {
             return;
         };
-        let kept = frozen.kept.unwrap_or_default();
-        session.queue.put_before(kept, now);
+        let snapshot = frozen.snapshot.unwrap_or_default();
+        let mut queue = snapshot.unsent;
+        queue.put_before(snapshot.sent);
+        queue.append(std::mem::take(&mut session.queue));
+        session.queue = queue;
         session.share_queue_len();
         let epoch = session.epoch;
         if session.conn.is_none() && session.sweep_by(now) {
@@ -1394,13 +1375,21 @@ impl Hub {
     fn forget_snapshot(&mut self, client: &Arc<str>, slot: u32) {
         let custody = self.custody.as_mut();
         let frozen = custody.and_then(|it| it.frozen.remove(client));
-        let kept = frozen.and_then(|it| it.kept).unwrap_or_default();
-        if let Some(session) = self.sessions.get_mut(slot) {
-            for delivery in &kept {
-                Journal::done(&mut self.journal, session, delivery.entry);
-            }
+        let snapshot = frozen.and_then(|it| it.snapshot);
+        let (Some(snapshot), Some(session)) = (snapshot, self.sessions.get_mut(slot)) else {
+            return;
+        };
+        // In one piece: after a restart all of them are gone, or none.
+        let all = snapshot.sent.iter().map(|(_, delivery)| delivery);
+        for delivery in all.chain(snapshot.unsent.iter()) {
+            Journal::done(&mut self.journal, session, delivery.entry);
         }
-        self.forget_queued(&Load::of_all(&kept));
+        self.forget_queued(&snapshot.load);
+        self.tasks.push(Task::Discard(Box::new(Discarded {
+            sent: snapshot.sent,
+            queue: snapshot.unsent,
+            ..Discarded::default()
+        })));
     }
 
     /// Cuts the next part of what is sent of a frozen session.
@@ -1414,7 +1403,7 @@ impl Hub {
             }
             return;
         }
-        let offset = self.offset(now);
+        let (offset, directory) = (self.offset(now), self.directory.clone());
         let slot = self.session_named(client);
         let session = slot.and_then(|slot| self.sessions.get(slot));
         let (Some(session), Some(custody)) = (session, &mut self.custody) else {
@@ -1424,18 +1413,19 @@ impl Hub {
         let Some(frozen) = frozen.filter(|it| it.freeze == id.freeze) else {
             return;
         };
-        let kept = frozen.kept.as_deref().unwrap_or_default();
         let mut is_all = false;
         while frozen.bytes.len() <= MAX_PART && !is_all {
-            let (in_flight, next) = frozen.next;
-            if let Some(in_flight) = session.window.at(in_flight) {
+            if let Some(in_flight) = session.window.at(frozen.next) {
                 if in_flight.step != Step::Done {
                     put_inflight(&mut frozen.bytes, in_flight, offset);
                 }
-                frozen.next.0 += 1;
-            } else if let Some(delivery) = kept.get(next) {
-                put_delivery(&mut frozen.bytes, delivery, offset);
-                frozen.next.1 += 1;
+                frozen.next += 1;
+            } else if let Some(snapshot) = &mut frozen.snapshot
+                && let Some((since, mut delivery)) = snapshot.unsent.pop()
+            {
+                delivery.be_named(&directory);
+                put_delivery(&mut frozen.bytes, &delivery, offset);
+                snapshot.sent.push((since, delivery));
             } else {
                 is_all = true;
             }
@@ -1460,20 +1450,66 @@ impl Hub {
         now: Nanos,
     ) {
         let custody = self.custody.as_mut();
+        let known = custody.and_then(|it| it.arriving.get(client));
+        if known.is_none_or(|it| it.id != id || number == 0) {
+            self.drop_parts(client);
+        }
+        let custody = self.custody.as_mut();
         let known = custody.and_then(|it| it.arriving.remove(client));
-        let known = known.filter(|it| it.id == id && number > 0);
         let mut arriving = known.unwrap_or_else(|| Arriving {
             id,
             round: Some(Box::new(Round::new(self, client, now))),
         });
         if let Some(round) = &mut arriving.round
-            && round.read(&self.directory, bytes).is_none()
+            && self.read_part(round, bytes, now).is_none()
         {
-            arriving.round = None;
+            self.discard_round(arriving.round.take());
         }
         if let Some(custody) = &mut self.custody {
             custody.arriving.insert(client.clone(), arriving);
         }
+    }
+
+    /// Parts of a session that came are needed no more.
+    fn drop_parts(&mut self, client: &Arc<str>) {
+        let custody = self.custody.as_mut();
+        let arriving = custody.and_then(|it| it.arriving.remove(client));
+        self.discard_round(arriving.and_then(|it| it.round));
+    }
+
+    fn discard_round(&mut self, round: Option<Box<Round>>) {
+        if let Some(slot) = round.and_then(|round| round.slot) {
+            self.discard_copy(slot);
+        }
+    }
+
+    /// Ends a copy. What it has is where it came from, too, or in the session that has absorbed it.
+    pub(crate) fn discard_copy(&mut self, slot: u32) {
+        if let Some(session) = self.end_parked(slot) {
+            self.tasks.push(Task::Discard(Box::new(Discarded {
+                sent: Vec::new(),
+                queue: session.queue,
+                window: session.window,
+            })));
+        }
+    }
+
+    /// Takes a copy or a stub out of the slab and the store; returns it.
+    fn end_parked(&mut self, slot: u32) -> Option<Session> {
+        self.store_session_end(slot);
+        let session = self.sessions.remove(slot)?;
+        session.handle.end();
+        let mut load = session.queue.load();
+        if let Some(custody) = &mut self.custody {
+            custody.here_since.remove(&slot);
+            custody.beginning.remove(&slot);
+            if let Some((_, delivery)) = custody.next.remove(&slot) {
+                load.add(&delivery.message);
+            }
+        }
+        self.forget_queued(&load);
+        self.stats.inflight_messages -= u64::from(session.window.open());
+        Some(session)
     }
 
     /// All parts are here: they become a copy.
@@ -1486,13 +1522,14 @@ impl Hub {
         now: Nanos,
     ) {
         let custody = self.custody.as_mut();
+        let arriving = custody.and_then(|it| it.arriving.get(client));
+        if arriving.is_none_or(|it| it.id != *id) || self.store_trouble().is_some() {
+            self.drop_parts(client);
+        }
+        let custody = self.custody.as_mut();
         let arriving = custody.and_then(|it| it.arriving.remove(client));
-        let round = arriving.filter(|it| it.id == *id).and_then(|it| it.round);
-        let moved = round.and_then(|round| round.finish());
-        let trouble = self.store_trouble().is_some();
-        let slot = moved
-            .filter(|_| !trouble)
-            .and_then(|moved| self.place_copy(moved, now));
+        let mut round = arriving.and_then(|it| it.round);
+        let slot = round.as_mut().and_then(|round| self.end_parts(round, now));
         match slot {
             Some(slot) => {
                 let copy = Record::Copy {
@@ -1507,6 +1544,7 @@ impl Hub {
                 }
             }
             None => {
+                self.discard_round(round);
                 if let Some(custody) = &mut self.custody {
                     let failed = Told::CopyFailed(id.clone());
                     custody.events.push_back((client.clone(), failed));

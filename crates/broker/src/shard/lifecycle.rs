@@ -13,7 +13,7 @@ use crate::directory::SessionHandle;
 use crate::federation::LinkNews;
 use crate::hub::{ConnId, Event, Hub, Output, State};
 use crate::moves::TakenUp;
-use crate::session::{Delivery, Queue, Subscription, Window};
+use crate::session::{Delivery, Queue, Session, Subscription, Window};
 use crate::tasks::{FILTER, FLOW, Task};
 use crate::timers::Timer;
 use crate::{Budget, Nanos};
@@ -355,18 +355,7 @@ impl Shard {
         let client_id: Arc<str> = session.handle.client_id.clone();
         hub.directory.release(&client_id);
         hub.session_ends(&client_id, now);
-        let remains = Remains {
-            handle: session.handle,
-            subscriptions: session.subscriptions.into_iter().collect(),
-            flows: session
-                .flows
-                .map(|flows| *flows)
-                .unwrap_or_default()
-                .into_iter(),
-            window: session.window,
-            queue: session.queue,
-        };
-        self.clear_away(remains, &mut Budget::new(AT_ONCE), now);
+        self.clear_away(Remains::of(session), &mut Budget::new(AT_ONCE), now);
     }
 
     /// Ends a session whose place another one takes; returns the messages that wait in it, and
@@ -506,14 +495,15 @@ pub(crate) struct Remains {
 }
 
 impl Remains {
-    /// Of a stub, which has only subscriptions.
-    pub(super) fn of_stub(handle: Arc<SessionHandle>, subscriptions: Vec<Subscription>) -> Self {
+    /// Of all that a session has had.
+    pub(super) fn of(session: Session) -> Self {
+        let flows = session.flows.map(|flows| *flows);
         Self {
-            handle,
-            subscriptions,
-            flows: crate::admission::Flows::default().into_iter(),
-            window: Window::default(),
-            queue: Queue::default(),
+            handle: session.handle,
+            subscriptions: session.subscriptions.into_iter().collect(),
+            flows: flows.unwrap_or_default().into_iter(),
+            window: session.window,
+            queue: session.queue,
         }
     }
 

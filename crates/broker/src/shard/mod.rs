@@ -1202,6 +1202,11 @@ impl Shard {
                 self.tell_flow(slot, &topic, now);
             }
             Task::Remains(remains) => self.clear_away(*remains, budget, now),
+            Task::Discard(mut discarded) => {
+                if discarded.free(budget) {
+                    self.hub.tasks.push(Task::Discard(discarded));
+                }
+            }
             Task::FanOut { publisher } => self.continue_fan_out(publisher, budget, now),
         }
     }

@@ -19,7 +19,7 @@ use crate::hub::{ConnId, Hub};
 use crate::index::Subscriber;
 use crate::reserved::Reserved;
 use crate::sequence::Sequences;
-use crate::session::Subscription;
+use crate::session::{Stored, Subscription};
 use crate::tasks::{FILTER, Task};
 use crate::urgency;
 use crate::{Budget, Federation, Nanos};
@@ -704,8 +704,7 @@ fn add(hub: &mut Hub, slot: u32, filter: &str, wish: Wish) -> ReasonCode {
         }
         None => {
             if session.subscriptions.is_empty() && lasts && !session.handle.link {
-                session.set_began(hub.directory.begins());
-                session.began_stored = false;
+                session.set_began(hub.directory.begins().map(Stored::new));
             }
             session.subscriptions.insert(Subscription {
                 filter: filter.into(),

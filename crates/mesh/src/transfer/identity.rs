@@ -105,7 +105,10 @@ pub struct Stub {
 pub enum Record {
     /// The client's session.
     Session(Mark),
-    /// A copy that may become it, see [`Change::Prepare`](super::Change::Prepare).
+    /// A copy of which parts are missing, see [`Action::KeepPart`](super::Action::KeepPart). It means
+    /// nothing after a restart.
+    Incomplete,
+    /// A copy that may become the session, see [`Change::Prepare`](super::Change::Prepare).
     Copy {
         /// Of which transfer.
         id: TransferId,

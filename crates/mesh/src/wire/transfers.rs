@@ -165,6 +165,7 @@ impl Record {
                     out.text(to.as_str());
                 }
             }
+            Self::Incomplete => out.byte(3),
         }
         out.0
     }
@@ -194,6 +195,7 @@ impl Record {
                 }
                 Self::Stub { stub, outcomes }
             }
+            3 => Self::Incomplete,
             kind => return Err(WireError::Kind(kind)),
         };
         from.end(record)
@@ -460,6 +462,7 @@ pub(super) mod tests {
         let outcomes = proptest::collection::vec((transfer(), home()), 0..3);
         prop_oneof![
             mark().prop_map(Record::Session),
+            Just(Record::Incomplete),
             copy.prop_map(|(id, from, mark)| Record::Copy { id, from, mark }),
             (stub(), outcomes).prop_map(|(stub, outcomes)| Record::Stub { stub, outcomes }),
         ]
