@@ -1324,14 +1324,18 @@ impl Queue {
 
     /// Takes what goes next, and since when it has waited.
     pub(crate) fn pop(&mut self) -> Option<(Nanos, Delivery)> {
-        if let Some(urgent) = self.pop_urgent() {
-            return Some(urgent);
-        }
         let waiting = self.0.as_mut()?;
-        let lower = waiting.normal.pop_front();
-        let queued = lower.or_else(|| waiting.bulk.pop_front())?;
-        self.forget(&queued.delivery);
-        Some((queued.since, queued.delivery))
+        if waiting.has_urgent() {
+            return self.pop_urgent();
+        }
+        // One branch for each list: their messages are moved once.
+        if let Some(Queued { since, delivery }) = waiting.normal.pop_front() {
+            self.forget(&delivery);
+            return Some((since, delivery));
+        }
+        let Queued { since, delivery } = waiting.bulk.pop_front()?;
+        self.forget(&delivery);
+        Some((since, delivery))
     }
 
     #[inline(never)]
