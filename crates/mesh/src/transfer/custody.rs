@@ -1,6 +1,6 @@
 //! What one home has of one client besides an idle session, and what every step on it shares.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use punctual_model::{Nanos, latest_instant};
@@ -127,12 +127,27 @@ pub(super) struct Custody {
     pub(super) fence: Option<Stamp>,
     /// Of a blind session: who has answered its claim, at which visit of theirs.
     pub(super) compared: Option<BTreeMap<HomeId, u64>>,
+    /// Homes that have not answered the claim of a session that is or was here: its mark, and at which
+    /// visit of theirs it was claimed. One that yields to it leads here, so the stub stays until then.
+    pub(super) claimed: BTreeMap<HomeId, (Mark, u64)>,
     pub(super) writes: Writes,
 }
 
 impl Custody {
     pub(super) fn is_empty(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// Who is reached and has not answered the claim of the session that is here, or was.
+    pub(super) fn unanswered(&self, peers: &Peers) -> BTreeSet<HomeId> {
+        let mut open: BTreeSet<HomeId> = self.claimed.keys().cloned().collect();
+        if let Some(compared) = &self.compared {
+            let more = peers
+                .reached()
+                .filter(|(home, visit)| compared.get(*home) != Some(visit));
+            open.extend(more.map(|(home, _)| home.clone()));
+        }
+        open
     }
 
     pub(super) fn has_outcome(&self) -> bool {

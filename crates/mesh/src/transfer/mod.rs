@@ -83,7 +83,8 @@
 //! | not `Frozen` or `Committed` for it | `Stored` | `Abort` | same |
 //! | stub | a session is installed here, or one that began here is confirmed | lead here | stub |
 //! | stub | fence of its target's stub, which leads further | lead there | stub |
-//! | stub | fence passed, no outcome; where it leads here, the session is confirmed | end | – |
+//! | stub | fence passed, no outcome, all claims answered; where it leads here, the session is confirmed | end | – |
+//! | stub | a claim of its session was not answered by a home that is reached | `Claim` again | stub |
 //! | stub, `Committed`, `Prepared` | partner away all the time for `keep` (twice at most), or forgotten | give up, log | – |
 //! | owner | `Claim`, greater, born ≤ epoch | write: session out, stub in, what is undelivered to the target; disconnect | stub |
 //! | owner | `Claim`, greater, born > epoch; look-up with Clean Start, stamp > epoch | end all that is older, forward nothing | – |
@@ -112,6 +113,9 @@
 //! - A Clean Start that is overtaken by a later CONNECT may have ended an outcome and not yet the
 //!   copy. So a copy counts in a look-up although nobody has a stub that leads there.
 //! - A claim is answered only when nothing comes that could still become a lesser session.
+//! - A home yields to a claim however late it hears of it, and then its stub leads to where the claim came
+//!   from. So a stub stays there until each home has answered that was told of the session, also where a
+//!   claim was only the answer to a lesser one.
 //! - A stub ends at no moment at which its own broker looks for the session: the answers may be older
 //!   than the `Commit` that its end waited for.
 //! - A broker that has just started takes others to be away until it is told who is reached.

@@ -1,5 +1,6 @@
 //! A session that leaves, the stub that remains, and claims: see the second table of [`super`].
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::action::{Action, Change, Kept, Refusal, Route, Timer, TransferMessage};
@@ -184,7 +185,12 @@ impl Step<'_> {
     pub(super) fn claim(&mut self, from: &HomeId, mark: Mark) {
         if let Some(own) = self.session.clone() {
             if own.order() > mark.order() {
-                return self.claim_at(from, own);
+                let is_first = self.custody.claimed.is_empty();
+                self.claim_at(from, own);
+                if is_first && !self.custody.claimed.is_empty() {
+                    self.arm(Timer::Claim(0));
+                }
+                return;
             }
             let (by, epoch) = (&mark.epoch, &own.epoch);
             match &mark.born {
@@ -193,6 +199,11 @@ impl Step<'_> {
             }
         } else if let Some(born) = &mark.born {
             self.discard(born);
+        }
+        // It does not yield to a lesser one.
+        let claimed = self.custody.claimed.get(from);
+        if claimed.is_some_and(|(claimed, _)| claimed.order() < mark.order()) {
+            self.custody.claimed.remove(from);
         }
         // What may still become a session here has not yielded yet; the claim is said again.
         if self.custody.inbound.is_empty() && !self.looks_up() {
@@ -217,28 +228,29 @@ impl Step<'_> {
     }
 
     pub(super) fn yielded(&mut self, from: &HomeId, epoch: &Stamp) {
+        let claimed = self.custody.claimed.get(from);
+        if claimed.is_some_and(|(mark, _)| mark.epoch == *epoch) {
+            self.custody.claimed.remove(from);
+        }
         let is_it = self.session.as_ref().is_some_and(|own| own.epoch == *epoch);
-        let peers = &self.shared.peers;
-        let visit = peers.reached().find(|(home, _)| *home == from);
         if is_it
-            && let Some((home, visit)) = visit
+            && let Some(visit) = self.shared.peers.visit(from)
             && let Some(compared) = &mut self.custody.compared
         {
-            compared.insert(home.clone(), visit);
+            compared.insert(from.clone(), visit);
         }
     }
 
-    /// Who is reached and has not answered the claim of the session here.
-    pub(super) fn unanswered(&self) -> Vec<HomeId> {
-        let Some(compared) = &self.custody.compared else {
-            return Vec::new();
-        };
-        let reached = self.shared.peers.reached();
-        let open = reached.filter(|(home, visit)| compared.get(*home) != Some(visit));
-        open.map(|(home, _)| home.clone()).collect()
+    /// Who is reached and has not answered the claim of the session that is here, or was.
+    pub(super) fn unanswered(&self) -> BTreeSet<HomeId> {
+        self.custody.unanswered(&self.shared.peers)
     }
 
     fn claim_at(&mut self, home: &HomeId, mark: Mark) {
+        if let Some(visit) = self.shared.peers.visit(home) {
+            let claimed = &mut self.custody.claimed;
+            claimed.insert(home.clone(), (mark.clone(), visit));
+        }
         // The shell adds for which user.
         self.send(home, TransferMessage::Claim { mark, user: None });
     }
@@ -246,11 +258,14 @@ impl Step<'_> {
     /// Claims again where that was not answered.
     pub(super) fn claim_again(&mut self, round: u8) {
         let open = self.unanswered();
-        let Some(mark) = self.session.clone().filter(|_| !open.is_empty()) else {
+        if open.is_empty() {
             return;
-        };
-        for home in &open {
-            self.claim_at(home, mark.clone());
+        }
+        for home in open {
+            let claimed = self.custody.claimed.get(&home).map(|(mark, _)| mark);
+            if let Some(mark) = self.session.as_ref().or(claimed).cloned() {
+                self.claim_at(&home, mark);
+            }
         }
         self.arm(Timer::Claim(round.saturating_add(1)));
     }
@@ -303,6 +318,10 @@ impl Step<'_> {
 
     /// What follows from every step: fences that may be asked, and claims of a blind session.
     pub(super) fn settle(&mut self) {
+        let is_here = self.session.is_some() || self.custody.stub.is_some();
+        let peers = &self.shared.peers;
+        let claimed = &mut self.custody.claimed;
+        claimed.retain(|home, (_, visit)| is_here && peers.visit(home) == Some(*visit));
         let is_blind = self.session.as_ref().is_some_and(|mark| mark.blind);
         if !is_blind {
             self.custody.compared = None;

@@ -66,6 +66,11 @@ impl Peers {
         self.reached.contains_key(home)
     }
 
+    /// The number of a home's visit; `None` if it is not reached.
+    pub(super) fn visit(&self, home: &HomeId) -> Option<u64> {
+        self.reached.get(home).copied()
+    }
+
     pub(super) fn reached(&self) -> impl Iterator<Item = (&HomeId, u64)> {
         self.reached.iter().map(|(home, visit)| (home, *visit))
     }

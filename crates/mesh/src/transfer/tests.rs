@@ -416,3 +416,67 @@ fn what_is_kept_is_given_up_when_its_partner_was_away_all_the_time() {
     assert!(!due(&mut transfers));
     assert!(due(&mut transfers), "away all the time");
 }
+
+/// A home that hears late of a session that has left since yields to it, and its stub leads here: the stub
+/// here stays until that home has answered, and the claim is repeated.
+#[test]
+fn a_stub_stays_until_all_who_were_told_of_its_session_have_answered() {
+    let mut transfers = transfers(Bounds::default());
+    let marks = Marks::default();
+    let own = Mark {
+        confirmed: true,
+        epoch: stamp(4),
+        born: None,
+        blind: false,
+    };
+    marks.0.borrow_mut().insert("x".into(), own.clone());
+    let lesser = Mark {
+        confirmed: false,
+        epoch: Stamp {
+            micros: 2,
+            by: home(2),
+        },
+        born: None,
+        blind: true,
+    };
+    let say = |transfers: &mut Transfers, from: u8, message: TransferMessage| {
+        transfers.handle("x", Event::Message(home(from), message), 9, &marks);
+        perform(transfers, &marks).1
+    };
+    let claim = |mark: &Mark| TransferMessage::Claim {
+        mark: mark.clone(),
+        user: None,
+    };
+    let answer = say(&mut transfers, 2, claim(&lesser));
+    assert_eq!(answer, [claim(&own)]);
+    // Meanwhile the session leaves for another home.
+    let at = Stamp {
+        micros: 8,
+        by: home(1),
+    };
+    let take = TransferMessage::Take {
+        at: at.clone(),
+        user: None,
+    };
+    let parts = say(&mut transfers, 1, take);
+    let Some(TransferMessage::Part { id, .. }) = parts.last().cloned() else {
+        panic!("{parts:?}");
+    };
+    say(&mut transfers, 1, TransferMessage::Stored(id.clone()));
+    say(&mut transfers, 1, TransferMessage::Done(id));
+    let is_stub = |transfers: &mut Transfers| {
+        transfers.handle("x", Event::FencePassed(at.clone()), 9, &marks);
+        perform(transfers, &marks);
+        let route = transfers.route("x", &own.epoch, None, &marks);
+        route == Route::Forward(home(1), at.clone())
+    };
+    assert!(is_stub(&mut transfers));
+    transfers.handle("x", Event::Due(Timer::Claim(0)), 9, &marks);
+    assert_eq!(perform(&mut transfers, &marks).1, [claim(&own)]);
+    say(
+        &mut transfers,
+        2,
+        TransferMessage::Yielded(own.epoch.clone()),
+    );
+    assert!(!is_stub(&mut transfers));
+}

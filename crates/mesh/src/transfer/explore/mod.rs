@@ -303,16 +303,10 @@ fn published_elsewhere() {
 #[ignore = "takes minutes"]
 fn three_brokers_and_two_moves_with_a_fault() {
     explore("3 brokers, 2 moves, reset", THREE.moves(2).resets(1), false);
-    explore(
-        "3 brokers, 2 moves, crash",
-        THREE.moves(2).crashes(1).published_at(1),
-        false,
-    );
-    explore(
-        "3 brokers, 2 moves, cut",
-        THREE.moves(2).cuts(1).published_at(1),
-        false,
-    );
+    // With a message they take more than 24 GB.
+    let quiet = THREE.moves(2).messages(0);
+    explore("3 brokers, 2 moves, crash", quiet.crashes(1), false);
+    explore("3 brokers, 2 moves, cut", quiet.cuts(1), false);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! What the explorer looks up in a machine.
 
+use std::collections::BTreeSet;
+
 use super::super::custody::{Custody, InboundTransfer, OutboundTransfer, PendingConnect};
 use super::super::{Freeze, HomeId, Stamp, Stub, TransferId, Transfers};
 
@@ -40,14 +42,9 @@ impl Transfers {
         self.custody(client).map_or(&[], |it| &it.outbound)
     }
 
-    pub(super) fn unanswered_claims(&self, client: &str) -> Vec<HomeId> {
-        let compared = self.custody(client).and_then(|it| it.compared.as_ref());
-        let Some(compared) = compared else {
-            return Vec::new();
-        };
-        let reached = self.shared.peers.reached();
-        let open = reached.filter(|(home, visit)| compared.get(*home) != Some(visit));
-        open.map(|(home, _)| home.clone()).collect()
+    pub(super) fn unanswered_claims(&self, client: &str) -> BTreeSet<HomeId> {
+        let custody = self.custody(client);
+        custody.map_or_else(BTreeSet::new, |it| it.unanswered(&self.shared.peers))
     }
 
     pub(super) fn awaits(&self, home: &HomeId) -> bool {
