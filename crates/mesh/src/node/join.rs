@@ -12,7 +12,8 @@
 //! | `Stranded` | attached, and all that the neighbours want is known | `Joined` |
 //!
 //! All is known when each named neighbour was tried, and each link either carries messages and its
-//! table is complete, or leads to a neighbour that is in the same tree by another way. A broker that
+//! table is complete, or leads to a neighbour that is in the same tree by another way, and not just
+//! about to be a child of this broker. A broker that
 //! has joined stays so: what happens to its links later is the matter of [`super::lost`].
 
 use punctual_model::Nanos;
@@ -113,9 +114,10 @@ impl Node {
         let root = self.tree.root();
         let is_known = |(id, link): (_, &super::Link)| match link.edge.carries() {
             true => self.reach.is_ready(id),
+            // Who asks to be a child here is in this tree by no other way yet.
             false => {
                 let offer = self.tree.offer(id).and_then(|(_, offer)| offer);
-                offer.is_some_and(|(theirs, _)| theirs.id == root.id)
+                offer.is_some_and(|(theirs, _)| theirs.id == root.id) && !self.tree.is_asked(id)
             }
         };
         self.tree.is_attached() && self.links.any_carries() && self.links.iter().all(is_known)

@@ -549,6 +549,11 @@ impl Tree {
         Some((neighbour.cost, offer.map(|o| (&o.root, o.cost))))
     }
 
+    /// Whether a neighbour asks to be a child here.
+    pub fn is_asked(&self, link: LinkId) -> bool {
+        self.links.get(&link).is_some_and(|it| it.asks != 0)
+    }
+
     /// After any change: chooses the way, answers who asks, and says what is new.
     fn settle(&mut self, now: Nanos) {
         self.bump_if_sought();

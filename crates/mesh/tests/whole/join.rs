@@ -3,7 +3,7 @@
 
 use punctual_broker::Config;
 use punctual_codec::QoS;
-use punctual_mesh::{Dialling, Membership};
+use punctual_mesh::Membership;
 use punctual_model::Nanos;
 use punctual_sim::Rng;
 
@@ -32,10 +32,7 @@ fn world(seed: u64) -> World {
         settings.join_wait = Nanos::from_secs(3);
     });
     for n in 0..n {
-        world.sites[n].dialling = Dialling {
-            named: true,
-            untried: false,
-        };
+        world.sites[n].named = true;
     }
     for site in 0..n {
         for (role, filter) in [('p', None), ('s', Some("#"))] {
@@ -76,6 +73,12 @@ fn run(seed: u64, start: Start) -> usize {
     world.crash(site);
     if start == Start::Emptied {
         world.sites[site].replace_store();
+        // It waits for the neighbours that it names, and knows of no others.
+        for edge in &mut world.edges {
+            if edge.ends[1] == site {
+                edge.ends.reverse();
+            }
+        }
     }
     let away = world.rng.below(3000);
     world.run_for(away);
@@ -123,10 +126,7 @@ fn two(store: bool, named: bool) -> World {
         settings.join_wait = Nanos::from_secs(3);
     });
     world.crash(0);
-    world.sites[0].dialling = Dialling {
-        named,
-        untried: false,
-    };
+    world.sites[0].named = named;
     world.clients.push(Client::new("p".into(), None, 0));
     world.start(0);
     world

@@ -15,7 +15,7 @@ use punctual_broker::{
 use punctual_mesh::seen::{Name, Seen, Verdict};
 use punctual_mesh::transfer::{FenceAnswer, HomeId, Located, Stamp, Stub, Times};
 use punctual_mesh::wire::{self, Arrival, Open, SessionAddress, TOPIC};
-use punctual_mesh::{BrokerId, Dialling, LinkId, Membership, Node, Settings};
+use punctual_mesh::{BrokerId, LinkId, Membership, Node, Settings};
 use punctual_model::Nanos;
 use punctual_store::{Batch, Memory, Store};
 
@@ -272,8 +272,8 @@ pub struct Site {
     pub is_full: bool,
     /// It has room only for what is on its way.
     is_short: bool,
-    /// The neighbours that it connects to, as far as it waits for them when it starts.
-    pub dialling: Dialling,
+    /// Its neighbours are named: it waits for them when it starts.
+    pub named: bool,
     pub running: Option<Running>,
 }
 
@@ -308,7 +308,7 @@ impl Site {
             store: store.then(Memory::default),
             is_full: false,
             is_short: false,
-            dialling: Dialling::default(),
+            named: false,
             running: None,
         }
     }
@@ -321,7 +321,6 @@ impl Site {
             .iter()
             .fold(self.settings.instance as u32, |n, b| n * 31 + u32::from(*b));
         let mut node = Node::new(self.settings.clone(), now);
-        node.set_dialling(self.dialling, now);
         let seam = Arc::new(Seam {
             own: self.settings.id.clone(),
             origin: NonZeroU32::new(origin).unwrap(),

@@ -3,7 +3,7 @@
 //! brokers crash and start again, and a seed decides all of it.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
 
 use punctual_broker::{Config, ConnId, LINK_PREFIX};
 use punctual_codec::{
@@ -11,7 +11,7 @@ use punctual_codec::{
     split,
 };
 use punctual_mesh::wire::{Message, TOPIC};
-use punctual_mesh::{BrokerId, Settings};
+use punctual_mesh::{BrokerId, Dialling, Settings};
 use punctual_model::Nanos;
 use punctual_sim::Rng;
 
@@ -72,6 +72,8 @@ pub struct World {
     pub rng: Rng,
     pub sites: Vec<Site>,
     pub edges: Vec<Edge>,
+    /// Those over which the broker that dials has tried to connect since it started.
+    tried: BTreeSet<usize>,
     pub clients: Vec<Client>,
     pub published: BTreeMap<u64, Published>,
     pipes: Vec<Pipe>,
@@ -110,6 +112,7 @@ impl World {
             rng,
             sites: Vec::new(),
             edges,
+            tried: BTreeSet::new(),
             clients: Vec::new(),
             published: BTreeMap::new(),
             pipes: Vec::new(),
@@ -302,7 +305,7 @@ impl World {
             return;
         };
         if cut || self.sites[ends[1]].running.is_none() {
-            return;
+            return self.tried(edge);
         }
         let open = Message::Open(running.open(true)).encode();
         let mut bytes = Vec::new();
@@ -373,7 +376,13 @@ impl World {
                 let conn = running.dialled(open, self.window, nonce, now);
                 self.pipes[pipe].ends[to] = End::Site(n, conn);
                 self.conns.insert((n, conn.number()), (pipe, to));
+                let other = match self.pipes[pipe].ends[1 - to] {
+                    End::Accepting(other) | End::Site(other, _) => other,
+                    End::Dialling(_) | End::Client(_) => return,
+                };
+                let edge = self.edges.iter().position(|it| it.ends == [n, other]);
                 self.settle(n);
+                edge.into_iter().for_each(|edge| self.tried(edge));
                 self.read(pipe, to);
                 return;
             }
@@ -420,8 +429,34 @@ impl World {
     pub fn start(&mut self, n: usize) {
         if self.sites[n].running.is_none() {
             self.sites[n].start(self.now);
+            let edges = &self.edges;
+            self.tried.retain(|edge| edges[*edge].ends[0] != n);
+            self.tell_dialling(n);
             self.mended = self.now;
             self.settle(n);
+        }
+    }
+
+    /// The first attempt to connect a broker to a neighbour since it started has ended.
+    fn tried(&mut self, edge: usize) {
+        if self.tried.insert(edge) {
+            let n = self.edges[edge].ends[0];
+            self.tell_dialling(n);
+            self.settle(n);
+        }
+    }
+
+    /// A broker is told whether its neighbours were tried, if it is one that names them.
+    fn tell_dialling(&mut self, n: usize) {
+        let site = &mut self.sites[n];
+        let mut own = (0..self.edges.len()).filter(|edge| self.edges[*edge].ends[0] == n);
+        let untried = own.any(|edge| !self.tried.contains(&edge));
+        if let Some(running) = &mut site.running {
+            let named = site.named;
+            let untried = named && untried;
+            running
+                .node
+                .set_dialling(Dialling { named, untried }, self.now);
         }
     }
 
