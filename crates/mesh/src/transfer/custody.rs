@@ -34,14 +34,15 @@ pub(super) enum PendingConnect {
     Queued { at: Stamp },
     /// The others are asked for its session.
     LookingUp { at: Stamp, clean: bool },
-    /// The session comes, see the [`InboundTransfer`] with the same stamp.
-    Transferring { at: Stamp },
+    /// The session comes, see the [`InboundTransfer`] with the same stamp; `rivals` if lesser ones were
+    /// found.
+    Transferring { at: Stamp, rivals: bool },
 }
 
 impl PendingConnect {
     pub(super) fn at(&self) -> &Stamp {
         match self {
-            Self::Queued { at } | Self::LookingUp { at, .. } | Self::Transferring { at } => at,
+            Self::Queued { at } | Self::LookingUp { at, .. } | Self::Transferring { at, .. } => at,
         }
     }
 
@@ -328,7 +329,12 @@ impl Step<'_> {
 
     /// Whether the client that waits for a transfer has this stamp.
     pub(super) fn waits_for(&self, stamp: &Stamp) -> bool {
-        matches!(&self.custody.connect, Some(PendingConnect::Transferring { at }) if at == stamp)
+        matches!(&self.custody.connect, Some(PendingConnect::Transferring { at, .. }) if at == stamp)
+    }
+
+    /// Whether others than the session that comes were found.
+    pub(super) fn has_rivals(&self) -> bool {
+        matches!(self.custody.connect, Some(PendingConnect::Transferring { rivals, .. }) if rivals)
     }
 
     pub(super) fn forget_parts(&mut self) {

@@ -158,11 +158,15 @@ impl Step<'_> {
             CopyState::Stuck => unresolved = true,
             CopyState::None => {}
         }
-        let sessions = all().filter_map(|(home, it)| Some((it.session.as_ref()?, home)));
-        match sessions.max() {
+        let sessions = || all().filter_map(|(home, it)| Some((it.session.as_ref()?, home)));
+        match sessions().max() {
             None => self.begin(at, unresolved),
             Some((_, home)) if *home == own.0 => self.resume(at),
-            Some((_, home)) => self.request(at, &home.clone()),
+            Some((_, home)) => {
+                let mut others = sessions().filter(|(_, it)| *it != home && **it != own.0);
+                let rivals = others.next().is_some();
+                self.request(at, &home.clone(), rivals);
+            }
         }
     }
 
@@ -255,7 +259,7 @@ impl Step<'_> {
     }
 
     /// Asks the owner for the session.
-    fn request(&mut self, at: Stamp, from: &HomeId) {
+    fn request(&mut self, at: Stamp, from: &HomeId, rivals: bool) {
         let (totals, bounds) = (&self.shared.totals, self.shared.settings.bounds);
         let is_full = totals.transfers >= bounds.transfers
             || totals.with(from) >= bounds.per_home
@@ -272,7 +276,10 @@ impl Step<'_> {
             from: from.clone(),
         };
         self.custody.inbound.push(requested);
-        self.custody.connect = Some(PendingConnect::Transferring { at: at.clone() });
+        self.custody.connect = Some(PendingConnect::Transferring {
+            at: at.clone(),
+            rivals,
+        });
         // The shell adds for which user.
         self.send(from, TransferMessage::Take { at, user: None });
     }
@@ -340,6 +347,11 @@ impl Step<'_> {
                 bytes: size,
             };
             return self.send(&from, TransferMessage::PartAck { id, number });
+        };
+        // A lesser session may have claimed here before this one came, and there after it has left.
+        let mark = Mark {
+            blind: mark.blind || self.has_rivals(),
+            ..mark
         };
         self.custody.inbound[known] = InboundTransfer::Prepared {
             id: id.clone(),

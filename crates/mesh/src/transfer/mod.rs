@@ -53,7 +53,7 @@
 //! | `LookingUp` | somebody knows of a later CONNECT | refuse | – |
 //! | `LookingUp` | own copy, or with no session found anybody's, whose old owner is reached | refuse | – |
 //! | `LookingUp` | greatest session is here | thaw it, epoch = stamp | – |
-//! | `LookingUp` | greatest session elsewhere, epoch < stamp, reached | `Take` | `Transferring`, `Requested` |
+//! | `LookingUp` | greatest session elsewhere, epoch < stamp, reached | `Take`; the copy is blind if there are lesser ones | `Transferring`, `Requested` |
 //! | `LookingUp` | none | new session, not confirmed; blind if somebody is away, a stub leads nowhere, or a copy's old owner is away | – |
 //! | any of these | look-up with a greater stamp, or later CONNECT here | refuse | – |
 //! | `Requested`, `Receiving` | next part | keep it, `PartAck` | `Receiving` |
@@ -113,6 +113,8 @@
 //! - A Clean Start that is overtaken by a later CONNECT may have ended an outcome and not yet the
 //!   copy. So a copy counts in a look-up although nobody has a stub that leads there.
 //! - A claim is answered only when nothing comes that could still become a lesser session.
+//! - A session that comes from where a lesser one has not claimed yet to where that has done so is met by
+//!   none of its claims. So it claims itself if the look-up has found others.
 //! - A home yields to a claim however late it hears of it, and then its stub leads to where the claim came
 //!   from. So a stub stays there until each home has answered that was told of the session, also where a
 //!   claim was only the answer to a lesser one.

@@ -19,8 +19,7 @@ impl Transfers {
     /// From whom the session comes that it waits for.
     pub(super) fn waits_for_transfer(&self, client: &str, at: &Stamp) -> Option<HomeId> {
         let custody = self.custody(client)?;
-        let is_it =
-            matches!(&custody.connect, Some(PendingConnect::Transferring { at: it }) if it == at);
+        let is_it = matches!(&custody.connect, Some(PendingConnect::Transferring { at: it, .. }) if it == at);
         let inbound = custody.inbound.iter().filter(|it| it.at() == at);
         let mut inbound = inbound.map(InboundTransfer::from).cloned();
         inbound.next().filter(|_| is_it)
