@@ -61,8 +61,9 @@ pub(crate) struct Frozen {
     pub(crate) snapshot: Option<Snapshot>,
     /// Position in the window of the next message to send; those that are queued follow.
     pub(crate) next: usize,
-    /// Encoded bytes that are not in a part yet.
+    /// Encoded bytes; those up to `cut` are in a part already.
     pub(crate) bytes: Vec<u8>,
+    pub(crate) cut: usize,
 }
 
 /// The queued messages of a frozen session.

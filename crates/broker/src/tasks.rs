@@ -1,8 +1,9 @@
 //! Work that somebody outside decides the length of, and that is therefore done in slices: between
 //! two of them others are read from and written to.
 //!
-//! A connection, a session, a flow, a publisher and an ended session have at most one task of a kind, and
-//! the other kinds have one task, so the number of connections, sessions and flows bounds the queue. Tasks take
+//! A connection, a session, a flow, a publisher and an ended session have at most one task of a kind, a
+//! session that moved has one for each transfer whose messages are not freed yet, and the other kinds
+//! have one task, so the number of connections, sessions, transfers and flows bounds the queue. Tasks take
 //! turns; one whose connection or session is gone ends when its turn comes.
 
 use std::collections::VecDeque;

@@ -11,13 +11,15 @@ use std::sync::{Arc, Mutex};
 
 use punctual_broker::{
     ClientIds, Config, ConnId, ConnMeta, Directory, Federation, LinkLimits, LinkNews, MessageName,
-    MoveTimes, Nanos, Newcomer, Restorer, Scope, Shard, Unwelcome,
+    MoveTimes, Nanos, Newcomer, Restorer, Scope, Shard, StoreTrouble, Unwelcome,
 };
 use punctual_codec::{
     Ack, Connect, Packet, PacketType, Properties, PropertyBuf, PropertyId, Publish, QoS,
     ReasonCode, Split, Subscribe, SubscribeOptions, Version, split,
 };
-use punctual_mesh::transfer::{Extent, FenceAnswer, HomeId, Located, MAX_PART, Stamp, Stub, Times};
+use punctual_mesh::transfer::{
+    Extent, FenceAnswer, HomeId, Located, MAX_PART, Stamp, Stub, Times, TransferMessage,
+};
 use punctual_mesh::wire::SessionAddress;
 use punctual_store::{Memory, Op, Store as _};
 
@@ -166,6 +168,10 @@ struct World {
     user: &'static str,
     /// Whether what is stored of a letter is committed before the next one.
     commits_letters: bool,
+    /// The broker that no claim reaches.
+    unclaimed: Option<usize>,
+    /// Who has claimed the session, and for which user.
+    claims: Vec<(usize, Option<String>)>,
 }
 
 impl Broker {
@@ -317,6 +323,8 @@ impl World {
             holds_fences: false,
             user: "somebody",
             commits_letters: false,
+            unclaimed: None,
+            claims: Vec::new(),
         };
         for at in 0..count {
             world.link(at);
@@ -452,7 +460,14 @@ impl World {
                 self.answer(by, stamp);
             }
             Wish::Letter(to, client, body) => {
-                if self.is_whole {
+                let claim = match TransferMessage::decode(&body) {
+                    Ok(TransferMessage::Claim { user, .. }) => Some(user),
+                    _ => None,
+                };
+                let is_lost = claim.is_some() && self.unclaimed == Some(Self::at(&to));
+                let claim = claim.map(|user| (at, user.map(Into::into)));
+                self.claims.extend(claim);
+                if self.is_whole && !is_lost {
                     let shard = &mut self.brokers[Self::at(&to)].shard;
                     shard.letter(NAMES[at], &client, &body, now);
                     if self.commits_letters {
@@ -553,6 +568,15 @@ impl World {
     }
 
     fn connect_as(&mut self, at: usize, clean: bool, expiry: u32) -> ConnId {
+        let conn = self.knock(at, clean, expiry);
+        self.settle();
+        self.brokers[at].read(conn, self.now);
+        self.settle();
+        conn
+    }
+
+    /// The client sends CONNECT.
+    fn knock(&mut self, at: usize, clean: bool, expiry: u32) -> ConnId {
         let meta = ConnMeta {
             allow_anonymous: true,
             ..ConnMeta::default()
@@ -573,9 +597,6 @@ impl World {
             password: None,
         };
         broker.give(conn, Packet::Connect(connect), now);
-        self.settle();
-        self.brokers[at].read(conn, self.now);
-        self.settle();
         conn
     }
 
@@ -836,6 +857,26 @@ fn what_came_of_a_session_is_nothing_after_a_restart() {
     }
 }
 
+/// Where the store has no room, nothing of a session is written that comes there, and it stays where it was.
+#[test]
+fn nothing_of_a_session_is_stored_where_there_is_no_room() {
+    let mut world = left_behind(2, 0);
+    let all = world.publish_many(0);
+    world.knock(1, false, 1000);
+    let now = world.now;
+    let full = Some(StoreTrouble::Full);
+    world.brokers[1].shard.store_full(full, now);
+    world.brokers[1].largest_commit = 0;
+    world.settle();
+    assert_eq!(world.brokers[1].largest_commit, 0);
+    let now = world.now;
+    world.brokers[1].shard.store_full(None, now);
+    world.pass(WAIT);
+    let (conn, present) = world.come(1);
+    assert!(present);
+    assert!(world.got(1, conn) == all);
+}
+
 /// The brokers do not reach each other any more before the session has left: it is as it was.
 #[test]
 fn a_session_that_does_not_leave_has_its_messages_in_order() {
@@ -898,6 +939,34 @@ fn of_two_sessions_the_later_one_stays_and_gets_what_the_other_has() {
     got.sort();
     assert_eq!(got, ["0", "1", "old"]);
     assert_eq!(world.brokers[0].shard.stats().sessions, 1);
+}
+
+/// A session leaves while another home has not heard of it: the stub goes on to claim for it, and as the
+/// same user, until that home has yielded.
+#[test]
+fn a_stub_claims_for_the_session_that_has_left() {
+    let mut world = left_behind(3, 0);
+    world.cut();
+    // Its client is not known to have heard of this one, so it is the lesser one.
+    let conn = world.connect_as(2, false, 1000);
+    assert!(!world.brokers[2].is_present);
+    world.leave(2, conn);
+    world.unclaimed = Some(2);
+    world.heal();
+    assert!(world.come(1).1);
+    world.claims.clear();
+    world.pass(WAIT);
+    assert!(world.claims.iter().any(|(at, _)| *at == 0));
+    let user = Some(world.user.to_owned());
+    assert!(world.claims.iter().all(|(_, it)| *it == user));
+    world.unclaimed = None;
+    // Claims are repeated at intervals that double.
+    for _ in 0..10 {
+        world.pass(WAIT);
+    }
+    for at in [0, 2] {
+        assert_eq!(world.brokers[at].stored(), (0, 0), "{at}");
+    }
 }
 
 /// Another user's sessions with the same client identifier are not compared with it: nothing of it is

@@ -262,7 +262,8 @@ pub(crate) struct Round {
     names: Vec<u64>,
     /// What it has had, until there is the copy.
     had: Option<Box<Had>>,
-    /// Slot of the copy, which is made with the first message, behind everything else.
+    /// Slot of the copy, which is made when the first message is complete, or at the end: everything
+    /// else comes before.
     pub(crate) slot: Option<u32>,
     in_flight: Vec<InFlight>,
 }
@@ -318,7 +319,9 @@ impl Round {
             self.take(directory, &Op::decode(op).ok()?)?;
             left = behind;
         }
-        self.rest = left.to_vec();
+        let taken = rest.len() - left.len();
+        rest.drain(..taken);
+        self.rest = rest;
         Some(())
     }
 

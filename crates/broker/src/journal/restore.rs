@@ -476,6 +476,9 @@ impl Hub {
             // The rest of it was not sent, or is sent again.
             Some(Record::Incomplete) => {
                 if let Some((slot, ..)) = self.park(restored, true, offset, now) {
+                    if let Some(session) = self.sessions.get_mut(slot) {
+                        session.set_record(Stored::restored(Record::Incomplete));
+                    }
                     self.discard_copy(slot);
                 }
                 return true;
@@ -623,6 +626,7 @@ impl Hub {
         now: Nanos,
     ) -> bool {
         let client = restored.client_id.clone();
+        let began = restored.had.began;
         let Some((slot, subscriptions, _)) = self.park(restored, true, offset, now) else {
             return false;
         };
@@ -636,6 +640,10 @@ impl Hub {
         }
         let epoch = self.epoch();
         if let Some(session) = self.sessions.get_mut(slot) {
+            // It is not a session of a client, which would need that.
+            if began.is_some() {
+                had::forget_began(&mut self.journal, session);
+            }
             // It neither expires nor is swept.
             session.epoch = epoch;
             session.sweep_at = Nanos::MAX;

@@ -477,7 +477,10 @@ impl Shard {
                         TransferMessage::Take { at, user }
                     }
                     TransferMessage::Claim { mark, .. } => {
-                        let slot = hub.session_named(client);
+                        // A stub repeats the claims of the session that has left.
+                        let stubs = hub.custody.as_ref().and_then(|it| it.stubs.get(client));
+                        let stub = stubs.and_then(|it| it.last()).copied();
+                        let slot = hub.session_named(client).or(stub);
                         let session = slot.and_then(|slot| hub.sessions.get(slot));
                         let user = session.and_then(|session| session.username.as_deref());
                         let user = user.map(Into::into);
@@ -1312,6 +1315,7 @@ impl Hub {
             snapshot: None,
             next: 0,
             bytes: Vec::new(),
+            cut: 0,
         };
         if let Some(custody) = &mut self.custody {
             custody.frozen.insert(client.clone(), frozen);
@@ -1414,7 +1418,11 @@ impl Hub {
             return;
         };
         let mut is_all = false;
-        while frozen.bytes.len() <= MAX_PART && !is_all {
+        if frozen.bytes.len() - frozen.cut <= MAX_PART {
+            frozen.bytes.drain(..frozen.cut);
+            frozen.cut = 0;
+        }
+        while frozen.bytes.len() - frozen.cut <= MAX_PART && !is_all {
             if let Some(in_flight) = session.window.at(frozen.next) {
                 if in_flight.step != Step::Done {
                     put_inflight(&mut frozen.bytes, in_flight, offset);
@@ -1430,13 +1438,14 @@ impl Hub {
                 is_all = true;
             }
         }
-        let rest = frozen.bytes.split_off(frozen.bytes.len().min(MAX_PART));
-        let bytes = std::mem::replace(&mut frozen.bytes, rest);
+        let part = frozen.bytes.len().min(frozen.cut + MAX_PART);
+        let bytes = frozen.bytes[frozen.cut..part].into();
+        frozen.cut = part;
         let made = Told::PartMade {
-            last: is_all && frozen.bytes.is_empty(),
+            last: is_all && part == frozen.bytes.len(),
             id,
             number,
-            bytes: bytes.into(),
+            bytes,
         };
         custody.events.push_back((client.clone(), made));
     }
@@ -1460,8 +1469,9 @@ impl Hub {
             id,
             round: Some(Box::new(Round::new(self, client, now))),
         });
+        let has_room = self.store_trouble().is_none();
         if let Some(round) = &mut arriving.round
-            && self.read_part(round, bytes, now).is_none()
+            && (!has_room || self.read_part(round, bytes, now).is_none())
         {
             self.discard_round(arriving.round.take());
         }

@@ -128,9 +128,9 @@ pub(super) struct Custody {
     pub(super) fence: Option<Stamp>,
     /// Of a blind session: who has answered its claim, at which visit of theirs.
     pub(super) compared: Option<BTreeMap<HomeId, u64>>,
-    /// Homes that have not answered the claim of a session that is or was here: its mark, and at which
-    /// visit of theirs it was claimed. One that yields to it leads here, so the stub stays until then.
-    pub(super) claimed: BTreeMap<HomeId, (Mark, u64)>,
+    /// Homes that have not answered the claim of a session that is or was here, with its mark. One that
+    /// yields to it leads here, so the stub stays until then, as long as the home is reached.
+    pub(super) claimed: BTreeMap<HomeId, Mark>,
     pub(super) writes: Writes,
 }
 
@@ -141,7 +141,8 @@ impl Custody {
 
     /// Who is reached and has not answered the claim of the session that is here, or was.
     pub(super) fn unanswered(&self, peers: &Peers) -> BTreeSet<HomeId> {
-        let mut open: BTreeSet<HomeId> = self.claimed.keys().cloned().collect();
+        let claimed = self.claimed.keys().filter(|home| peers.reaches(home));
+        let mut open: BTreeSet<HomeId> = claimed.cloned().collect();
         if let Some(compared) = &self.compared {
             let more = peers
                 .reached()

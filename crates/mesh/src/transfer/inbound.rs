@@ -348,7 +348,8 @@ impl Step<'_> {
             };
             return self.send(&from, TransferMessage::PartAck { id, number });
         };
-        // A lesser session may have claimed here before this one came, and there after it has left.
+        // A lesser session elsewhere may have claimed here before this one came, and at the old owner only
+        // after it had left.
         let mark = Mark {
             blind: mark.blind || self.has_rivals(),
             ..mark

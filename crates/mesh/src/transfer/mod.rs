@@ -116,8 +116,9 @@
 //! - A session that comes from where a lesser one has not claimed yet to where that has done so is met by
 //!   none of its claims. So it claims itself if the look-up has found others.
 //! - A home yields to a claim however late it hears of it, and then its stub leads to where the claim came
-//!   from. So a stub stays there until each home has answered that was told of the session, also where a
-//!   claim was only the answer to a lesser one.
+//!   from. So a stub stays there until each home that is reached has answered if it was told of the session, also
+//!   where a claim was only the answer to a lesser one. (Who was told is not durable: a claim that was sent before a
+//!   restart and arrives after the stub has ended leads to nothing.)
 //! - A stub ends at no moment at which its own broker looks for the session: the answers may be older
 //!   than the `Commit` that its end waited for.
 //! - A broker that has just started takes others to be away until it is told who is reached.

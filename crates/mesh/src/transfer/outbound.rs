@@ -154,6 +154,7 @@ impl Step<'_> {
             };
             self.custody.outbound.push(outcome);
             self.write(vec![Change::Depart(id.clone(), stub)]);
+            self.arm_claim();
             self.arm_keep(Kept::Stub(id.at.clone()), from);
             self.arm_keep(Kept::Outcome(id.clone()), from);
             self.arm(Timer::Commit(id.clone(), 0));
@@ -185,12 +186,7 @@ impl Step<'_> {
     pub(super) fn claim(&mut self, from: &HomeId, mark: Mark) {
         if let Some(own) = self.session.clone() {
             if own.order() > mark.order() {
-                let is_first = self.custody.claimed.is_empty();
-                self.claim_at(from, own);
-                if is_first && !self.custody.claimed.is_empty() {
-                    self.arm(Timer::Claim(0));
-                }
-                return;
+                return self.claim_at(from, own);
             }
             let (by, epoch) = (&mark.epoch, &own.epoch);
             match &mark.born {
@@ -200,9 +196,9 @@ impl Step<'_> {
         } else if let Some(born) = &mark.born {
             self.discard(born);
         }
-        // It does not yield to a lesser one.
+        // That home has a greater session than the one that was claimed there: it will not yield to it.
         let claimed = self.custody.claimed.get(from);
-        if claimed.is_some_and(|(claimed, _)| claimed.order() < mark.order()) {
+        if claimed.is_some_and(|claimed| claimed.order() < mark.order()) {
             self.custody.claimed.remove(from);
         }
         // What may still become a session here has not yielded yet; the claim is said again.
@@ -223,13 +219,14 @@ impl Step<'_> {
             };
             self.custody.stub = Some(stub.clone());
             self.write(vec![Change::Demote(stub)]);
+            self.arm_claim();
             self.arm_keep(Kept::Stub(target_epoch.clone()), to);
         }
     }
 
     pub(super) fn yielded(&mut self, from: &HomeId, epoch: &Stamp) {
         let claimed = self.custody.claimed.get(from);
-        if claimed.is_some_and(|(mark, _)| mark.epoch == *epoch) {
+        if claimed.is_some_and(|mark| mark.epoch == *epoch) {
             self.custody.claimed.remove(from);
         }
         let is_it = self.session.as_ref().is_some_and(|own| own.epoch == *epoch);
@@ -247,12 +244,19 @@ impl Step<'_> {
     }
 
     fn claim_at(&mut self, home: &HomeId, mark: Mark) {
-        if let Some(visit) = self.shared.peers.visit(home) {
-            let claimed = &mut self.custody.claimed;
-            claimed.insert(home.clone(), (mark.clone(), visit));
+        if self.shared.peers.reaches(home) {
+            self.custody.claimed.insert(home.clone(), mark.clone());
         }
         // The shell adds for which user.
         self.send(home, TransferMessage::Claim { mark, user: None });
+    }
+
+    /// A stub stays while claims of its session are not answered: they are repeated. As long as the session
+    /// is here those repeat their claims whom that concerns.
+    fn arm_claim(&mut self) {
+        if !self.custody.claimed.is_empty() {
+            self.arm(Timer::Claim(0));
+        }
     }
 
     /// Claims again where that was not answered.
@@ -262,7 +266,7 @@ impl Step<'_> {
             return;
         }
         for home in open {
-            let claimed = self.custody.claimed.get(&home).map(|(mark, _)| mark);
+            let claimed = self.custody.claimed.get(&home);
             if let Some(mark) = self.session.as_ref().or(claimed).cloned() {
                 self.claim_at(&home, mark);
             }
@@ -316,12 +320,17 @@ impl Step<'_> {
         }
     }
 
-    /// What follows from every step: fences that may be asked, and claims of a blind session.
-    pub(super) fn settle(&mut self) {
+    /// Forgets claims of a session of which nothing is here any more, and of homes that do not come back.
+    fn forget_claims(&mut self) {
         let is_here = self.session.is_some() || self.custody.stub.is_some();
         let peers = &self.shared.peers;
         let claimed = &mut self.custody.claimed;
-        claimed.retain(|home, (_, visit)| is_here && peers.visit(home) == Some(*visit));
+        claimed.retain(|home, _| is_here && peers.knows(home));
+    }
+
+    /// What follows from every step: fences that may be asked, and claims of a blind session.
+    pub(super) fn settle(&mut self) {
+        self.forget_claims();
         let is_blind = self.session.as_ref().is_some_and(|mark| mark.blind);
         if !is_blind {
             self.custody.compared = None;
@@ -362,7 +371,8 @@ impl Step<'_> {
         for (home, message) in self.open_questions() {
             self.send(&home, message);
         }
-        if self.custody.compared.is_some() {
+        self.forget_claims();
+        if !self.unanswered().is_empty() {
             self.claim_again(0);
         }
         if let Some(stub) = self.ready_stub().cloned() {

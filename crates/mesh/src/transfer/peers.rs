@@ -75,6 +75,11 @@ impl Peers {
         self.reached.iter().map(|(home, visit)| (home, *visit))
     }
 
+    /// Whether a home is reached, or may come back.
+    pub(super) fn knows(&self, home: &HomeId) -> bool {
+        self.reaches(home) || self.absent.contains_key(home)
+    }
+
     pub(super) fn are_away(&self) -> bool {
         self.away || !self.absent.is_empty()
     }
