@@ -46,6 +46,8 @@ pub(super) struct Scope {
     pub(super) publisher: usize,
     /// Brokers, a bit each, with a subscriber that stays.
     pub(super) others: u8,
+    /// Brokers, a bit each, that may crash.
+    pub(super) frail: u8,
     pub(super) budget: Budget,
     /// Parts of a snapshot.
     pub(super) parts: u32,
@@ -491,7 +493,9 @@ impl World {
         for k in 0..n {
             match self.is_up(k) {
                 false => steps.push(Step::Restart(k as u8)),
-                true if self.left.crashes > 0 => steps.push(Step::Crash(k as u8)),
+                true if self.left.crashes > 0 && scope.frail >> k & 1 == 1 => {
+                    steps.push(Step::Crash(k as u8));
+                }
                 true => {}
             }
         }

@@ -288,6 +288,7 @@ fn five_brokers_with_two_delays() {
 }
 
 #[test]
+#[ignore = "takes minutes"]
 fn five_brokers_lose_a_broker_or_a_link_with_a_delay() {
     let left = Budget {
         lost: 0,
@@ -297,6 +298,7 @@ fn five_brokers_lose_a_broker_or_a_link_with_a_delay() {
 }
 
 #[test]
+#[ignore = "takes minutes"]
 fn five_brokers_lose_a_message_with_a_delay() {
     every_order_with_few(1, Budget { lost: 1, ..NONE });
 }
