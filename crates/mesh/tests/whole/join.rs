@@ -20,12 +20,16 @@ enum Start {
     Emptied,
 }
 
+fn has_store(seed: u64) -> bool {
+    seed.is_multiple_of(2)
+}
+
 /// Brokers that wait to have joined, with a subscriber at each, whose session lasts, and a publisher.
 fn world(seed: u64) -> World {
     let mut rng = Rng::new(seed);
     let n = 2 + rng.below(4) as usize;
     let edges = graph(&mut rng, n);
-    let store = seed.is_multiple_of(2);
+    let store = has_store(seed);
     let config = Config::default();
     let mut world = World::new(rng, n, edges, store, &config, |settings| {
         settings.tree.hello = Nanos::from_millis(200);
@@ -73,6 +77,8 @@ fn run(seed: u64, start: Start) -> usize {
     world.crash(site);
     if start == Start::Emptied {
         world.sites[site].replace_store();
+    }
+    if start == Start::Emptied || !has_store(seed) {
         // It waits for the neighbours that it names, and knows of no others.
         for edge in &mut world.edges {
             if edge.ends[1] == site {
