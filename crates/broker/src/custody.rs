@@ -85,7 +85,7 @@ pub(crate) struct Arriving {
 }
 
 /// Messages that another broker has now, or that nobody wants any more: their memory is freed in slices.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Discarded {
     pub(crate) sent: Vec<(Nanos, Delivery)>,
     pub(crate) queue: Queue,
@@ -321,6 +321,21 @@ impl Hub {
         }
     }
 
+    /// The messages of a snapshot do not wait here any more.
+    pub(crate) fn discard_snapshot(&mut self, snapshot: Snapshot) {
+        self.forget_queued(&snapshot.load);
+        self.discard(Discarded {
+            sent: snapshot.sent,
+            queue: snapshot.unsent,
+            window: Window::default(),
+        });
+    }
+
+    /// Frees messages in slices.
+    pub(crate) fn discard(&mut self, messages: Discarded) {
+        self.tasks.push(Task::Discard(Box::new(messages)));
+    }
+
     /// A session ends. The machine is told, unless it has ended the session itself.
     pub(crate) fn session_ends(&mut self, client: &Arc<str>, now: Nanos) {
         let Some(custody) = &mut self.custody else {
@@ -329,12 +344,7 @@ impl Hub {
         let frozen = custody.frozen.remove(client);
         let is_changing = custody.is_changing;
         if let Some(snapshot) = frozen.and_then(|it| it.snapshot) {
-            self.forget_queued(&snapshot.load);
-            self.tasks.push(Task::Discard(Box::new(Discarded {
-                sent: snapshot.sent,
-                queue: snapshot.unsent,
-                ..Discarded::default()
-            })));
+            self.discard_snapshot(snapshot);
         }
         if !is_changing {
             self.tell_custody(client, Event::Ended, now);

@@ -166,11 +166,11 @@ struct World {
     holds_fences: bool,
     /// As whom the client connects.
     user: &'static str,
-    /// Whether what is stored of a letter is committed before the next one.
+    /// Whether brokers commit after each letter.
     commits_letters: bool,
     /// The broker that no claim reaches.
     unclaimed: Option<usize>,
-    /// Who has claimed the session, and for which user.
+    /// The claims that brokers have sent: sender and user.
     claims: Vec<(usize, Option<String>)>,
 }
 
@@ -641,7 +641,7 @@ impl World {
         self.settle();
     }
 
-    /// Fills a session; returns what is in it.
+    /// Publishes the messages of a large session at a broker; returns them.
     fn publish_many(&mut self, at: usize) -> Vec<String> {
         let all: Vec<String> = (0..MANY).map(|it| format!("{it:0>100}")).collect();
         for some in all.chunks(100) {
@@ -736,6 +736,14 @@ fn left_behind(count: usize, at: usize) -> World {
     world
 }
 
+/// The first of two brokers has a session with these messages; brokers commit after each letter.
+fn large_session() -> (World, Vec<String>) {
+    let mut world = left_behind(2, 0);
+    let all = world.publish_many(0);
+    world.commits_letters = true;
+    (world, all)
+}
+
 #[test]
 fn a_session_goes_back_and_forth() {
     let mut world = left_behind(3, 0);
@@ -817,12 +825,10 @@ fn copies_and_stubs_survive_kills() {
     }
 }
 
-/// However much a session has, what is done at once of it where it comes is one part.
+/// The new broker stores a large session part by part.
 #[test]
 fn a_large_session_comes_in_pieces() {
-    let mut world = left_behind(2, 0);
-    let all = world.publish_many(0);
-    world.commits_letters = true;
+    let (mut world, all) = large_session();
     world.brokers[1].largest_commit = 0;
     let (conn, present) = world.come(1);
     assert!(present);
@@ -839,9 +845,7 @@ fn a_large_session_comes_in_pieces() {
 #[test]
 fn what_came_of_a_session_is_nothing_after_a_restart() {
     for commits in [1, 2, 10, 20] {
-        let mut world = left_behind(2, 0);
-        let all = world.publish_many(0);
-        world.commits_letters = true;
+        let (mut world, all) = large_session();
         world.brokers[1].commits = commits;
         world.connect_as(1, false, 1000);
         world.settle();
@@ -860,8 +864,7 @@ fn what_came_of_a_session_is_nothing_after_a_restart() {
 /// Where the store has no room, nothing of a session is written that comes there, and it stays where it was.
 #[test]
 fn nothing_of_a_session_is_stored_where_there_is_no_room() {
-    let mut world = left_behind(2, 0);
-    let all = world.publish_many(0);
+    let (mut world, all) = large_session();
     world.knock(1, false, 1000);
     let now = world.now;
     let full = Some(StoreTrouble::Full);
@@ -880,9 +883,7 @@ fn nothing_of_a_session_is_stored_where_there_is_no_room() {
 /// The brokers do not reach each other any more before the session has left: it is as it was.
 #[test]
 fn a_session_that_does_not_leave_has_its_messages_in_order() {
-    let mut world = left_behind(2, 0);
-    let all = world.publish_many(0);
-    world.commits_letters = true;
+    let (mut world, all) = large_session();
     world.brokers[1].commits = 5;
     world.connect_as(1, false, 1000);
     world.is_whole = false;
@@ -941,8 +942,8 @@ fn of_two_sessions_the_later_one_stays_and_gets_what_the_other_has() {
     assert_eq!(world.brokers[0].shard.stats().sessions, 1);
 }
 
-/// A session leaves while another home has not heard of it: the stub goes on to claim for it, and as the
-/// same user, until that home has yielded.
+/// A session leaves before another broker has answered its claim: the stub repeats the claim, for the same
+/// user, until that broker has yielded.
 #[test]
 fn a_stub_claims_for_the_session_that_has_left() {
     let mut world = left_behind(3, 0);

@@ -213,7 +213,7 @@ impl Restored {
     }
 }
 
-/// What the store has of where a session began says nothing any more.
+/// Removes from the store the instant at which a session began on this broker: it is not valid any more.
 pub(super) fn forget_began(journal: &mut Option<Box<Journal>>, session: &Session) {
     if let Some(journal) = journal {
         let key = word_key(session.handle.number, BEGAN);
@@ -228,11 +228,10 @@ impl Journal {
         if let Some(log) = session.had.as_mut().and_then(|had| had.log.take()) {
             log.end(self, number);
         }
-        let is_stored = |it: &mut bool| std::mem::take(it);
         let began = session.began.as_mut().map(|it| &mut it.is_stored);
         let custody = session.custody.as_mut().map(|it| &mut it.is_stored);
         for (word, stored) in [(BEGAN, began), (CUSTODY, custody)] {
-            if stored.is_some_and(is_stored) {
+            if stored.is_some_and(std::mem::take) {
                 let key = word_key(number, word);
                 self.emit(&Op::FlowGone { key: &key });
             }

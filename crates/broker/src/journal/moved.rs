@@ -242,7 +242,8 @@ pub(crate) fn read_delivery(
     Some((entry.delivery, sent))
 }
 
-/// A copy of a session that comes in parts, each of which is put into it, and stored, when it comes.
+/// A copy of a session that another broker sends in parts. Each part is added to the copy, and stored, when
+/// it arrives.
 #[derive(Debug)]
 pub(crate) struct Round {
     /// Of an operation that is not complete.
@@ -260,7 +261,7 @@ pub(crate) struct Round {
     has_store: bool,
     /// Of each message that is not in the copy; 0 for none.
     names: Vec<u64>,
-    /// What it has had, until there is the copy.
+    /// Names of messages that the session has had, until the copy is made.
     had: Option<Box<Had>>,
     /// Slot of the copy, which is made when the first message is complete, or at the end: everything
     /// else comes before.
@@ -405,8 +406,8 @@ impl Round {
 }
 
 impl Hub {
-    /// Puts the next part of a session that comes into the copy of it; `None` if it is no part of a
-    /// session, or if there is no room for it.
+    /// Adds the next part of a session to its copy; `None` if it does not encode a part of a session, or
+    /// if there is no room for it.
     pub(crate) fn read_part(&mut self, round: &mut Round, bytes: &[u8], now: Nanos) -> Option<()> {
         round.read(&self.directory, bytes)?;
         if round.restorer.has_messages() {
@@ -416,7 +417,7 @@ impl Hub {
         Some(())
     }
 
-    /// All parts are in the copy of a session that comes; returns its slot. `None` if something is
+    /// Completes the copy of a session after its last part; returns its slot. `None` if something is
     /// missing.
     pub(crate) fn end_parts(&mut self, round: &mut Round, now: Nanos) -> Option<u32> {
         let more = round.restorer.take_all()?;
@@ -457,7 +458,7 @@ impl Hub {
         Some(())
     }
 
-    /// Makes the copy of a session that comes, with all that it has but messages.
+    /// Makes the copy of a session, with everything except messages.
     fn begin_copy(
         &mut self,
         round: &mut Round,

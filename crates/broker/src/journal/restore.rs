@@ -151,14 +151,14 @@ impl Restorer {
         None
     }
 
-    /// Whether a message is complete of the session that was begun: another one has followed.
+    /// Whether a message of the current session is complete: another message has followed it.
     pub(super) fn has_messages(&self) -> bool {
         self.waiting.len() > 1
     }
 
-    /// What was read of the session that was begun; the rest follows with the next call, or with
-    /// [`Self::take_all`]. The last message stays, of which more may follow, and so does the content with
-    /// that number, if there is an entry for it still to come.
+    /// Takes the operations of the current session that were read since the last call. The last message
+    /// stays for the next call, since operations on it may follow, and so does the content with that
+    /// number, since its entry may follow.
     pub(super) fn take_so_far(&mut self, content: u64) -> Option<RestoredSession> {
         let last = self.waiting.pop();
         let session = self.complete()?;
@@ -171,7 +171,7 @@ impl Restorer {
         Some(session)
     }
 
-    /// The same with the last message.
+    /// The same, including the last message.
     pub(super) fn take_all(&mut self) -> Option<RestoredSession> {
         self.complete()
     }
@@ -328,7 +328,7 @@ impl RestoredSession {
         }
     }
 
-    /// The same session, without what was read of it.
+    /// A session with the same number, client and user, and nothing else.
     fn continued(&self) -> Self {
         Self::new(&SessionOp {
             session: self.number,
@@ -430,7 +430,7 @@ fn share_of(subscriptions: &[Subscription], delivery: &Delivery) -> u32 {
 /// A message in flight: its packet identifier, what it waits for, and what it is.
 pub(super) type InFlight = (u16, Step, Delivery);
 
-/// Queues what waits in a session; returns what is in flight.
+/// Queues the messages that wait in a session; returns the messages in flight.
 fn queue_entries(
     session: &mut Session,
     subscriptions: &[Subscription],
@@ -653,7 +653,7 @@ impl Hub {
         true
     }
 
-    /// Adds messages to a copy; returns those that are in flight.
+    /// Adds messages to a copy of a session; returns the messages in flight.
     pub(super) fn add_to_copy(
         &mut self,
         slot: u32,
@@ -673,7 +673,7 @@ impl Hub {
         in_flight
     }
 
-    /// What is in flight in a copy, all of which is there.
+    /// Sets the messages in flight of a copy to which all other messages were added.
     pub(super) fn set_in_flight(&mut self, slot: u32, in_flight: Vec<InFlight>) {
         if let Some(session) = self.sessions.get_mut(slot) {
             session.window = Window::restore(session.window.next_id(), in_flight);

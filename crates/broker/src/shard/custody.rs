@@ -41,7 +41,7 @@ use crate::message::Parts;
 use crate::moves::apart;
 use crate::route::{Groups, Matched, Target};
 use crate::session::{Delivery, Load, Session, Step, Stored};
-use crate::tasks::{FILTER, FLOW, Task};
+use crate::tasks::{FILTER, FLOW};
 use crate::{Budget, Nanos};
 
 /// What a stub forwards.
@@ -1388,12 +1388,7 @@ impl Hub {
         for delivery in all.chain(snapshot.unsent.iter()) {
             Journal::done(&mut self.journal, session, delivery.entry);
         }
-        self.forget_queued(&snapshot.load);
-        self.tasks.push(Task::Discard(Box::new(Discarded {
-            sent: snapshot.sent,
-            queue: snapshot.unsent,
-            ..Discarded::default()
-        })));
+        self.discard_snapshot(snapshot);
     }
 
     /// Cuts the next part of what is sent of a frozen session.
@@ -1496,11 +1491,11 @@ impl Hub {
     /// Ends a copy. What it has is where it came from, too, or in the session that has absorbed it.
     pub(crate) fn discard_copy(&mut self, slot: u32) {
         if let Some(session) = self.end_parked(slot) {
-            self.tasks.push(Task::Discard(Box::new(Discarded {
+            self.discard(Discarded {
                 sent: Vec::new(),
                 queue: session.queue,
                 window: session.window,
-            })));
+            });
         }
     }
 

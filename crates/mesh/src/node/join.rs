@@ -114,7 +114,7 @@ impl Node {
         let root = self.tree.root();
         let is_known = |(id, link): (_, &super::Link)| match link.edge.carries() {
             true => self.reach.is_ready(id),
-            // Who asks to be a child here is in this tree by no other way yet.
+            // A neighbour that asks to be a child here is not part of the tree by another way.
             false => {
                 let offer = self.tree.offer(id).and_then(|(_, offer)| offer);
                 offer.is_some_and(|(theirs, _)| theirs.id == root.id) && !self.tree.is_asked(id)

@@ -270,8 +270,8 @@ pub enum Timer {
     Claim(u8),
     /// Ask for a fence again for the stub with this epoch.
     Fence(Stamp),
-    /// Give up what is kept for a partner if that was away all the time: with the number of its absence when
-    /// the timer was armed, `None` if the partner was reached then.
+    /// Give up what is kept for a partner that was away since the timer was armed. The number is that of its
+    /// absence at that time; `None` if the partner was reached then.
     Keep(Kept, Option<u64>),
     /// Look at more clients after a change of reach; of no client.
     Sweep,

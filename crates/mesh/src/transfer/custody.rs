@@ -139,7 +139,7 @@ impl Custody {
         *self == Self::default()
     }
 
-    /// Who is reached and has not answered the claim of the session that is here, or was.
+    /// Homes that are reached and have not answered the claim of the session that is here, or was.
     pub(super) fn unanswered(&self, peers: &Peers) -> BTreeSet<HomeId> {
         let claimed = self.claimed.keys().filter(|home| peers.reaches(home));
         let mut open: BTreeSet<HomeId> = claimed.cloned().collect();

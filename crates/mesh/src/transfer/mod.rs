@@ -113,12 +113,13 @@
 //! - A Clean Start that is overtaken by a later CONNECT may have ended an outcome and not yet the
 //!   copy. So a copy counts in a look-up although nobody has a stub that leads there.
 //! - A claim is answered only when nothing comes that could still become a lesser session.
-//! - A session that comes from where a lesser one has not claimed yet to where that has done so is met by
-//!   none of its claims. So it claims itself if the look-up has found others.
-//! - A home yields to a claim however late it hears of it, and then its stub leads to where the claim came
-//!   from. So a stub stays there until each home that is reached has answered if it was told of the session, also
-//!   where a claim was only the answer to a lesser one. (Who was told is not durable: a claim that was sent before a
-//!   restart and arrives after the stub has ended leads to nothing.)
+//! - The owner of a lesser session claims at one home after the other. If the greater session moves
+//!   from a home that has not heard the claim yet to one that has answered it, no claim meets it. So a session
+//!   that moves claims itself if its look-up has found others.
+//! - A home yields to a claim even if the claim arrives late. Then its stub leads to the sender of the claim.
+//!   So the stub of the sender stays until all homes that are reached have answered the claims of its session,
+//!   including claims that were the answer to a lesser one. (The list of these homes is not durable: a
+//!   claim that was sent before a restart, and arrives after the stub has ended, leads to nothing.)
 //! - A stub ends at no moment at which its own broker looks for the session: the answers may be older
 //!   than the `Commit` that its end waited for.
 //! - A broker that has just started takes others to be away until it is told who is reached.

@@ -238,7 +238,7 @@ impl Step<'_> {
         }
     }
 
-    /// Who is reached and has not answered the claim of the session that is here, or was.
+    /// Homes that are reached and have not answered the claim of the session that is here, or was.
     pub(super) fn unanswered(&self) -> BTreeSet<HomeId> {
         self.custody.unanswered(&self.shared.peers)
     }
@@ -251,8 +251,8 @@ impl Step<'_> {
         self.send(home, TransferMessage::Claim { mark, user: None });
     }
 
-    /// A stub stays while claims of its session are not answered: they are repeated. As long as the session
-    /// is here those repeat their claims whom that concerns.
+    /// Repeats claims of a session that has left until they are answered: its stub waits for that. While the
+    /// session is here that is not needed: a home with a lesser session repeats its own claim.
     fn arm_claim(&mut self) {
         if !self.custody.claimed.is_empty() {
             self.arm(Timer::Claim(0));
@@ -372,9 +372,7 @@ impl Step<'_> {
             self.send(&home, message);
         }
         self.forget_claims();
-        if !self.unanswered().is_empty() {
-            self.claim_again(0);
-        }
+        self.claim_again(0);
         if let Some(stub) = self.ready_stub().cloned() {
             self.act(Action::Fence(stub));
         }

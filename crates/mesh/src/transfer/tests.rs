@@ -417,8 +417,8 @@ fn what_is_kept_is_given_up_when_its_partner_was_away_all_the_time() {
     assert!(due(&mut transfers), "away all the time");
 }
 
-/// A home that hears late of a session that has left since yields to it, and its stub leads here: the stub
-/// here stays until that home has answered, and the claim is repeated.
+/// A session is claimed at a home and leaves before that home has answered. The home will yield, and its stub
+/// will lead here: so the stub here stays, and repeats the claim, until the home has answered.
 #[test]
 fn a_stub_stays_until_all_who_were_told_of_its_session_have_answered() {
     let mut transfers = transfers(Bounds::default());
