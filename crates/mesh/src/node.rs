@@ -520,6 +520,7 @@ impl Node {
             self.tell(now);
             self.pass_on(now);
         }
+        self.tell_completed();
         if self.lasting.take_keeps_changed() || changed {
             self.are_away = self.lasting.are_away(&self.reach);
             self.tell_reach();

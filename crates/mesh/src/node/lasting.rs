@@ -12,6 +12,9 @@
 //! Who keeps messages for brokers that are away may get lost itself, and what is kept for it then
 //! has to be what those await, too. So it tells which ones it keeps messages for, in the form of
 //! filters that no client can have ([`KEEPS`]).
+//! That is how it is known after a restart which brokers are away. Until all is known that those have
+//! told that are reached, others are taken to be away: a session that begins meanwhile may not be the
+//! only one of its client.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -37,6 +40,8 @@ struct Known {
     idle: Option<Nanos>,
     /// Among what the shell keeps of which link it is.
     stored: Option<LinkId>,
+    /// Whether all of it was asked for, since the source has told another sum, and has not come.
+    is_asked: bool,
     /// What has come of all of it, while more is to come.
     coming: Option<Vec<Box<str>>>,
     /// There was no room for some.
@@ -50,6 +55,16 @@ impl Known {
         let from = self.filters.range::<str, _>(from);
         let ids = from.map_while(|filter| filter.strip_prefix(KEEPS));
         ids.filter_map(BrokerId::new)
+    }
+
+    /// Whether it is what the broker has told.
+    fn is_complete(&self) -> bool {
+        self.source.is_some() && !self.is_asked
+    }
+
+    /// Nobody tells of it.
+    fn lose_source(&mut self) {
+        (self.source, self.is_asked, self.coming) = (None, false, None);
     }
 
     /// Adds a filter or removes it; says whether that is a change.
@@ -94,8 +109,10 @@ pub(super) struct Lasting {
     kept: BTreeSet<BrokerId>,
     /// Of all brokers, this one too.
     known: BTreeMap<BrokerId, Known>,
-    /// Whom messages are kept for anywhere has changed.
+    /// Whom messages are kept for anywhere has changed, or of whom that is known.
     keeps_changed: bool,
+    /// Brokers of which all is known since neighbours were told last.
+    completed: BTreeSet<BrokerId>,
     /// What neighbours are to be told: whether it is awaited.
     changed: BTreeMap<BrokerId, BTreeMap<Box<str>, bool>>,
 }
@@ -111,6 +128,7 @@ impl Lasting {
             own: BTreeMap::new(),
             kept: BTreeSet::new(),
             keeps_changed: false,
+            completed: BTreeSet::new(),
             changed: BTreeMap::new(),
         }
     }
@@ -173,13 +191,22 @@ impl Lasting {
         true
     }
 
-    /// Whether that has changed since this was asked last.
+    /// Whether [`Self::are_away`] may have changed since this was asked last.
     pub(super) fn take_keeps_changed(&mut self) -> bool {
         std::mem::take(&mut self.keeps_changed)
     }
 
-    /// Whether anybody who is reached keeps messages for a broker that is not.
+    /// Whether all is known of a broker that it has told, as far as is known here.
+    fn knows_all_of(&self, id: &BrokerId) -> bool {
+        *id == self.broker || self.known.get(id).is_some_and(Known::is_complete)
+    }
+
+    /// Whether anybody who is reached keeps messages for a broker that is not, or may do so: it is not
+    /// known yet.
     pub(super) fn are_away(&self, reach: &Reach<BrokerId>) -> bool {
+        if !reach.reached().all(|id| self.knows_all_of(id)) {
+            return true;
+        }
         let told = self.known.iter();
         let told = told.filter(|(id, known)| known.source.is_some() || **id == self.broker);
         let keeps = told.flat_map(|(_, known)| known.keeps());
@@ -187,12 +214,18 @@ impl Lasting {
         !reach.not_reached(others.collect()).is_empty()
     }
 
-    /// Sums over what sessions at these brokers await, and at those that are away.
+    /// Brokers of which all is known that was not known when this was asked last.
+    fn take_completed(&mut self) -> BTreeSet<BrokerId> {
+        std::mem::take(&mut self.completed)
+    }
+
+    /// Sums over what sessions at these brokers await, as far as all is known of that, and at those that
+    /// are away.
     pub(super) fn sums(&self, of: &[BrokerId]) -> Vec<(BrokerId, u64)> {
         let known = self.known.iter();
-        let told = known.filter(|(id, known)| {
-            let is_away = known.source.is_none() && **id != self.broker;
-            is_away || of.contains(id)
+        let told = known.filter(|(id, known)| match of.contains(id) {
+            true => self.knows_all_of(id),
+            false => known.source.is_none() && **id != self.broker,
         });
         told.map(|(id, known)| (id.clone(), known.sum)).collect()
     }
@@ -215,7 +248,15 @@ impl Lasting {
                 continue;
             }
             let known = self.known.entry(of.clone()).or_default();
+            let before = (known.source, known.is_asked);
             (known.source, known.coming) = (Some(link), None);
+            known.is_asked = known.sum != sum;
+            if (known.source, known.is_asked) != before {
+                self.keeps_changed = true;
+                if !known.is_asked {
+                    self.completed.insert(of.clone());
+                }
+            }
             if known.stored != Some(link) {
                 let all: Vec<Box<str>> = known.filters.iter().cloned().collect();
                 if let Some(before) = known.stored.replace(link).filter(|_| !all.is_empty()) {
@@ -225,7 +266,7 @@ impl Lasting {
                     tell_shell(outputs, link, &of, all, Vec::new());
                 }
             }
-            if known.sum != sum {
+            if known.is_asked {
                 ask.push(of);
             }
         }
@@ -256,6 +297,7 @@ impl Lasting {
         if all {
             known.coming = Some(Vec::new());
         }
+        let is_all = known.coming.is_some();
         if let Some(coming) = &mut known.coming {
             let room = self.max.saturating_sub(coming.len());
             known.full |= add.len() > room;
@@ -271,6 +313,11 @@ impl Lasting {
         }
         remove.retain(|filter| self.set(&of, filter, false));
         add.retain(|filter| self.set(&of, filter, true));
+        if let Some(known) = self.known.get_mut(&of).filter(|it| is_all && it.is_asked) {
+            known.is_asked = false;
+            self.keeps_changed = true;
+            self.completed.insert(of.clone());
+        }
         if !add.is_empty() || !remove.is_empty() {
             tell_shell(outputs, link, &of, add, remove);
         }
@@ -280,7 +327,20 @@ impl Lasting {
     fn silent(&mut self, link: LinkId, about: impl Fn(&BrokerId) -> bool) {
         for (id, known) in &mut self.known {
             if known.source == Some(link) && about(id) {
-                (known.source, known.coming) = (None, None);
+                known.lose_source();
+                self.keeps_changed = true;
+            }
+        }
+    }
+
+    /// Brokers are reached now: who told of them and does not lead there is not believed any more.
+    fn reached(&mut self, who: &BTreeSet<BrokerId>, leads: impl Fn(LinkId, &BrokerId) -> bool) {
+        for id in who {
+            if let Some(known) = self.known.get_mut(id)
+                && known.source.is_some_and(|source| !leads(source, id))
+            {
+                known.lose_source();
+                self.keeps_changed = true;
             }
         }
     }
@@ -298,6 +358,8 @@ impl Lasting {
                 && let Some(link) = leads(id)
             {
                 known.source = Some(link);
+                self.keeps_changed = true;
+                self.completed.insert(id.clone());
                 ask.entry(link).or_default().push(id.clone());
             }
         }
@@ -469,6 +531,34 @@ impl Node {
         }
     }
 
+    /// Brokers are reached now.
+    pub(super) fn believe_who_leads_to(&mut self, who: &BTreeSet<BrokerId>) {
+        let reach = &self.reach;
+        self.lasting
+            .reached(who, |link, id| reach.leads_to(link, id));
+    }
+
+    /// Tells neighbours of brokers of which they could not be told when they heard that these are here.
+    pub(super) fn tell_completed(&mut self) {
+        let completed = self.lasting.take_completed();
+        if completed.is_empty() {
+            return;
+        }
+        let links: Vec<LinkId> = self.links.carrying().collect();
+        for link in links {
+            let told = self.reach.told(link);
+            let is_news = |id: &&BrokerId| {
+                let known = self.lasting.known.get(*id);
+                told.contains(id) && known.is_some_and(|it| it.source != Some(link))
+            };
+            let news: Vec<BrokerId> = completed.iter().filter(is_news).cloned().collect();
+            if !news.is_empty() {
+                let sums = self.lasting.sums(&news);
+                self.outputs.send(link, &Message::Sums(sums));
+            }
+        }
+    }
+
     /// A neighbour tells what sessions at a broker await.
     pub(super) fn heard_lasting(&mut self, link: LinkId, told: wire::Lasting) {
         self.lasting.heard(link, told, &mut self.outputs);
@@ -606,6 +696,41 @@ mod tests {
             (&change.of, &change.add),
             (&id("own"), &filters("$mesh/keeps/z"))
         );
+    }
+
+    #[test]
+    fn others_are_away_until_it_is_known_for_whom_messages_are_kept() {
+        let (one, keeps) = (LinkId(1), "$mesh/keeps/y");
+        let mut lasting = Lasting::new(id("own"), 10, Nanos(9));
+        let mut reach = Reach::new(id("own"));
+        assert!(!lasting.are_away(&reach));
+        reach.activate(one);
+        reach.ready(one);
+        reach.heard(one, true, vec![id("x")], &[]);
+        assert!(lasting.are_away(&reach), "not said yet");
+        assert_eq!(lasting.sums(&[id("x")]), []);
+        assert_eq!(hear_sum(&mut lasting, one, "x", 0), []);
+        assert!(!lasting.are_away(&reach), "for nobody");
+        assert!(lasting.take_keeps_changed());
+        assert_eq!(lasting.take_completed(), BTreeSet::from([id("x")]));
+
+        // After a moment without a connection it does, and its answer is under way.
+        lasting.silent(one, |_| true);
+        assert!(lasting.take_keeps_changed() && lasting.are_away(&reach));
+        let mut outputs = Outputs::default();
+        assert_eq!(hear_sum(&mut lasting, one, "x", digest(keeps)), [id("x")]);
+        assert!(lasting.are_away(&reach));
+        assert_eq!(lasting.sums(&[id("x")]), [], "not all of it is known");
+        lasting.heard(one, told("x", (true, false), keeps, ""), &mut outputs);
+        assert!(lasting.take_keeps_changed() && lasting.are_away(&reach));
+        assert_eq!(lasting.sums(&[id("x")]), [(id("x"), digest(keeps))]);
+
+        // After another one it says the same: nothing is asked for, and nobody forgets it.
+        lasting.silent(one, |_| true);
+        assert_eq!(hear_sum(&mut lasting, one, "x", digest(keeps)), []);
+        assert!(lasting.take_keeps_changed() && lasting.are_away(&reach));
+        lasting.heard(one, told("x", (false, false), "", keeps), &mut outputs);
+        assert!(lasting.take_keeps_changed() && !lasting.are_away(&reach));
     }
 
     #[test]

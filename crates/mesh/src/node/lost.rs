@@ -411,6 +411,7 @@ impl Node {
             return;
         }
         self.outputs.push(Output::Reached);
+        self.believe_who_leads_to(who);
         for from in self.lost.that_led_to(who) {
             self.copy(from, link, false);
         }

@@ -438,6 +438,7 @@ fn check(seed: u64, world: &World, once: bool, outcome: &mut Outcome) {
     for (n, site) in world.sites.iter().enumerate() {
         let running = site.running.as_ref().unwrap();
         assert!(running.node.tree().is_attached(), "seed {seed}: {n}");
+        assert!(!running.are_away, "seed {seed}: {n} misses somebody");
         let totals = running.directory.totals();
         assert_eq!(
             totals.queued_bytes, 0,

@@ -290,6 +290,8 @@ pub struct Running {
     waiting: BTreeMap<u64, BrokerId>,
     expected: BTreeMap<BrokerId, Open>,
     effects: Vec<Effect>,
+    /// Whether brokers of the mesh are not reached, as was said last.
+    pub are_away: bool,
 }
 
 pub fn meta(nonce: u128) -> ConnMeta {
@@ -377,6 +379,7 @@ impl Site {
             waiting: BTreeMap::new(),
             expected: BTreeMap::new(),
             effects: Vec::new(),
+            are_away: false,
         });
     }
 
@@ -665,6 +668,7 @@ impl Running {
             } => self.shard.located(&client, &at, answers, extent, now),
             Order::Reach { reached, away } => {
                 let reached = reached.into_iter().map(HomeId::from).collect();
+                self.are_away = away;
                 self.shard.set_reach(&reached, away, now);
             }
             Order::Letter { from, client, body } => {
