@@ -71,9 +71,6 @@ pub struct Node {
     filters: Filters,
     links: Links,
     reach: Reach<BrokerId>,
-    /// Whether messages are kept for brokers that are not reached, here or at any broker that is: there,
-    /// too, messages may be kept for brokers here.
-    are_away: bool,
     /// Where shared subscriptions have members.
     members: Members,
     lasting: Lasting,
@@ -105,7 +102,6 @@ impl Node {
             filters: Filters::new(settings.max_filters),
             links: Links::new(settings.linger, now),
             reach: Reach::new(settings.id.clone()),
-            are_away: false,
             members: Members::new(settings.id.clone(), settings.max_filters),
             lasting: Lasting::new(settings.id.clone(), settings.max_filters, settings.heal),
             lost: LostLinks::new(settings.heal, settings.keep, settings.tree.hello),
@@ -463,7 +459,9 @@ impl Node {
         self.pass_on(now);
         self.publish_wills(now);
         self.answer_late_questions(now);
-        self.presence.release(now);
+        if self.presence.release(now) {
+            self.tell_reach();
+        }
         self.tick_fences(now);
         self.end_late_holds(now);
         self.settle(now);
@@ -522,7 +520,7 @@ impl Node {
         }
         self.tell_completed();
         if self.lasting.take_keeps_changed() || changed {
-            self.are_away = self.lasting.are_away(&self.reach);
+            self.note_missed(now);
             self.tell_reach();
         }
         self.look_after_wards(now);

@@ -191,27 +191,22 @@ impl Lasting {
         true
     }
 
-    /// Whether [`Self::are_away`] may have changed since this was asked last.
+    /// Whether [`Self::knows_all_of`] or [`Self::kept_for`] may have changed since this was asked last.
     pub(super) fn take_keeps_changed(&mut self) -> bool {
         std::mem::take(&mut self.keeps_changed)
     }
 
-    /// Whether all is known of a broker that it has told, as far as is known here.
-    fn knows_all_of(&self, id: &BrokerId) -> bool {
+    /// Whether all is known that a broker has told.
+    pub(super) fn knows_all_of(&self, id: &BrokerId) -> bool {
         *id == self.broker || self.known.get(id).is_some_and(Known::is_complete)
     }
 
-    /// Whether anybody who is reached keeps messages for a broker that is not, or may do so: it is not
-    /// known yet.
-    pub(super) fn are_away(&self, reach: &Reach<BrokerId>) -> bool {
-        if !reach.reached().all(|id| self.knows_all_of(id)) {
-            return true;
-        }
+    /// Other brokers for which messages are kept here, or by somebody who is reached.
+    pub(super) fn kept_for(&self) -> BTreeSet<BrokerId> {
         let told = self.known.iter();
         let told = told.filter(|(id, known)| known.source.is_some() || **id == self.broker);
         let keeps = told.flat_map(|(_, known)| known.keeps());
-        let others = keeps.filter(|id| *id != self.broker);
-        !reach.not_reached(others.collect()).is_empty()
+        keeps.filter(|id| *id != self.broker).collect()
     }
 
     /// Brokers of which all is known that was not known when this was asked last.
@@ -699,38 +694,41 @@ mod tests {
     }
 
     #[test]
-    fn others_are_away_until_it_is_known_for_whom_messages_are_kept() {
+    fn all_is_known_of_a_broker_once_its_last_answer_has_come() {
         let (one, keeps) = (LinkId(1), "$mesh/keeps/y");
+        let (x, y) = (id("x"), BTreeSet::from([id("y")]));
         let mut lasting = Lasting::new(id("own"), 10, Nanos(9));
-        let mut reach = Reach::new(id("own"));
-        assert!(!lasting.are_away(&reach));
-        reach.activate(one);
-        reach.ready(one);
-        reach.heard(one, true, vec![id("x")], &[]);
-        assert!(lasting.are_away(&reach), "not said yet");
-        assert_eq!(lasting.sums(&[id("x")]), []);
+        assert!(lasting.knows_all_of(&id("own")) && !lasting.knows_all_of(&x));
+        assert_eq!(lasting.sums(std::slice::from_ref(&x)), []);
         assert_eq!(hear_sum(&mut lasting, one, "x", 0), []);
-        assert!(!lasting.are_away(&reach), "for nobody");
-        assert!(lasting.take_keeps_changed());
+        assert!(lasting.take_keeps_changed() && lasting.knows_all_of(&x));
         assert_eq!(lasting.take_completed(), BTreeSet::from([id("x")]));
 
-        // After a moment without a connection it does, and its answer is under way.
+        // After a moment without a connection it keeps messages for another one; the answer is under way.
         lasting.silent(one, |_| true);
-        assert!(lasting.take_keeps_changed() && lasting.are_away(&reach));
+        assert!(lasting.take_keeps_changed() && !lasting.knows_all_of(&x));
         let mut outputs = Outputs::default();
         assert_eq!(hear_sum(&mut lasting, one, "x", digest(keeps)), [id("x")]);
-        assert!(lasting.are_away(&reach));
-        assert_eq!(lasting.sums(&[id("x")]), [], "not all of it is known");
+        assert!(!lasting.knows_all_of(&x));
+        assert_eq!(lasting.sums(std::slice::from_ref(&x)), []);
         lasting.heard(one, told("x", (true, false), keeps, ""), &mut outputs);
-        assert!(lasting.take_keeps_changed() && lasting.are_away(&reach));
-        assert_eq!(lasting.sums(&[id("x")]), [(id("x"), digest(keeps))]);
+        assert!(lasting.take_keeps_changed() && lasting.knows_all_of(&x));
+        assert_eq!(lasting.kept_for(), y);
+        assert_eq!(
+            lasting.sums(std::slice::from_ref(&x)),
+            [(id("x"), digest(keeps))]
+        );
 
-        // After another one it says the same: nothing is asked for, and nobody forgets it.
+        // After another one it says the same, and nothing is asked for.
         lasting.silent(one, |_| true);
+        assert_eq!(lasting.kept_for(), BTreeSet::new());
         assert_eq!(hear_sum(&mut lasting, one, "x", digest(keeps)), []);
-        assert!(lasting.take_keeps_changed() && lasting.are_away(&reach));
-        lasting.heard(one, told("x", (false, false), "", keeps), &mut outputs);
-        assert!(lasting.take_keeps_changed() && !lasting.are_away(&reach));
+        assert!(lasting.take_keeps_changed() && lasting.knows_all_of(&x));
+        assert_eq!(lasting.kept_for(), y);
+
+        // Another neighbour leads there now, and the first one does not.
+        lasting.reached(&BTreeSet::from([x.clone()]), |link, _| link != one);
+        assert!(lasting.take_keeps_changed() && !lasting.knows_all_of(&x));
     }
 
     #[test]

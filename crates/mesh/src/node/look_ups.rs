@@ -86,14 +86,11 @@ impl Node {
 
     /// Tells the shell who is reached, and whether others are not, if it was not told so last.
     pub(super) fn tell_reach(&mut self) {
-        let mut others = self.led_to();
-        let lost = self.lost.links().filter_map(|link| self.links.peer(link));
-        others.extend(lost.cloned());
-        others.extend(self.presence.away().cloned());
-        // Before it has joined, neighbours may be missing of which nothing is known.
-        let away = self.are_away
-            || self.membership() != Membership::Joined
-            || !self.reach.not_reached(others).is_empty();
+        // Before it has joined, neighbours may be missing of which nothing is known; and others, before it
+        // is known for whom those keep messages that are reached.
+        let away = self.membership() != Membership::Joined
+            || !self.reach.reached().all(|id| self.lasting.knows_all_of(id))
+            || self.presence.are_away();
         let reached = self.reached();
         let told = self.look_ups.told.as_ref();
         if told.is_none_or(|(who, were)| (who, *were) != (reached, away)) {
@@ -106,6 +103,8 @@ impl Node {
     /// After a start, also if nothing has changed yet.
     pub(super) fn tell_first_reach(&mut self) {
         if self.look_ups.told.is_none() {
+            // Nobody was missed before: it does not matter how late it is.
+            self.note_missed(Nanos(0));
             self.tell_reach();
         }
     }

@@ -27,7 +27,11 @@ pub(super) struct Presence {
     present: BTreeSet<BrokerId>,
     /// Those that were, and since when they are not.
     away: BTreeMap<BrokerId, Nanos>,
-    /// Those of them that are held down, and until when; at most as many.
+    /// Others for which messages are kept somewhere, or that a link has led to or will lead to, and that are
+    /// not reached; for those of which that is not true any more, until when they count as away. They come
+    /// into reach a little later than they are not kept for any more.
+    missed: BTreeMap<BrokerId, Option<Nanos>>,
+    /// Those that were reached and are held down, and until when; at most as many.
     held: BTreeMap<BrokerId, Nanos>,
     /// Letters on their way to others, and where they come from: they wait until so many
     /// wishes are kept.
@@ -35,9 +39,25 @@ pub(super) struct Presence {
 }
 
 impl Presence {
-    /// Brokers that were reached, and are not.
-    pub(super) fn away(&self) -> impl Iterator<Item = &BrokerId> {
-        self.away.keys()
+    /// Whether brokers are known that are not reached.
+    pub(super) fn are_away(&self) -> bool {
+        !self.away.is_empty() || !self.missed.is_empty()
+    }
+
+    /// These are missed now; of those that were before, who is not reached counts as away until then.
+    fn set_missed(&mut self, missed: BTreeSet<BrokerId>, until: Nanos) {
+        self.missed.retain(|id, _| !self.present.contains(id));
+        for (id, ends) in &mut self.missed {
+            match missed.contains(id) {
+                true => *ends = None,
+                false => _ = ends.get_or_insert(until),
+            }
+        }
+        for id in missed {
+            if self.missed.len() < MAX_AWAY {
+                self.missed.insert(id, None);
+            }
+        }
     }
 
     /// Whether brokers were reached just now, and are not.
@@ -45,19 +65,26 @@ impl Presence {
         !self.held.is_empty()
     }
 
-    /// When the next of them is not any more.
+    /// When [`Self::release`] is due.
     pub(super) fn next(&self) -> Option<Nanos> {
-        self.held.values().copied().min()
+        let missed = self.missed.values().flatten();
+        self.held.values().chain(missed).copied().min()
     }
 
-    /// Who is not reached for long enough is away.
-    pub(super) fn release(&mut self, now: Nanos) {
+    /// Who is not reached for long enough is away, and who is not missed for long enough is not; whether
+    /// there is one of those.
+    pub(super) fn release(&mut self, now: Nanos) -> bool {
         self.held.retain(|_, until| *until > now);
+        let before = self.missed.len();
+        let is_due = |until: &Option<Nanos>| until.is_some_and(|until| until <= now);
+        self.missed.retain(|_, until| !is_due(until));
+        self.missed.len() < before
     }
 
     /// One of them does not come back; false if it is none.
     pub(super) fn forget(&mut self, broker: &BrokerId) -> bool {
         self.held.remove(broker);
+        self.missed.remove(broker);
         self.away.remove(broker).is_some()
     }
 
@@ -137,6 +164,17 @@ impl Node {
         &self.presence.present
     }
 
+    /// Notes who is missed now.
+    pub(super) fn note_missed(&mut self, now: Nanos) {
+        let mut others = self.led_to();
+        let lost = self.lost.links().filter_map(|link| self.links.peer(link));
+        others.extend(lost.cloned());
+        others.extend(self.lasting.kept_for());
+        others.remove(&self.settings.id);
+        let missed = self.reach.not_reached(others);
+        self.presence.set_missed(missed, now + self.settings.heal);
+    }
+
     /// Notes who is reached now, and tells who was not before.
     pub(super) fn note_presence(&mut self, now: Nanos) {
         self.reach_of_questions_changed();
@@ -166,5 +204,40 @@ impl Node {
             };
             presence.away.remove(&first);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ids(names: &[&str]) -> BTreeSet<BrokerId> {
+        let id = |name: &&str| BrokerId::new(name).unwrap();
+        names.iter().map(id).collect()
+    }
+
+    #[test]
+    fn who_is_not_missed_any_more_is_away_until_it_comes_or_for_a_while() {
+        let mut presence = Presence::default();
+        assert!(!presence.are_away());
+        presence.set_missed(ids(&["a", "b"]), Nanos(10));
+        assert_eq!(presence.next(), None);
+        // Nothing is kept for "a" any more: it is about to come.
+        presence.set_missed(ids(&["b"]), Nanos(20));
+        assert_eq!(presence.next(), Some(Nanos(20)));
+        presence.set_missed(ids(&["b"]), Nanos(25));
+        assert_eq!(presence.next(), Some(Nanos(20)), "the first time counts");
+        presence.present = ids(&["b"]);
+        presence.set_missed(ids(&[]), Nanos(30));
+        assert!(presence.are_away());
+        assert!(!presence.release(Nanos(19)) && presence.release(Nanos(20)));
+        assert!(!presence.are_away());
+        // One that is missed again stays.
+        presence.set_missed(ids(&["c"]), Nanos(40));
+        presence.set_missed(ids(&[]), Nanos(50));
+        presence.set_missed(ids(&["c"]), Nanos(60));
+        assert!(!presence.release(Nanos(99)) && presence.are_away());
+        presence.forget(&BrokerId::new("c").unwrap());
+        assert!(!presence.are_away());
     }
 }

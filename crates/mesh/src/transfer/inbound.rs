@@ -92,6 +92,7 @@ impl Step<'_> {
         Located {
             session: (self.session.as_ref()).map(|mark| (mark.confirmed, mark.epoch.clone())),
             moved: stub.chain(outcomes).max_by(|a, b| a.1.cmp(&b.1)),
+            left: custody.stub.as_ref().map(|stub| stub.for_epoch.clone()),
             connect: custody.connect.as_ref().map(|it| it.at().clone()),
             copy: custody.inbound.iter().map(state).max().unwrap_or_default(),
         }
@@ -142,6 +143,11 @@ impl Step<'_> {
                 continue;
             }
             let there = all().find(|(home, _)| home == target);
+            // The session was there and has left, perhaps for a greater one with an earlier epoch.
+            let left = there.and_then(|(_, it)| it.left.as_ref());
+            if left.is_some_and(|left| left >= epoch) {
+                continue;
+            }
             let knows = match there {
                 Some((home, _)) if *home == own.0 => !self.custody.inbound.is_empty(),
                 there => there.is_some_and(|(_, it)| !it.is_nothing()),

@@ -292,6 +292,44 @@ fn part(id: &TransferId, number: u32, last: bool) -> Event {
     Event::Message(home(1), part)
 }
 
+/// A home with a confirmed session, and two that had a later one, which has yielded to it: the stub at the
+/// first of these still leads to the second.
+#[test]
+fn a_stub_that_leads_to_a_session_that_has_yielded_holds_nobody_up() {
+    let confirmed = Located {
+        session: Some((true, stamp(4))),
+        ..Located::default()
+    };
+    let stub = |to, epoch, left| Located {
+        moved: Some((home(to), stamp(epoch))),
+        left: Some(stamp(left)),
+        ..Located::default()
+    };
+    for (left, is_taken) in [(20, true), (24, true), (16, false)] {
+        let (mut transfers, marks) = (transfers(Bounds::default()), Marks::default());
+        transfers.set_reach(&[1, 2, 3].map(home).into(), false);
+        let at = transfers.connect("x", false, 99, &marks);
+        let located = Event::Located {
+            at,
+            answers: vec![
+                (home(1), confirmed.clone()),
+                (home(2), stub(1, 4, left)),
+                (home(3), stub(2, 20, 8)),
+            ],
+            extent: Extent::All,
+        };
+        transfers.handle("x", located, 9, &marks);
+        let (answers, sent) = perform(&mut transfers, &marks);
+        let takes = |it: &TransferMessage| matches!(it, TransferMessage::Take { .. });
+        let expected = match is_taken {
+            true => Vec::new(),
+            false => refused(Refusal::OnItsWay),
+        };
+        assert_eq!(answers, expected, "{left}");
+        assert_eq!(sent.iter().any(takes), is_taken, "{left}");
+    }
+}
+
 #[test]
 fn a_session_that_is_too_large_stays_where_it_is() {
     let mut transfers = transfers(Bounds {

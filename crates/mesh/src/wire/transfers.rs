@@ -246,6 +246,7 @@ impl Writer {
             out.text(target.as_str());
             out.stamp(epoch);
         });
+        self.optional(located.left.as_ref(), Self::stamp);
         self.optional(located.connect.as_ref(), Self::stamp);
         self.byte(match located.copy {
             CopyState::None => 0,
@@ -294,6 +295,7 @@ impl Reader<'_> {
         Ok(Located {
             session: self.optional(|from| Ok((from.flag()?, from.stamp()?)))?,
             moved: self.optional(|from| Ok((from.home()?, from.stamp()?)))?,
+            left: self.optional(Reader::stamp)?,
             connect: self.optional(Reader::stamp)?,
             copy: match self.byte()? {
                 0 => CopyState::None,
@@ -447,10 +449,12 @@ pub(super) mod tests {
             Just(CopyState::Stuck),
             Just(CopyState::Open)
         ];
-        (session, moved, proptest::option::of(stamp()), copy).prop_map(
-            |(session, moved, connect, copy)| Located {
+        let option = || proptest::option::of(stamp());
+        (session, moved, option(), option(), copy).prop_map(
+            |(session, moved, left, connect, copy)| Located {
                 session,
                 moved,
+                left,
                 connect,
                 copy,
             },

@@ -9,7 +9,7 @@ use super::super::custody::OutboundTransfer;
 use super::world::{CLIENT, ClientState, Scope, Step, World, number};
 
 /// States of a scope at most.
-const MOST: usize = 20_000_000;
+const MOST: usize = 200_000_000;
 
 impl World {
     /// What has to be true in every state.
@@ -161,7 +161,11 @@ pub(super) fn search(scope: &Scope, live: bool) -> Result<Count, Found> {
     let prints = start.prints(None);
     let mut next = VecDeque::from([(start.clone(), prints)]);
     search.seen.insert(start.print(prints), 0);
-    while let Some((world, prints)) = next.pop_front() {
+    // The nearest first: what is found has the fewest steps. Depth first, few states wait.
+    while let Some((world, prints)) = match scope.depth_first {
+        true => next.pop_back(),
+        false => next.pop_front(),
+    } {
         let print = world.print(prints);
         let steps = world.steps(scope);
         let is_quiet = steps.iter().all(|step| step.is_voluntary());

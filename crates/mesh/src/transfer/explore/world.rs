@@ -63,6 +63,8 @@ pub(super) struct Scope {
     pub(super) slow_reach: bool,
     /// Whether it takes time to ask for claims; otherwise `Resync` and its answer arrive at once.
     pub(super) slow_resync: bool,
+    /// In which order states are looked at; depth first needs a fraction of the memory.
+    pub(super) depth_first: bool,
     pub(super) flaw: Flaw,
 }
 
