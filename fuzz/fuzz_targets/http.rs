@@ -1,28 +1,28 @@
-//! The HTTP interface is part of a program and not of a library: what reads requests is taken in here.
+//! What reads requests is no part of the interface of `punctual-server`: it is taken in here.
 #![no_main]
 
-#[path = "../../crates/punctual/src/http/body.rs"]
-#[allow(dead_code, reason = "the program uses more")]
+#[path = "../../crates/server/src/http/body.rs"]
+#[allow(dead_code, reason = "the library uses more")]
 mod body;
 #[path = "../src/http.rs"]
 mod checks;
-#[path = "../../crates/punctual/src/config/mod.rs"]
-#[allow(dead_code, unused_imports, reason = "the program uses more")]
+#[path = "../../crates/server/src/config/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "the library uses more")]
 mod config;
-#[path = "../../crates/punctual/src/http/error.rs"]
-#[allow(dead_code, reason = "the program uses more")]
+#[path = "../../crates/server/src/http/error.rs"]
+#[allow(dead_code, reason = "the library uses more")]
 mod error;
-#[path = "../../crates/punctual/src/escape.rs"]
-#[allow(dead_code, reason = "the program uses more")]
+#[path = "../../crates/server/src/escape.rs"]
+#[allow(dead_code, reason = "the library uses more")]
 mod escape;
-#[path = "../../crates/punctual/src/http/guard.rs"]
-#[allow(dead_code, reason = "the program uses more")]
+#[path = "../../crates/server/src/http/guard.rs"]
+#[allow(dead_code, reason = "the library uses more")]
 mod guard;
-#[path = "../../crates/punctual/src/http/json.rs"]
-#[allow(dead_code, reason = "the program uses more")]
+#[path = "../../crates/server/src/http/json.rs"]
+#[allow(dead_code, reason = "the library uses more")]
 mod json;
-#[path = "../../crates/punctual/src/http/query.rs"]
-#[allow(dead_code, reason = "the program uses more")]
+#[path = "../../crates/server/src/http/query.rs"]
+#[allow(dead_code, reason = "the library uses more")]
 mod query;
 
 use query::{Name, Query};

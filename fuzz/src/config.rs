@@ -1,5 +1,5 @@
 //! What must hold for any configuration file: the check of the fuzz target `config`, which
-//! `crates/punctual/src/config/replay.rs` also runs over the seeds.
+//! `crates/server/src/config/replay.rs` also runs over the seeds.
 
 use std::cell::OnceCell;
 

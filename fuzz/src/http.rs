@@ -1,5 +1,5 @@
 //! What must hold for whatever is sent to the HTTP interface: the check of the fuzz target `http`,
-//! which `crates/punctual/src/http/replay.rs` also runs over the seeds.
+//! which `crates/server/src/http/replay.rs` also runs over the seeds.
 
 use std::cell::OnceCell;
 use std::sync::Arc;

@@ -10,7 +10,7 @@
 //! [`ClientAcl`] checks of topics do not allocate. Sources: `mosquitto_passwd(1)`, `mosquitto.conf(5)` and the
 //! observed behaviour of mosquitto 2.0.11 (`tests/mosquitto.rs`); `rt`, `broker` and `http` lines and the
 //! token file are Punctual's own.
-
+#![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 pub mod acl;

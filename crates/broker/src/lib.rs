@@ -14,6 +14,7 @@
 //!
 //! Source: OASIS MQTT 5.0 and 3.1.1; statement numbers in brackets are those of
 //! MQTT 5.0.
+#![forbid(unsafe_code)]
 
 mod access;
 mod admission;

@@ -4,26 +4,11 @@
 //! line is wrong. `pub` and `sub` have the codes of mosquitto's tools beside
 //! these (docs/pub-sub.md); `analyze` and `admit` answer no with 1 and refuse
 //! wrong input with 2.
+#![forbid(unsafe_code)]
 
-mod admission;
-mod bridge;
 mod cli;
-mod config;
-mod escape;
-mod files;
-mod http;
-mod logging;
-mod mesh;
 #[cfg(test)]
 mod names;
-mod panics;
-mod proxy;
-mod realtime;
-#[cfg(test)]
-#[path = "../../../fuzz/seeds.rs"]
-mod seeds;
-mod serve;
-mod store;
 
 use std::process::ExitCode;
 

@@ -5,10 +5,12 @@ use std::path::Path;
 
 use punctual_testbed::{assert_names, command_names};
 
-use crate::{cli, config, http};
+use punctual_server::{config, http};
+
+use crate::cli;
 
 /// Where metrics are written: their names are the texts of these files that begin like one.
-const METRICS: &str = "src/http";
+const METRICS: &str = "../server/src/http";
 
 #[test]
 fn public_names_are_those_that_are_listed() {

@@ -6,6 +6,7 @@
 //! all that they see against [`model`], a naive second opinion on what MQTT
 //! means. [`network`] is about networks of links instead, and [`stage`] puts a real
 //! broker into one. A seed determines everything; a failing seed is a bug report.
+#![forbid(unsafe_code)]
 
 mod keeper;
 pub mod model;

@@ -8,6 +8,7 @@
 //! Invariant: after a crash a store hands over the state after some prefix of
 //! the groups that it was given, and that prefix includes every group that it
 //! has confirmed.
+#![forbid(unsafe_code)]
 
 #[cfg(test)]
 mod arbitrary;

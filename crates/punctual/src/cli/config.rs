@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::{Failure, complain, print, serve};
-use crate::config::{self, Config};
+use punctual_server::config::{self, Config};
 
 /// Commands of `punctual config`.
 #[derive(Debug, Subcommand)]

@@ -23,12 +23,12 @@ use tokio::sync::watch;
 use super::access::Access;
 use super::input::Input;
 use super::{Failure, print};
-use crate::config::{Auto, HttpAddress, HttpAuth, Log, Switch};
-use crate::escape::visible_json;
-use crate::http::controller as http;
-use crate::http::gate::{Gate, GateOptions, token_path};
-use crate::logging::Logging;
-use crate::realtime::{self, Precedence};
+use punctual_server::Logging;
+use punctual_server::config::{Auto, HttpAddress, HttpAuth, Log, Switch};
+use punctual_server::escape::visible_json;
+use punctual_server::http::controller as http;
+use punctual_server::http::gate::{Gate, GateOptions, token_path};
+use punctual_server::realtime::{self, Precedence};
 
 /// How long what was decided may take to be written at the end.
 const GRACE: Duration = Duration::from_secs(3);
@@ -284,7 +284,7 @@ fn http_address(text: &str) -> Result<Switch<HttpAddress>, String> {
 /// Who may ask the interface there.
 fn gate(run: &Run, address: &HttpAddress) -> Result<Arc<Gate>, Failure> {
     let named = run.http_token_file.clone();
-    Gate::new(GateOptions {
+    Ok(Gate::new(GateOptions {
         address,
         auth: match run.http_without_tokens {
             true => HttpAuth::Off,
@@ -294,7 +294,7 @@ fn gate(run: &Run, address: &HttpAddress) -> Result<Arc<Gate>, Failure> {
         is_named: named.is_some(),
         token_file: named.or_else(|| token_path(None, "controller-tokens")),
         users: None,
-    })
+    })?)
 }
 
 pub(super) fn run(arguments: Arguments) -> Result<(), Failure> {

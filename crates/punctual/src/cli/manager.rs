@@ -7,10 +7,10 @@ use clap::{ArgAction, Args};
 
 use super::Failure;
 use super::serve::variables;
-use crate::config::{self, ListenAddress};
-use crate::logging::Logging;
-use crate::proxy;
-use crate::serve::Source;
+use punctual_server::Logging;
+use punctual_server::Source;
+use punctual_server::config::{self, ListenAddress};
+use punctual_server::proxy;
 
 /// Arguments of `punctual manager`.
 #[derive(Debug, Args)]
@@ -106,5 +106,5 @@ pub(super) fn run(arguments: Arguments) -> Result<(), Failure> {
         upstream: arguments.upstream,
         proxy_protocol: arguments.proxy_protocol,
     };
-    proxy::run(&config, &options)
+    Ok(proxy::run(&config, &options)?)
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::access::Access;
 use super::{Failure, print};
-use crate::escape::{visible_json, visible_lines};
+use punctual_server::escape::{visible_json, visible_lines};
 
 /// What to do.
 #[derive(Debug, Subcommand)]

@@ -26,8 +26,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::escape::{visible_lines, visible_text};
-use crate::panics;
+use punctual_server::escape::{visible_lines, visible_text};
+use punctual_server::panics;
 
 /// Why a command failed, in words for its user.
 pub(crate) type Failure = Box<dyn Error + Send + Sync>;

@@ -11,7 +11,7 @@ use clap::Args;
 use punctual_auth::{PasswordFile, check_user_name, hash_argon2id};
 
 use super::{Failure, print};
-use crate::files::replace;
+use punctual_server::files::replace;
 
 /// Arguments of `punctual passwd`.
 #[derive(Debug, Args)]

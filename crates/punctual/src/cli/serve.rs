@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args};
 
 use super::Failure;
-use crate::config::{self, Auto, HttpAddress, ListenAddress, LogLevel, Switch, readable};
-use crate::logging::Logging;
-use crate::serve::{self, Source};
+use punctual_server::Logging;
+use punctual_server::config::{self, Auto, HttpAddress, ListenAddress, LogLevel, Switch, readable};
+use punctual_server::{self as server, Source};
 
 /// Arguments of `punctual serve`.
 #[derive(Debug, Args)]
@@ -94,7 +94,7 @@ pub(super) fn run(arguments: Arguments) -> Result<(), Failure> {
     for warning in warnings {
         tracing::warn!("{warning}");
     }
-    serve::run(&source, config, &logging)
+    Ok(server::run(&source, config, &logging)?)
 }
 
 /// The environment, names and values that are not text left out.

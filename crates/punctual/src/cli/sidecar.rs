@@ -12,8 +12,8 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::Failure;
-use crate::config::{ListenAddress, Log, LogFormat, LogLevel, Transport};
-use crate::logging::Logging;
+use punctual_server::Logging;
+use punctual_server::config::{ListenAddress, Log, LogFormat, LogLevel, Transport};
 
 /// Where it listens unless told otherwise: beside a broker on the same machine.
 const LISTEN: &str = "tcp://127.0.0.1:1884";

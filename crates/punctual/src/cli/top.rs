@@ -18,7 +18,7 @@ use signal_hook::iterator::Signals;
 
 use super::access::Access;
 use super::{Failure, print, write};
-use crate::escape::{visible, visible_lines};
+use punctual_server::escape::{visible, visible_lines};
 
 /// Names of what is counted by class of traffic.
 const WAIT: &str = "punctual_egress_wait_seconds";

@@ -29,13 +29,13 @@ const ALLOWED: [&str; 8] = [
     "punctual/src/cli/controller.rs",
     "punctual/src/cli/pubsub/",
     "punctual/src/cli/store/",
-    "punctual/src/config/check.rs",
-    "punctual/src/mesh/seam.rs",
-    "punctual/src/store/",
+    "server/src/config/check.rs",
+    "server/src/mesh/seam.rs",
+    "server/src/store/",
     "southbound/src/srt/manager.rs",
 ];
 /// What the broker is made of.
-const CRATES: [&str; 15] = [
+const CRATES: [&str; 16] = [
     "analysis",
     "auth",
     "broker",
@@ -47,6 +47,7 @@ const CRATES: [&str; 15] = [
     "openflow",
     "proxy",
     "punctual",
+    "server",
     "southbound",
     "store",
     "tls",

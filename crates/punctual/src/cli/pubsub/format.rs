@@ -13,7 +13,7 @@ use punctual_model::format_duration;
 
 use super::json::{self, NotJson};
 use super::latency;
-use crate::escape::visible_text;
+use punctual_server::escape::visible_text;
 
 /// What may stand after `%`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -21,8 +21,8 @@ use punctual_store::{Batch, Files, Log, LogConfig, Medium as _, Store as _};
 
 use self::lines::Line;
 use super::{Failure, print};
-use crate::admission::{FLOWS, Kept};
-use crate::store::imported::{self, UNFINISHED};
+use punctual_server::admission::{FLOWS, Kept};
+use punctual_server::store::imported::{self, UNFINISHED};
 
 /// Operations of a commit of `import`.
 const GROUP: usize = 10_000;
@@ -100,7 +100,7 @@ fn open(files: Files) -> Result<Log<Files>, Failure> {
         max_bytes: u64::MAX,
         ..LogConfig::default()
     };
-    Ok(Log::open(files, config, crate::store::start())?)
+    Ok(Log::open(files, config, punctual_server::store::start())?)
 }
 
 fn nothing(directory: &Path) -> Failure {

@@ -1,0 +1,731 @@
+//! The office where flows are admitted: between those who ask, the shards of the
+//! broker or the proxy before another one, and who decides, the manager here or
+//! through the requirements table the controller of the network.
+//!
+//! Who asks posts questions and news into a channel and never waits. One thread
+//! takes them in order and has the manager to itself: there is no lock. Long
+//! questions are worked on in slices (`agenda`), and others between them. What is
+//! decided is written, if it is to outlive a restart, and only then told
+//! (`outbox`): what a client has been promised is on disk. The HTTP interface
+//! posts what it wants to look at or change, too, and analyses a copy elsewhere.
+//! The channel is bounded by what may be in it: a question for each connection, one
+//! for each flow that QoS 0 messages ask for, an end for each session, some visits.
+
+mod agenda;
+mod desk;
+mod file;
+mod outbox;
+mod shards;
+mod table;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use punctual_broker::AdmissionRequest;
+use punctual_manager::{Change, Client, Envoy, FlowView, Manager, Reply, SLICE};
+use punctual_model::srt::Channel;
+use punctual_model::wire::Transport;
+use punctual_net::AdmissionDesk;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::task::spawn_blocking;
+
+use self::agenda::Agenda;
+use self::desk::{Desk, Job};
+pub use self::file::{FLOWS, Kept};
+use self::outbox::{Item, Outbox, Write};
+use crate::config::{Config, Transport as Scheme};
+use crate::error::Error;
+use crate::realtime::{self, Precedence};
+
+/// Units of work in one turn, after which its answers go: some decisions, or
+/// thousands of filters without flows.
+const TURN: u64 = 8 * SLICE;
+/// Posts that are looked at in one turn.
+const BATCH: usize = 256;
+/// Time between two looks at what was rejected.
+const TICK: Duration = Duration::from_millis(500);
+/// Rejected flows that are looked at again at once.
+const RECONSIDERED: usize = 16;
+/// Visits of the HTTP interface that wait at the same time; others wait there.
+const VISITS: usize = 4;
+
+/// What the office's thread is brought.
+enum Post {
+    /// A shard asks.
+    Asked(u16, AdmissionRequest),
+    /// A client is not subscribed to filters after all that were decided about.
+    GivenUp(Client, Vec<Box<str>>),
+    /// The table has an answer.
+    Decided(Channel),
+    /// The HTTP interface looks at something, or changes it; who is told when that
+    /// has been written.
+    Visit(Visit),
+    /// Something has been written, and told.
+    Written,
+    /// Nobody is left who could ask.
+    Closed,
+}
+
+type Visit = Box<dyn FnOnce(&mut Desk) -> Option<Item> + Send>;
+
+/// Where shards post.
+struct Letterbox(Sender<Post>);
+
+impl Drop for Letterbox {
+    fn drop(&mut self) {
+        let _ = self.0.send(Post::Closed);
+    }
+}
+
+impl AdmissionDesk for Letterbox {
+    fn ask(&self, shard: u16, request: AdmissionRequest) {
+        // Without a reader the broker is about to stop.
+        let _ = self.0.send(Post::Asked(shard, request));
+    }
+}
+
+/// The office before the broker runs.
+pub(crate) struct Opening {
+    desk: Desk,
+    /// Replaces what is kept.
+    write: Option<Write>,
+    keep: Duration,
+    transports: Vec<Transport>,
+    posts: (Sender<Post>, Receiver<Post>),
+    letterbox: Arc<Letterbox>,
+    timing: Arc<Timing>,
+    /// Of its threads.
+    precedence: Option<Precedence>,
+}
+
+/// How long decisions took, and how many there were.
+#[derive(Debug, Default)]
+pub(crate) struct Timing {
+    /// Questions answered.
+    pub(crate) decisions: AtomicU64,
+    /// Sum of the times of all, from when it was taken up or, if the network is
+    /// asked, from when it was to the answer, ns.
+    pub(crate) total_ns: AtomicU64,
+    /// The longest, ns.
+    pub(crate) longest_ns: AtomicU64,
+}
+
+/// The running office.
+#[derive(Clone)]
+pub(crate) struct Office {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    posts: Sender<Post>,
+    counter: Box<dyn Counter>,
+    timing: Arc<Timing>,
+    /// Flows that are admitted, that wait for room, and requests that were
+    /// rejected so far.
+    numbers: [AtomicU64; 3],
+    visits: Arc<Semaphore>,
+    /// One analysis is made at a time.
+    analyses: Semaphore,
+}
+
+/// Why a visit comes to nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Absent {
+    /// The controller of the network decides, and there is no manager here.
+    Elsewhere,
+    /// The office has closed.
+    Closed,
+}
+
+impl Opening {
+    /// Reads the network and what was kept; `None` if nothing is to be
+    /// admitted. `listeners` are the schemes of the listeners, in their order, and
+    /// `precedence` is that of its threads.
+    pub(crate) fn open(
+        config: &Config,
+        listeners: impl Iterator<Item = Scheme>,
+        precedence: Option<Precedence>,
+    ) -> Result<Option<Self>, Error> {
+        if !config.admission.enabled {
+            return Ok(None);
+        }
+        let (sender, posts) = channel();
+        let timing = Arc::<Timing>::default();
+        let data = config.server.data.as_ref();
+        let file = config.admission.file.clone();
+        let file = file.or_else(|| Some(data?.join(FLOWS)));
+        let kept = file.map(Kept::new);
+        let desk = match config.srt().map_err(|error| error.to_string())? {
+            Some(options) => {
+                let table = table::open(options, precedence, sender.clone(), timing.clone())?;
+                let envoy = Envoy::new(config.manager(None), table);
+                Desk::Network(Box::new(envoy))
+            }
+            None => Desk::Own(Box::new(manager(config, kept.as_ref())?)),
+        };
+        Ok(Some(Self {
+            desk,
+            write: kept.map(|kept| -> Write { Box::new(move |state| kept.write(state)) }),
+            keep: config.admission.keep,
+            transports: listeners.map(carrier).collect(),
+            letterbox: Arc::new(Letterbox(sender.clone())),
+            posts: (sender, posts),
+            timing,
+            precedence,
+        }))
+    }
+
+    /// What shards ask.
+    pub(crate) fn desk(&self) -> Arc<dyn AdmissionDesk> {
+        self.letterbox.clone()
+    }
+
+    /// Answers from now on, until nobody is left who could ask.
+    pub(crate) fn start(self, counter: impl Counter) -> Result<(Office, JoinHandle<()>), Error> {
+        let (sender, posts) = self.posts;
+        let office = Office {
+            shared: Arc::new(Shared {
+                posts: sender,
+                counter: Box::new(counter),
+                timing: self.timing,
+                numbers: Default::default(),
+                visits: Arc::new(Semaphore::new(VISITS)),
+                analyses: Semaphore::new(1),
+            }),
+        };
+        let clerk = Clerk {
+            outbox: Outbox::open(&office, self.write, self.precedence)?,
+            shared: office.shared.clone(),
+            desk: self.desk,
+            transports: self.transports,
+            agenda: Agenda::default(),
+            restored: Restored::Kept,
+            reached: None,
+        };
+        clerk.count();
+        let (keep, precedence) = (self.keep, self.precedence);
+        let thread = thread::Builder::new()
+            .name("admission".into())
+            .spawn(move || {
+                realtime::put_first(precedence, "admission");
+                clerk.run(&posts, keep);
+            })?;
+        Ok((office, thread))
+    }
+}
+
+/// The manager of this process, with what was kept.
+fn manager(config: &Config, kept: Option<&Kept>) -> Result<Manager, Error> {
+    let network = match &config.admission.network {
+        Some(path) => Some(file::network(path)?),
+        None => None,
+    };
+    let mut manager = Manager::new(config.manager(network)).map_err(|error| {
+        let path = config.admission.network.as_deref();
+        let place = path.map_or("admission".into(), |path| path.display().to_string());
+        format!("{place}: {error}")
+    })?;
+    if let Some(kept) = kept
+        && let Some(state) = kept.read()?
+    {
+        for lost in manager.restore(&state) {
+            tracing::warn!("not admitted again: {lost}");
+        }
+        tracing::info!("{} flows are kept for their publishers", manager.len());
+    }
+    Ok(manager)
+}
+
+/// Where answers are handed out.
+pub(crate) trait Counter: Send + Sync + 'static {
+    /// Brings an answer to who asked. One that nobody takes any more, and that
+    /// made a difference to the manager, is to be undone at the `office`.
+    fn answer(&self, office: &Office, letter: Letter);
+
+    /// Tells what has changed for somebody who did not ask.
+    fn tell(&self, change: Change);
+}
+
+impl Office {
+    /// Looks at the manager, or at what the controller of the network has decided.
+    async fn visit<T: Send + 'static>(
+        &self,
+        visit: impl FnOnce(&mut Desk, oneshot::Sender<T>) -> Option<Item> + Send + 'static,
+    ) -> Result<T, Absent> {
+        let places = self.shared.visits.clone();
+        let place = places.acquire_owned().await.map_err(|_| Absent::Closed)?;
+        let (answer, answered) = oneshot::channel();
+        let visit: Visit = Box::new(move |desk| {
+            drop(place);
+            visit(desk, answer)
+        });
+        let posted = self.shared.posts.send(Post::Visit(visit));
+        posted.map_err(|_| Absent::Closed)?;
+        answered.await.map_err(|_| Absent::Closed)
+    }
+
+    /// Looks at the manager, which waits meanwhile: for an analysis a
+    /// [copy](Self::analyse) is to be taken.
+    pub(crate) async fn look<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Manager) -> T + Send + 'static,
+    ) -> Result<T, Absent> {
+        let seen = self.visit(|desk, answer| {
+            // Whoever asked may be gone by now.
+            let _ = answer.send(match desk {
+                Desk::Own(manager) => Ok(look(manager)),
+                Desk::Network(_) => Err(Absent::Elsewhere),
+            });
+            None
+        });
+        seen.await?
+    }
+
+    /// Copies what is needed for an analysis, and makes it while the manager goes
+    /// on.
+    pub(crate) async fn analyse<C: Send + 'static, T: Send + 'static>(
+        &self,
+        copy: impl FnOnce(&Manager) -> C + Send + 'static,
+        analyse: impl FnOnce(C) -> T + Send + 'static,
+    ) -> Result<T, Absent> {
+        let analyses = &self.shared.analyses;
+        let _turn = analyses.acquire().await.map_err(|_| Absent::Closed)?;
+        let copied = self.look(copy).await?;
+        let analysed = spawn_blocking(move || analyse(copied)).await;
+        analysed.map_err(|_| Absent::Closed)
+    }
+
+    /// Does something with the manager; what follows is kept and told before this
+    /// returns.
+    pub(crate) async fn change<T: Send + 'static>(
+        &self,
+        change: impl FnOnce(&mut Manager) -> T + Send + 'static,
+    ) -> Result<T, Absent> {
+        let changed = self.visit(|desk, answer| {
+            let result = match desk {
+                Desk::Own(manager) => Ok(change(manager)),
+                Desk::Network(_) => Err(Absent::Elsewhere),
+            };
+            Some(Item::Visitor(Box::new(move || {
+                let _ = answer.send(result);
+            })))
+        });
+        changed.await?
+    }
+
+    /// A page of at most `most` admitted flows after the name `after`, by name, and
+    /// whether more follow.
+    pub(crate) async fn page(
+        &self,
+        after: Option<String>,
+        most: usize,
+    ) -> Result<(Vec<FlowView>, bool), Absent> {
+        let page = self.visit(move |desk, answer| {
+            let _ = answer.send(desk.page(after.as_deref(), most));
+            None
+        });
+        page.await
+    }
+
+    /// An admitted flow by its name.
+    pub(crate) async fn view(&self, id: String) -> Result<Option<FlowView>, Absent> {
+        let view = self.visit(move |desk, answer| {
+            let _ = answer.send(desk.view(&id));
+            None
+        });
+        view.await
+    }
+
+    /// Flows that are admitted, that wait for room, and requests that were
+    /// rejected so far.
+    pub(crate) fn numbers(&self) -> (u64, u64, u64) {
+        let numbers = &self.shared.numbers;
+        let [admitted, waiting, rejected] =
+            [0, 1, 2].map(|at: usize| numbers[at].load(Ordering::Relaxed));
+        (admitted, waiting, rejected)
+    }
+
+    /// Filters that were decided about and are not subscribed to after all. Does
+    /// not wait: threads that serve clients may call it.
+    pub(crate) fn give_up(&self, client: Client, filters: Vec<Box<str>>) {
+        // Without a reader the broker is about to stop.
+        let _ = self.shared.posts.send(Post::GivenUp(client, filters));
+    }
+
+    /// How long decisions take.
+    pub(crate) fn timing(&self) -> &Timing {
+        &self.shared.timing
+    }
+}
+
+/// What becomes of what was restored after a restart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Restored {
+    /// Who has it may come back.
+    Kept,
+    /// It is being ended.
+    Ending,
+    Ended,
+}
+
+/// Who does the office's work.
+struct Clerk {
+    shared: Arc<Shared>,
+    desk: Desk,
+    transports: Vec<Transport>,
+    agenda: Agenda<Job>,
+    outbox: Outbox,
+    restored: Restored,
+    /// How far what was restored has been ended.
+    reached: Option<Arc<str>>,
+}
+
+impl Clerk {
+    fn run(mut self, posts: &Receiver<Post>, keep: Duration) {
+        let started = Instant::now();
+        let mut next_look = started + TICK;
+        loop {
+            let wait = match self.agenda.is_empty() && self.restored != Restored::Ending {
+                true => next_look.saturating_duration_since(Instant::now()),
+                false => Duration::ZERO,
+            };
+            let first = match posts.recv_timeout(wait) {
+                Ok(post) => Some(post),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => Some(Post::Closed),
+            };
+            let is_closed = self.turn(first, posts);
+            if Instant::now() >= next_look {
+                next_look = Instant::now() + TICK;
+                if let Desk::Own(manager) = &mut self.desk {
+                    manager.reconsider(RECONSIDERED);
+                }
+                if self.restored == Restored::Kept && started.elapsed() >= keep {
+                    self.restored = Restored::Ending;
+                }
+            }
+            self.end_restored();
+            self.gather();
+            if is_closed {
+                return self.outbox.close(|| self.desk.changed_state());
+            }
+            self.outbox.send(|| self.desk.changed_state());
+        }
+    }
+
+    /// Works on what has been posted, and for one slice on what is left of before.
+    /// True if nobody is left who could ask.
+    fn turn(&mut self, first: Option<Post>, posts: &Receiver<Post>) -> bool {
+        let mut units = TURN;
+        let mut next = first;
+        for _ in 0..BATCH {
+            let Some(post) = next else {
+                break;
+            };
+            match post {
+                Post::Asked(shard, request) => {
+                    let transport = self.transport(request.asker.listener);
+                    if let Some(job) = self.desk.ask(shard, request, transport) {
+                        self.begin(job, &mut units);
+                    }
+                }
+                Post::GivenUp(client, filters) => {
+                    if let Some(job) = self.desk.give_up(client, filters) {
+                        self.begin(job, &mut units);
+                    }
+                }
+                Post::Decided(channel) => {
+                    if let Desk::Network(envoy) = &mut self.desk {
+                        envoy.decided(channel);
+                    }
+                }
+                Post::Visit(visit) => {
+                    let told = visit(&mut self.desk);
+                    self.gather();
+                    self.outbox.add(told);
+                }
+                Post::Written => {}
+                Post::Closed => return true,
+            }
+            next = match units {
+                0 => None,
+                _ => posts.try_recv().ok(),
+            };
+        }
+        if let Some((client, job)) = self.agenda.take() {
+            match self.slice(job, &mut SLICE.clone()) {
+                Some(left) => self.agenda.put_last(client, left),
+                None => self.agenda.done(client),
+            }
+        }
+        false
+    }
+
+    /// Begins with a question, unless its client is busy with another.
+    fn begin(&mut self, job: Job, units: &mut u64) {
+        let client = job.client().clone();
+        if let Some(job) = self.agenda.put_behind(&client, job) {
+            let before = SLICE.min(*units);
+            let mut slice = before;
+            if let Some(left) = self.slice(job, &mut slice) {
+                self.agenda.put_last(client, left);
+            }
+            *units -= before - slice;
+        }
+    }
+
+    /// Works on a question for a slice; what is left of it.
+    fn slice(&mut self, job: Job, units: &mut u64) -> Option<Job> {
+        let (left, letter) = self.desk.work(job, units, &self.shared.timing);
+        if let Some(letter) = letter {
+            self.gather();
+            self.outbox.add([Item::Letter(letter)]);
+        }
+        left
+    }
+
+    fn end_restored(&mut self) {
+        if self.restored == Restored::Ending {
+            let is_all = match &mut self.desk {
+                Desk::Own(manager) => manager.give_up_some(&mut self.reached, &mut SLICE.clone()),
+                Desk::Network(_) => true,
+            };
+            if is_all {
+                self.restored = Restored::Ended;
+            }
+        }
+    }
+
+    /// Notes what is to be told of what has been decided: changes before answers, for
+    /// who has connected goes on when it has its flows.
+    fn gather(&mut self) {
+        let changes = self.desk.take_changes().into_iter().map(Item::Change);
+        self.outbox.add(changes);
+        let letters = self.desk.late_letters().into_iter().map(Item::Letter);
+        self.outbox.add(letters);
+        self.count();
+    }
+
+    fn count(&self) {
+        let (admitted, waiting, rejected) = self.desk.numbers();
+        let numbers = self.shared.numbers.iter();
+        for (number, now) in numbers.zip([admitted, waiting, rejected]) {
+            number.store(now, Ordering::Relaxed);
+        }
+    }
+
+    /// What carries the packets of whoever has connected to that listener.
+    fn transport(&self, listener: Option<u16>) -> Transport {
+        let transport = listener.and_then(|at| self.transports.get(usize::from(at)));
+        transport.copied().unwrap_or_default()
+    }
+}
+
+/// An answer on its way.
+pub(crate) struct Letter {
+    /// Who asked: a shard of the broker; for the proxy 0.
+    pub(crate) shard: u16,
+    /// The answer.
+    pub(crate) reply: Reply,
+}
+
+impl Timing {
+    fn add(&self, took: Duration) {
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.decisions.fetch_add(1, Ordering::Relaxed);
+        self.total_ns.fetch_add(nanos, Ordering::Relaxed);
+        self.longest_ns.fetch_max(nanos, Ordering::Relaxed);
+    }
+}
+
+fn carrier(scheme: Scheme) -> Transport {
+    match scheme {
+        Scheme::Tcp => Transport::Tcp,
+        Scheme::Tls => Transport::Tls,
+        Scheme::Ws => Transport::WebSocket,
+        Scheme::Wss => Transport::SecureWebSocket,
+        Scheme::Udp => Transport::Udp,
+        Scheme::Quic => Transport::Quic,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use punctual_broker::{Ask, Asker};
+    use punctual_model::Status;
+
+    use super::*;
+
+    /// Notes what is told.
+    struct Notes(Sender<String>);
+
+    impl Counter for Notes {
+        fn answer(&self, _: &Office, letter: Letter) {
+            let _ = self.0.send(match letter.reply {
+                Reply::Flow {
+                    client, decision, ..
+                } => {
+                    assert_eq!(decision.answer.status, Some(Status::Admitted));
+                    format!("flow of {}", client.id)
+                }
+                Reply::Subscription {
+                    client, decision, ..
+                } => {
+                    let count = decision.verdicts.len();
+                    format!("{count} filters of {}", client.id)
+                }
+                Reply::GoOn { .. } => "go on".into(),
+            });
+        }
+
+        fn tell(&self, change: Change) {
+            if let Change::Flow {
+                client,
+                decision: None,
+                ..
+            } = change
+            {
+                let _ = self.0.send(format!("no flow of {client}"));
+            }
+        }
+    }
+
+    fn opening() -> Opening {
+        let mut config = Config::default();
+        config.admission.enabled = true;
+        match Opening::open(&config, std::iter::empty(), None) {
+            Ok(Some(opening)) => opening,
+            _ => panic!("there is no office"),
+        }
+    }
+
+    fn started(opening: Opening) -> (Office, JoinHandle<()>, Receiver<String>) {
+        let (notes, told) = channel();
+        let Ok((office, thread)) = opening.start(Notes(notes)) else {
+            panic!("it opens")
+        };
+        (office, thread, told)
+    }
+
+    fn request(client: &str, ask: Ask) -> AdmissionRequest {
+        let asker = Asker {
+            client_id: client.into(),
+            session: 1,
+            username: None,
+            is_proven: false,
+            peer: Some(([10, 0, 0, 1], 1).into()),
+            local: None,
+            listener: None,
+            quota: Default::default(),
+        };
+        AdmissionRequest { asker, ask }
+    }
+
+    fn publishing(client: &str) -> AdmissionRequest {
+        let ask = Ask::Publish {
+            topic: "t".into(),
+            requirements: "deadline=50ms, period=100ms".parse().unwrap(),
+            payload: 20,
+            properties: 0,
+            qos: punctual_codec::QoS::AtLeastOnce,
+        };
+        request(client, ask)
+    }
+
+    fn wait<T>(future: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        runtime.unwrap().block_on(future)
+    }
+
+    /// Else a flow that is removed over the API while its publisher's answer is under
+    /// way would be carried as admitted from then on; and one that is not on disk
+    /// would be promised.
+    #[test]
+    fn what_is_decided_while_the_disk_is_busy_is_told_in_order_after_it_is_written() {
+        let mut opening = opening();
+        let (begin, begun) = channel();
+        let (go_on, may_go_on) = channel::<()>();
+        opening.write = Some(Box::new(move |state| {
+            let _ = begin.send(state.clients.len());
+            let _ = may_go_on.recv();
+            Ok(())
+        }));
+        let desk = opening.desk();
+        let (office, thread, told) = started(opening);
+        desk.ask(0, publishing("p"));
+        assert_eq!(begun.recv(), Ok(1));
+        // The disk has not answered; decisions and looks at them go on.
+        desk.ask(0, publishing("q"));
+        assert_eq!(wait(office.look(Manager::len)), Ok(2));
+        assert_eq!(office.numbers().0, 2);
+        let page = wait(office.page(None, 10)).unwrap();
+        assert_eq!((page.0.len(), page.1), (2, false));
+        let changing = office.clone();
+        let change = thread::spawn(move || wait(changing.change(|m| m.remove("t@p"))));
+        while wait(office.look(Manager::len)) != Ok(1) {
+            thread::yield_now();
+        }
+        assert!(told.try_recv().is_err(), "told before it was written");
+        assert!(!change.is_finished(), "answered before it was written");
+        go_on.send(()).unwrap();
+        assert_eq!(told.recv().unwrap(), "flow of p");
+        // All of that with one write.
+        assert_eq!(begun.recv(), Ok(1));
+        assert!(told.try_recv().is_err());
+        go_on.send(()).unwrap();
+        assert_eq!(told.recv().unwrap(), "flow of q");
+        assert_eq!(told.recv().unwrap(), "no flow of p");
+        assert_eq!(change.join().unwrap(), Ok(true));
+        drop((desk, go_on));
+        thread.join().unwrap();
+        assert_eq!(wait(office.look(Manager::len)), Err(Absent::Closed));
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_told_all_the_same_and_tried_again() {
+        let mut opening = opening();
+        let (begin, begun) = channel();
+        opening.write = Some(Box::new(move |state| {
+            let _ = begin.send(state.clone());
+            Err("it is broken".into())
+        }));
+        let desk = opening.desk();
+        let (office, thread, told) = started(opening);
+        desk.ask(0, publishing("p"));
+        assert_eq!(told.recv().unwrap(), "flow of p");
+        let first = begun.recv().unwrap();
+        assert_eq!(begun.recv().unwrap(), first);
+        drop((desk, office));
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn others_are_answered_between_slices_of_a_long_question_and_its_client_after_it() {
+        let opening = opening();
+        let desk = opening.desk();
+        let filters = (0..20_000).map(|n| format!("many/{n}").into());
+        let ask = Ask::Subscribe {
+            conn: punctual_broker::ConnId {
+                slot: 1,
+                generation: 1,
+            },
+            filters: filters.collect(),
+            requirements: Default::default(),
+        };
+        desk.ask(0, request("s", ask));
+        desk.ask(0, publishing("s"));
+        desk.ask(0, request("s", Ask::Ended));
+        desk.ask(0, publishing("p"));
+        let (office, thread, told) = started(opening);
+        let expected = ["flow of p", "20000 filters of s", "flow of s"];
+        assert_eq!(expected.map(|_| told.recv().unwrap()), expected);
+        while wait(office.look(Manager::len)) != Ok(1) {
+            thread::yield_now();
+        }
+        drop(desk);
+        thread.join().unwrap();
+    }
+}

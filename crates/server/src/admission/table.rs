@@ -1,0 +1,92 @@
+//! The requirements table behind the office: a thread with the connection to the
+//! database, and what it posts.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+use std::time::Instant;
+
+use punctual_manager::Table;
+use punctual_model::srt::Request;
+use punctual_southbound::srt::{ManagerOptions, ManagerSide};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use super::{Post, Timing};
+use crate::error::Error;
+use crate::realtime::{self, Precedence};
+
+/// The table as the envoy writes it; with it the thread ends.
+struct Link {
+    side: ManagerSide,
+    runtime: Handle,
+    post: Sender<Post>,
+    timing: Arc<Timing>,
+    _life: oneshot::Sender<()>,
+}
+
+impl Table for Link {
+    fn ask(&mut self, request: Request) -> u64 {
+        let began = Instant::now();
+        let asking = self.side.begin(request);
+        let generation = asking.generation();
+        let (post, timing) = (self.post.clone(), self.timing.clone());
+        self.runtime.spawn(async move {
+            let channel = asking.decided().await;
+            timing.add(began.elapsed());
+            // Without a reader the office has closed.
+            let _ = post.send(Post::Decided(channel));
+        });
+        generation
+    }
+
+    fn withdraw(&mut self, flow: &str) {
+        self.side.withdraw(flow);
+    }
+}
+
+/// Begins to connect, in a thread of that precedence. Decisions are posted.
+pub(super) fn open(
+    options: ManagerOptions,
+    precedence: Option<Precedence>,
+    post: Sender<Post>,
+    timing: Arc<Timing>,
+) -> Result<Box<dyn Table>, Error> {
+    let (started, starting) = channel();
+    let (life, ended) = oneshot::channel::<()>();
+    let news = post.clone();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let handle = runtime.handle().clone();
+    thread::Builder::new().name("srt".into()).spawn(move || {
+        realtime::put_first(precedence, "the connection to the table");
+        runtime.block_on(async move {
+            let side = match ManagerSide::start(options) {
+                Ok(side) => side,
+                Err(error) => {
+                    let _ = started.send(Err(error));
+                    return;
+                }
+            };
+            let _ = started.send(Ok(side.clone()));
+            let forward =
+                async { while news.send(Post::Decided(side.next_change().await)).is_ok() {} };
+            tokio::select! {
+                () = forward => {}
+                _ = ended => {}
+            }
+        });
+    })?;
+    let side = starting
+        .recv()
+        .map_err(|_| "the connection to the table could not be begun")?
+        .map_err(|error| format!("admission.srt: {error}"))?;
+    Ok(Box::new(Link {
+        side,
+        runtime: handle,
+        post,
+        timing,
+        _life: life,
+    }))
+}

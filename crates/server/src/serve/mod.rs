@@ -1,0 +1,429 @@
+//! The running broker: from the configuration to threads, and what signals do.
+//!
+//! SIGHUP reads the configuration and all files it names again; what is wrong
+//! with them is logged, and the old settings stay. SIGTERM and SIGINT shut
+//! down: clients are told, what is left for them is written, within
+//! `server.shutdown_timeout`; a second signal ends the process at once.
+
+pub(crate) mod auth;
+mod events;
+pub(crate) mod listeners;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread::{self, JoinHandle};
+
+use punctual_broker::Admits;
+use punctual_model::Condition;
+use punctual_net::huge_pages;
+use punctual_net::layer::{LayerConfig, Origins, WebSocketOptions};
+use punctual_net::tls::TlsAcceptor;
+use punctual_net::{
+    AcceptPolicy, Anonymous as AnonymousPolicy, Identity, ListenerOptions, ListenerPolicy,
+    ServerOptions,
+};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use self::listeners::Loaded;
+use crate::admission;
+use crate::bridge;
+use crate::config::{Anonymous, Arguments, Auto, Brokers, Config, Limit, Listener, Switch, nanos};
+use crate::error::Error;
+use crate::http::gate::Gate;
+use crate::http::{Http, Opened, Parts};
+use crate::logging::Logging;
+use crate::mesh;
+use crate::realtime::Precedence;
+use crate::store::Keeper;
+
+/// Where the configuration came from, to read it again.
+#[derive(Debug, Clone, Default)]
+pub struct Source {
+    /// The file.
+    pub file: Option<PathBuf>,
+    /// What the command line says instead.
+    pub arguments: Arguments,
+    /// The environment: those that begin with `PUNCTUAL_` are keys.
+    pub variables: Vec<(String, String)>,
+}
+
+impl Source {
+    /// Loads all layers.
+    ///
+    /// # Errors
+    ///
+    /// All mistakes that are found, [`Error::Config`].
+    pub fn load(&self) -> Result<Config, Error> {
+        let variables = self.variables.iter().cloned();
+        Ok(Config::load(
+            self.file.as_deref(),
+            variables,
+            &self.arguments,
+        )?)
+    }
+}
+
+/// A broker that runs, with all that its configuration asks for: listeners, store, HTTP interface,
+/// admission, mesh and bridges. Its threads go on until [`Self::stop`].
+pub struct Server {
+    /// What it was started with.
+    started: Config,
+    urls: Vec<String>,
+    net: punctual_net::Server,
+    loaded: Loaded,
+    http: Option<Http>,
+    keeper: Option<Keeper>,
+    bridges: Option<bridge::Bridges>,
+    mesh: Option<mesh::Mesh>,
+    clerk: Option<JoinHandle<()>>,
+    log: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Opens what the configuration names, and serves from now on.
+    ///
+    /// # Errors
+    ///
+    /// What cannot be opened or read; all files and sockets are looked at before anybody is served.
+    pub fn start(config: Config) -> Result<Self, Error> {
+        config.check()?;
+        let (listeners, urls) = listeners(&config)?;
+        let mut loaded = listeners::load(&config)?;
+        let shards = config.shards();
+        let http = match &config.server.http {
+            Switch::On(address) => Opened::open(address)?,
+            Switch::Off => None,
+        };
+        let schemes = config.listeners.iter().flat_map(|listener| {
+            std::iter::repeat_n(listener.address.transport, listener.sockets())
+        });
+        let precedence = config.server.realtime.then_some(Precedence::Ordinary);
+        let office = admission::Opening::open(&config, schemes, precedence)?;
+        let (keeper, store) = Keeper::open(&config, shards)?.unzip();
+        let gate = Gate::open(&config)?;
+        let mesh = mesh::Opening::open(&config)?;
+        let bridges = bridge::Opening::open(config.mesh.bridges.as_deref())?;
+        let mut net = punctual_net::Server::start(ServerOptions {
+            listeners,
+            broker: config.broker(),
+            shards,
+            realtime: config.realtime(),
+            tcp: config.tcp(),
+            marking: config.marking(),
+            accept: accept_policy(&config),
+            max_receive_bytes: config.max_receive_bytes(),
+            slice: nanos(config.server.slice),
+            shutdown_timeout: nanos(config.server.shutdown_timeout),
+            authentication_threads: 2,
+            authenticator: loaded.authenticator(),
+            access: loaded.access.take(),
+            admission: office.as_ref().map(admission::Opening::desk),
+            store,
+            federation: mesh.as_ref().map(mesh::Opening::federation),
+        })?;
+        if net.realtime().is_some_and(|status| !status.is_complete()) {
+            net.set_config(&Arc::new(broker_config(&config, &net)));
+        }
+        if let Some(keeper) = &keeper {
+            keeper.start(net.handle());
+        }
+        let (office, clerk) = office
+            .map(|office| office.start(net.handle()))
+            .transpose()?
+            .unzip();
+        let log = net
+            .take_events()
+            .map(|events| {
+                let thread = thread::Builder::new().name("log".into());
+                thread.spawn(move || events::log(events))
+            })
+            .transpose()?;
+        let mesh = mesh.map(|mesh| mesh.start(&net)).transpose()?;
+        let plain = urls.iter().position(|(scheme, _)| *scheme == "tcp");
+        let plain = plain.and_then(|at| net.addresses().get(at).copied());
+        let bridges = bridges
+            .map(|bridges| bridges.start(&net, plain))
+            .transpose()?;
+        let addresses = net.addresses().iter().zip(&urls);
+        let urls: Vec<String> = addresses
+            .map(|(address, (scheme, path))| format!("{scheme}://{address}{path}"))
+            .collect();
+        for url in &urls {
+            tracing::info!("listening on {url}");
+        }
+        let http = http
+            .zip(gate)
+            .map(|(http, gate)| {
+                let parts = Parts {
+                    office,
+                    keeper: keeper.clone(),
+                    mesh: mesh.as_ref().map(mesh::Mesh::asker),
+                    bridges: bridges.as_ref().map(bridge::Bridges::standings),
+                };
+                http.start(&net, urls.clone(), &config, parts, gate)
+            })
+            .transpose()?;
+        for listener in &config.listeners {
+            if listener.anonymous(&config.auth) == Anonymous::Loopback {
+                tracing::info!(
+                    "{}: clients without a user name are let in from this machine only \
+                     (listener.allow_anonymous, auth.password_file)",
+                    listener.address
+                );
+            }
+        }
+        Ok(Self {
+            started: config,
+            urls,
+            net,
+            loaded,
+            http,
+            keeper,
+            bridges,
+            mesh,
+            clerk,
+            log,
+        })
+    }
+
+    /// Where clients connect, a URL for each socket, with the ports that the system has chosen.
+    pub fn urls(&self) -> &[String] {
+        &self.urls
+    }
+
+    /// Applies another configuration, and all files that it names, if all of it is right. What takes
+    /// effect only at a start is logged, and compared with what the server was started with, however
+    /// many configurations ago.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong; nothing has changed then.
+    pub fn reload(&mut self, config: &Config) -> Result<(), Error> {
+        config.check()?;
+        for key in self.started.restart_needed(config) {
+            tracing::warn!("{key} is changed, and takes effect at the next start");
+        }
+        let addresses = |config: &Config| -> Vec<String> {
+            let listeners = config.listeners.iter();
+            listeners.map(|l| l.address.to_string()).collect()
+        };
+        let (listeners, _) = listeners(config)?;
+        let mut in_effect = self.started.reloaded(config);
+        in_effect.listeners = self.started.opened(config);
+        let mut new = listeners::load(&in_effect)?;
+        if let Some(http) = &self.http {
+            http.reload(&in_effect)?;
+        }
+        if addresses(config) == addresses(&self.started) {
+            let policies = listeners.into_iter().map(|l| l.policy).collect();
+            self.net.set_policies(policies, accept_policy(config));
+        }
+        self.loaded.succeeded_by(&new);
+        self.net.set_authenticator(new.authenticator());
+        // After what is revoked by now.
+        self.net.set_access(new.access.take());
+        self.loaded = new;
+        let broker = broker_config(&in_effect, &self.net);
+        self.net.set_config(&Arc::new(broker));
+        if let Some(http) = &self.http {
+            http.reloaded(&self.started, config);
+        }
+        Ok(())
+    }
+
+    /// Ends it: clients are told, what waits for them is written, within `server.shutdown_timeout`, and
+    /// the store is closed. Returns once all of its threads have ended.
+    pub fn stop(self) {
+        if let Some(http) = &self.http {
+            http.shutting_down();
+        }
+        if let Some(bridges) = self.bridges {
+            bridges.stop();
+        }
+        self.net.shut_down();
+        if let Some(keeper) = &self.keeper {
+            keeper.close();
+        }
+        if let Some(http) = self.http {
+            http.stop();
+        }
+        if let Some(mesh) = self.mesh {
+            mesh.stop();
+        }
+        // They end when the last shard has.
+        for thread in [self.clerk, self.log].into_iter().flatten() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Has the code in huge pages, as far as the system has some; says why not where that `is_asked_for`.
+fn move_code(is_asked_for: bool) {
+    match huge_pages::move_code() {
+        Ok(bytes) => tracing::info!("{} MiB of code are in huge pages", bytes >> 20),
+        Err(error) if is_asked_for => {
+            tracing::warn!("the code stays in small pages (server.huge_pages): {error}");
+        }
+        Err(error) => tracing::debug!("the code stays in small pages: {error}"),
+    }
+}
+
+/// Serves until a signal says to stop: what the process of a broker does. See the module.
+///
+/// # Errors
+///
+/// As for [`Server::start`].
+pub fn run(source: &Source, config: Config, logging: &Logging) -> Result<(), Error> {
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+    if config.huge_pages() {
+        move_code(config.server.huge_pages != Auto::Auto);
+    }
+    let mut server = Server::start(config)?;
+    // The second signal does not wait for anybody.
+    let stopping = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 1, stopping.clone())?;
+        signal_hook::flag::register(signal, stopping.clone())?;
+    }
+    punctual_net::footprint::release_code();
+    for signal in signals.forever() {
+        if signal != SIGHUP {
+            break;
+        }
+        match reload(source, &mut server, logging) {
+            Ok(()) => tracing::info!("configuration reloaded"),
+            Err(error) => {
+                // One line of the log for each mistake.
+                for line in error.to_string().lines() {
+                    tracing::error!("the old configuration stays: {line}");
+                }
+            }
+        }
+    }
+    tracing::info!("shutting down");
+    server.stop();
+    Ok(())
+}
+
+fn reload(source: &Source, server: &mut Server, logging: &Logging) -> Result<(), Error> {
+    let config = source.load()?;
+    server.reload(&config)?;
+    logging.set_level(config.log.level);
+    Ok(())
+}
+
+/// What the broker of a server that runs is configured with: clients are told where bounds count
+/// with a real-time priority that the system has refused.
+fn broker_config(config: &Config, server: &punctual_net::Server) -> punctual_broker::Config {
+    let mut broker = config.broker();
+    if let Some(admission) = &mut broker.admission
+        && server
+            .realtime()
+            .is_some_and(|status| !status.is_complete())
+    {
+        admission.conditions = admission.conditions.with(Condition::NoRealtime);
+    }
+    broker
+}
+
+fn accept_policy(config: &Config) -> AcceptPolicy {
+    AcceptPolicy {
+        max_connections: match config.limits.max_connections {
+            Limit::At(n) => n as usize,
+            Limit::Unlimited => usize::MAX,
+        },
+        rate: match config.server.accept_rate {
+            Limit::At(rate) => rate,
+            Limit::Unlimited => 0,
+        },
+        max_drift: match config.server.max_drift {
+            Limit::At(drift) => nanos(drift),
+            Limit::Unlimited => punctual_broker::Nanos::MAX,
+        },
+    }
+}
+
+/// Sockets to open and, for each, scheme and path of its URL.
+type Listeners = (Vec<ListenerOptions>, Vec<(String, String)>);
+
+fn listeners(config: &Config) -> Result<Listeners, Error> {
+    let (mut options, mut urls) = (Vec::new(), Vec::new());
+    for listener in &config.listeners {
+        let policy = policy(listener, config)?;
+        let address = &listener.address;
+        let resolved = address
+            .resolve()
+            .map_err(|error| format!("{address}: {error}; write an IP address or another name"))?;
+        for address in resolved {
+            options.push(ListenerOptions {
+                address,
+                policy: policy.clone(),
+                udp: listener.udp(),
+                quic: listener.quic(),
+            });
+            urls.push((
+                listener.address.transport.to_string(),
+                listener.address.path.clone(),
+            ));
+        }
+    }
+    Ok((options, urls))
+}
+
+/// What a listener lets in, and what lies between its sockets and MQTT.
+pub(crate) fn policy(listener: &Listener, config: &Config) -> Result<ListenerPolicy, Error> {
+    let tls = match listener.tls() {
+        Some(options) if listener.address.transport.is_encrypted() => {
+            Some(TlsAcceptor::load(&options)?)
+        }
+        _ => None,
+    };
+    let anonymous = match listener.anonymous(&config.auth) {
+        Anonymous::Auto | Anonymous::Loopback => AnonymousPolicy::Local,
+        Anonymous::Everybody => AnonymousPolicy::Everybody,
+        Anonymous::Nobody => AnonymousPolicy::Nobody,
+    };
+    let path = &listener.address.path;
+    let websocket = listener
+        .address
+        .transport
+        .is_websocket()
+        .then(|| WebSocketOptions {
+            path: (!path.is_empty()).then(|| path.as_str().into()),
+            origins: Origins {
+                listed: listener
+                    .websocket_origins
+                    .clone()
+                    .unwrap_or_default()
+                    .into(),
+                names: anonymous == AnonymousPolicy::Nobody,
+            },
+        });
+    Ok(ListenerPolicy {
+        layer: LayerConfig {
+            proxy: listener.proxy_protocol,
+            tls,
+            websocket,
+        },
+        identity: if listener.use_identity_as_username {
+            Identity::CommonName
+        } else {
+            Identity::None
+        },
+        anonymous,
+        checks_passwords: listener.passwords(&config.auth).is_some(),
+        unproven: Arc::default(),
+        refuse: listener.refuses(),
+        admits: match listener.brokers {
+            Brokers::Allow => Admits::All,
+            Brokers::Only => Admits::Brokers,
+            Brokers::Deny => Admits::Clients,
+        },
+        max_connections: match listener.max_connections {
+            Limit::At(n) => n as usize,
+            Limit::Unlimited => usize::MAX,
+        },
+    })
+}
