@@ -18,18 +18,7 @@
 
 use punctual_model::Nanos;
 
-use super::{Event, Node, Output};
-
-/// How far a broker is a member of its mesh.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Membership {
-    /// It does not know yet what its neighbours want.
-    Joining,
-    /// What is published at it reaches those who want it, or is kept for neighbours.
-    Joined,
-    /// It has reached none of the neighbours that are named, and knows nothing of them.
-    Stranded,
-}
+use super::{Event, Membership, Node, Output};
 
 /// What the shell knows of the neighbours that it is to connect to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

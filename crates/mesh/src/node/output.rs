@@ -3,11 +3,21 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use super::join::Membership;
 use crate::id::{BrokerId, LinkId, Rank};
 use crate::transfer::{Extent, HomeId, Located, Stamp};
 use crate::tree::{Edge, Why};
 use crate::wire::{Arrival, ClientStub, Message, Testament, Traced};
+
+/// How far a broker is a member of its mesh.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Membership {
+    /// It does not know yet what its neighbours want.
+    Joining,
+    /// What is published at it reaches those who want it, or is kept for neighbours.
+    Joined,
+    /// It has reached none of the neighbours that are named, and knows nothing of them.
+    Stranded,
+}
 
 /// What a node asks its shell to do, or tells.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use super::address::ListenAddress;
-use super::document::{Content, Node, Origin, Table, merge};
+use super::document::{Content, Node, Table, merge};
 use super::keys::Listener;
+use super::origin::Origin;
 use super::schema::Section;
 use super::value::{Scalar, Setting, Unreadable};
 

@@ -7,9 +7,9 @@ use std::time::SystemTime;
 use punctual_auth::{Acl, FileError, PasswordFile, Secret};
 use punctual_net::tls::TlsAcceptor;
 
-use super::document::Origin;
 use super::durability::DurableRule;
 use super::keys::Brokers;
+use super::origin::Origin;
 use super::overflow::{QueueRule, SessionRule};
 use super::problem::{Problem, Problems};
 use super::rule::Rule;

@@ -4,8 +4,9 @@
 //! Two underscores stand between the parts of a key. Listeners count from 0;
 //! the first number past the last listener adds one.
 
-use super::document::{Content, Node, Origin, Table};
+use super::document::{Content, Node, Table};
 use super::keys::Listener;
+use super::origin::Origin;
 use super::problem::{Problem, Problems};
 use super::schema::Section;
 use super::value::Scalar;

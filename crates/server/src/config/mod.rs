@@ -16,6 +16,7 @@ mod import;
 mod include;
 mod keys;
 mod neighbour;
+mod origin;
 mod overflow;
 mod place;
 mod problem;

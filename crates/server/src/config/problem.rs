@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::document::Origin;
+use super::origin::Origin;
 
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]

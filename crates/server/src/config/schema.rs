@@ -7,7 +7,8 @@
 
 use std::collections::BTreeMap;
 
-use super::document::{Content, Node, Origin, Table};
+use super::document::{Content, Node, Table};
+use super::origin::Origin;
 use super::problem::{Problem, Problems, nearest};
 use super::value::{Ranged, Setting, Unreadable};
 

@@ -7,8 +7,8 @@ use punctual_southbound::ovsdb::Endpoint;
 
 use super::Config;
 use super::address::Transport;
-use super::document::Origin;
 use super::keys::{Anonymous, Brokers, EgressPolicy, HttpAuth, Listener};
+use super::origin::Origin;
 use super::problem::Problem;
 use super::schema::Reader;
 use super::value::{Limit, Ranged, Setting, Switch};

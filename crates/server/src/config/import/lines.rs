@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::super::document::Origin;
+use super::super::origin::Origin;
 
 /// Files within files: Mosquitto itself goes no deeper.
 const DEEPEST: usize = 10;

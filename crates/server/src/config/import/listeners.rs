@@ -6,7 +6,8 @@
 
 use std::path::Path;
 
-use super::super::document::{Content, Node, Origin, Table};
+use super::super::document::{Content, Node, Table};
+use super::super::origin::Origin;
 use super::super::value::Scalar;
 use super::lines::Line;
 use super::options::Reach;
