@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use punctual_net::realtime::keep_awake;
 
+use crate::arguments::seconds;
 use crate::compare::CompareArgs;
 use crate::durability::DurabilityArgs;
 use crate::emulate::{EmulateArgs, Paper, PapersArgs, RecoveryArgs};
@@ -335,14 +336,6 @@ fn resolve(host: &str, port: u16) -> Result<SocketAddr> {
         .ok_or_else(unknown)
 }
 
-/// Reads a duration in seconds, for clap.
-pub(crate) fn seconds(text: &str) -> std::result::Result<Duration, String> {
-    text.parse()
-        .ok()
-        .and_then(|seconds: f64| Duration::try_from_secs_f64(seconds).ok())
-        .ok_or_else(|| "give seconds, such as 5 or 0.5".to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory as _;
@@ -359,13 +352,5 @@ mod tests {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/public-names.txt");
         let names = punctual_testbed::command_names(&Cli::command());
         punctual_testbed::assert_names(file.as_ref(), names);
-    }
-
-    #[test]
-    fn seconds_may_have_a_fraction_and_not_be_negative() {
-        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
-        for text in ["", "-1", "x", "inf", "NaN"] {
-            assert!(seconds(text).is_err(), "{text}");
-        }
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! The load generator and the floor are in [`punctual_measure`]. Linux only.
 
+mod arguments;
 mod blocking;
 mod cli;
 mod compare;

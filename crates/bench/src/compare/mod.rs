@@ -25,7 +25,7 @@ use self::machine::Machine;
 use self::peers::{FLOOR, Found, PEERS, PUNCTUAL, Setup};
 use self::results::Results;
 use self::table::Comparison;
-use crate::cli::seconds;
+use crate::arguments::seconds;
 use punctual_measure::load::{self, Options, Report};
 use punctual_measure::{Error, Result};
 

@@ -25,7 +25,7 @@ use self::report::Results;
 use self::restart::Size;
 use self::systems::{BATCHED, NONE, SYSTEMS, System};
 use self::throughput::CASES;
-use crate::cli::seconds;
+use crate::arguments::seconds;
 use crate::compare::document;
 use crate::compare::machine::Machine;
 use punctual_measure::{Error, Result};

@@ -44,7 +44,7 @@ pub(crate) use self::recovery::RecoveryArgs;
 use self::report::Report;
 use self::results::Verdict;
 use self::tools::Wanted;
-use crate::cli::seconds;
+use crate::arguments::seconds;
 use punctual_measure::{Error, Result};
 use punctual_testbed::netns::Namespace;
 

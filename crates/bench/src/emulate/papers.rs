@@ -25,7 +25,7 @@ use super::experiment::{self, Experiment, Outcome};
 use super::fabric::Driver;
 use super::tools::{self, Wanted};
 use super::{background, cores, layout};
-use crate::cli::seconds;
+use crate::arguments::seconds;
 use crate::compare::document;
 use crate::compare::machine::Machine;
 use punctual_measure::{Error, Result};

@@ -29,7 +29,7 @@ use self::healing::{Event, MESH};
 use self::network::{Plan, System};
 use self::report::Report;
 use self::throughput::Places;
-use crate::cli::seconds;
+use crate::arguments::seconds;
 use crate::compare::machine::Machine;
 use crate::compare::peers;
 use punctual_measure::{Error, Result};

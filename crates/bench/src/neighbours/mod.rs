@@ -22,7 +22,7 @@ use punctual_measure::{Api, Error, HttpPlace, Result, Samples};
 use serde::Serialize;
 
 use self::kinds::{KINDS, Kind, Place};
-use crate::cli::seconds;
+use crate::arguments::seconds;
 use crate::compare::machine::Machine;
 use crate::compare::peers::{self, FLOOR, Found, PEERS, Peer, Running, Setup};
 

@@ -29,7 +29,7 @@ use self::network::{RATE, Switches};
 use self::report::{BrokerNote, Report, Setting};
 use self::results::{Case, Experiment, Results, RunResult};
 use self::run::Setup;
-use crate::cli::seconds;
+use crate::arguments::seconds;
 use crate::compare::machine::Machine;
 use punctual_measure::{Error, Result};
 use punctual_testbed::netns::Namespace;

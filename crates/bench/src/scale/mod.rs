@@ -22,7 +22,7 @@ use punctual_measure::{Error, Result};
 use self::cases::{CASES, Case};
 use self::ground::{Extent, Ground, MOSQUITTO, RELAY, System};
 use self::report::Outcome;
-use crate::cli::seconds;
+use crate::arguments::seconds;
 use crate::compare::machine::Machine;
 use crate::compare::peers::{self, FLOOR, PUNCTUAL, Setup};
 use crate::sys;
