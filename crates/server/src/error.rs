@@ -19,7 +19,7 @@ pub enum Error {
     Setting(String),
     /// A certificate or a private key cannot be used.
     Tls(TlsError),
-    /// A listener cannot be opened, or what is stored cannot be read.
+    /// A listener cannot be opened, or the store cannot be read.
     Start(StartError),
     /// The operating system refuses something: a socket, a thread, a signal handler.
     System(io::Error),

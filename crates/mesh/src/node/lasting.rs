@@ -12,9 +12,9 @@
 //! Who keeps messages for brokers that are away may get lost itself, and what is kept for it then
 //! has to be what those await, too. So it tells which ones it keeps messages for, in the form of
 //! filters that no client can have ([`KEEPS`]).
-//! That is how it is known after a restart which brokers are away. Until all is known that those have
-//! told that are reached, others are taken to be away: a session that begins meanwhile may not be the
-//! only one of its client.
+//! A broker that has restarted learns from these filters which brokers of the mesh are away. While it
+//! lacks the filters of a broker that it reaches, it assumes that others are away: a session that begins
+//! meanwhile may not be the only one of its client.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -40,7 +40,7 @@ struct Known {
     idle: Option<Nanos>,
     /// Among what the shell keeps of which link it is.
     stored: Option<LinkId>,
-    /// Whether all of it was asked for, since the source has told another sum, and has not come.
+    /// Whether an answer with all filters is under way: the source has told another sum, and was asked.
     is_asked: bool,
     /// What has come of all of it, while more is to come.
     coming: Option<Vec<Box<str>>>,
@@ -109,7 +109,7 @@ pub(super) struct Lasting {
     kept: BTreeSet<BrokerId>,
     /// Of all brokers, this one too.
     known: BTreeMap<BrokerId, Known>,
-    /// Whom messages are kept for anywhere has changed, or of whom that is known.
+    /// The brokers for which messages are kept have changed, or the brokers of which that is known.
     keeps_changed: bool,
     /// Brokers of which all is known since neighbours were told last.
     completed: BTreeSet<BrokerId>,
@@ -201,7 +201,7 @@ impl Lasting {
         *id == self.broker || self.known.get(id).is_some_and(Known::is_complete)
     }
 
-    /// Other brokers for which messages are kept here, or by somebody who is reached.
+    /// Other brokers for which this broker, or a broker that is reached, keeps messages.
     pub(super) fn kept_for(&self) -> BTreeSet<BrokerId> {
         let told = self.known.iter();
         let told = told.filter(|(id, known)| known.source.is_some() || **id == self.broker);
@@ -328,7 +328,7 @@ impl Lasting {
         }
     }
 
-    /// Brokers are reached now: who told of them and does not lead there is not believed any more.
+    /// Brokers are reached now: a link that told of them, and does not lead to them, is no source any more.
     fn reached(&mut self, who: &BTreeSet<BrokerId>, leads: impl Fn(LinkId, &BrokerId) -> bool) {
         for id in who {
             if let Some(known) = self.known.get_mut(id)

@@ -13,7 +13,7 @@ use crate::wire::{Arrival, ClientStub, Message, Testament, Traced};
 pub enum Membership {
     /// It does not know yet what its neighbours want.
     Joining,
-    /// What is published at it reaches those who want it, or is kept for neighbours.
+    /// Its publications reach all subscribers of the mesh, or are kept for neighbours.
     Joined,
     /// It has reached none of the neighbours that are named, and knows nothing of them.
     Stranded,

@@ -27,9 +27,9 @@ pub(super) struct Presence {
     present: BTreeSet<BrokerId>,
     /// Those that were, and since when they are not.
     away: BTreeMap<BrokerId, Nanos>,
-    /// Others for which messages are kept somewhere, or that a link has led to or will lead to, and that are
-    /// not reached; for those of which that is not true any more, until when they count as away. They come
-    /// into reach a little later than they are not kept for any more.
+    /// Brokers that are not reached, and that a link has led to or will lead to, or for which messages are
+    /// kept somewhere (`None`). Neighbours stop keeping messages for a broker a little before it is reached
+    /// here, so it counts as away for some more time: until the instant in the entry.
     missed: BTreeMap<BrokerId, Option<Nanos>>,
     /// Those that were reached and are held down, and until when; at most as many.
     held: BTreeMap<BrokerId, Nanos>,
@@ -44,7 +44,8 @@ impl Presence {
         !self.away.is_empty() || !self.missed.is_empty()
     }
 
-    /// These are missed now; of those that were before, who is not reached counts as away until then.
+    /// Sets which brokers are missed now. A broker that was missed before, and is not reached, counts as
+    /// away until the given time.
     fn set_missed(&mut self, missed: BTreeSet<BrokerId>, until: Nanos) {
         self.missed.retain(|id, _| !self.present.contains(id));
         for (id, ends) in &mut self.missed {
@@ -71,8 +72,8 @@ impl Presence {
         self.held.values().chain(missed).copied().min()
     }
 
-    /// Who is not reached for long enough is away, and who is not missed for long enough is not; whether
-    /// there is one of those.
+    /// Ends the hold-down of brokers that were not reached for long enough, and forgets brokers that were
+    /// not missed for long enough. Returns whether a broker was forgotten.
     pub(super) fn release(&mut self, now: Nanos) -> bool {
         self.held.retain(|_, until| *until > now);
         let before = self.missed.len();
@@ -164,7 +165,7 @@ impl Node {
         &self.presence.present
     }
 
-    /// Notes who is missed now.
+    /// Notes which brokers are missed now.
     pub(super) fn note_missed(&mut self, now: Nanos) {
         let mut others = self.led_to();
         let lost = self.lost.links().filter_map(|link| self.links.peer(link));

@@ -133,7 +133,8 @@ pub struct Located {
     pub session: Option<(bool, Stamp)>,
     /// Where the session has gone, and its epoch there.
     pub moved: Option<(HomeId, Stamp)>,
-    /// The epoch that the session had here which has left: what leads to an earlier one leads further.
+    /// The epoch of the last session that has left this home. A stub elsewhere that leads here with this epoch
+    /// or an earlier one is out of date.
     pub left: Option<Stamp>,
     /// Stamp of a CONNECT that waits there.
     pub connect: Option<Stamp>,

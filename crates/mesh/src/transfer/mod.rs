@@ -49,7 +49,7 @@
 //! | `Queued` | 16 times `session_wait` | refuse | – |
 //! | `LookingUp` | the answers are not of all that are reached now | look up again in a moment | `LookingUp` |
 //! | `LookingUp` | Clean Start; whoever answered has ended what is older | new session, born now | – |
-//! | `LookingUp` | a stub or outcome leads, beyond every session found, to a reached home that has something, and not had and left that session | refuse | – |
+//! | `LookingUp` | a stub or outcome leads, beyond every session found, to a reached home that has something, unless that session has been there and has left | refuse | – |
 //! | `LookingUp` | somebody knows of a later CONNECT | refuse | – |
 //! | `LookingUp` | own copy, or with no session found anybody's, whose old owner is reached | refuse | – |
 //! | `LookingUp` | greatest session is here | thaw it, epoch = stamp | – |

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use punctual_server::config::{self, Config};
 
 use super::{Failure, complain, print, serve};
-use punctual_server::config::{self, Config};
 
 /// Commands of `punctual config`.
 #[derive(Debug, Subcommand)]

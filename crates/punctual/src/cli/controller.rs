@@ -9,6 +9,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use clap::{Args, Subcommand, ValueEnum};
 use punctual_controller::{KnownHost, Policing, Routing, Settings};
 use punctual_model::network::LinkEntry;
+use punctual_server::Logging;
+use punctual_server::config::{Auto, HttpAddress, HttpAuth, Log, Switch};
+use punctual_server::escape::visible_json;
+use punctual_server::http::controller as http;
+use punctual_server::http::gate::{Gate, GateOptions, token_path};
+use punctual_server::realtime::{self, Precedence};
 use punctual_southbound::local::{Carrier, Local, Machine, Nobody, Written};
 use punctual_southbound::openflow::{ListenOptions, Switches};
 use punctual_southbound::ovsdb::{Endpoint, TlsOptions};
@@ -23,12 +29,6 @@ use tokio::sync::watch;
 use super::access::Access;
 use super::input::Input;
 use super::{Failure, print};
-use punctual_server::Logging;
-use punctual_server::config::{Auto, HttpAddress, HttpAuth, Log, Switch};
-use punctual_server::escape::visible_json;
-use punctual_server::http::controller as http;
-use punctual_server::http::gate::{Gate, GateOptions, token_path};
-use punctual_server::realtime::{self, Precedence};
 
 /// How long what was decided may take to be written at the end.
 const GRACE: Duration = Duration::from_secs(3);

@@ -4,13 +4,12 @@
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args};
+use punctual_server::config::{self, ListenAddress};
+use punctual_server::proxy;
+use punctual_server::{Logging, Source};
 
 use super::Failure;
 use super::serve::variables;
-use punctual_server::Logging;
-use punctual_server::Source;
-use punctual_server::config::{self, ListenAddress};
-use punctual_server::proxy;
 
 /// Arguments of `punctual manager`.
 #[derive(Debug, Args)]

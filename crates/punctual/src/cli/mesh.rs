@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
+use punctual_server::escape::{visible_json, visible_lines};
 use serde_json::{Value, json};
 
 use super::access::Access;
 use super::{Failure, print};
-use punctual_server::escape::{visible_json, visible_lines};
 
 /// What to do.
 #[derive(Debug, Subcommand)]

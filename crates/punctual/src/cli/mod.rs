@@ -25,7 +25,6 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-
 use punctual_server::escape::{visible_lines, visible_text};
 use punctual_server::panics;
 

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use punctual_auth::{PasswordFile, check_user_name, hash_argon2id};
+use punctual_server::files::replace;
 
 use super::{Failure, print};
-use punctual_server::files::replace;
 
 /// Arguments of `punctual passwd`.
 #[derive(Debug, Args)]

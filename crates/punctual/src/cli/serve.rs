@@ -4,11 +4,10 @@ use std::env;
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args};
+use punctual_server::config::{self, Auto, HttpAddress, ListenAddress, LogLevel, Switch, readable};
+use punctual_server::{self as server, Logging, Source};
 
 use super::Failure;
-use punctual_server::Logging;
-use punctual_server::config::{self, Auto, HttpAddress, ListenAddress, LogLevel, Switch, readable};
-use punctual_server::{self as server, Source};
 
 /// Arguments of `punctual serve`.
 #[derive(Debug, Args)]

@@ -7,13 +7,13 @@ use clap::{ArgAction, Args};
 use punctual_client::sidecar::{Options, Rule, Rules, Sidecar};
 use punctual_client::{Endpoint, Scheme, TlsOptions, Url};
 use punctual_model::Requirements;
+use punctual_server::Logging;
+use punctual_server::config::{ListenAddress, Log, LogFormat, LogLevel, Transport};
 use serde::Deserialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::Failure;
-use punctual_server::Logging;
-use punctual_server::config::{ListenAddress, Log, LogFormat, LogLevel, Transport};
 
 /// Where it listens unless told otherwise: beside a broker on the same machine.
 const LISTEN: &str = "tcp://127.0.0.1:1884";

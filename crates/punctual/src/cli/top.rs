@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use punctual_measure::{Api, Distribution, HttpPlace, Samples};
+use punctual_server::escape::{visible, visible_lines};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::access::Access;
 use super::{Failure, print, write};
-use punctual_server::escape::{visible, visible_lines};
 
 /// Names of what is counted by class of traffic.
 const WAIT: &str = "punctual_egress_wait_seconds";

@@ -1,15 +1,13 @@
-//! The office where flows are admitted: between those who ask, the shards of the
-//! broker or the proxy before another one, and who decides, the manager here or
-//! through the requirements table the controller of the network.
+//! Admission of flows: a service between the parties that ask (the shards of the broker, or the proxy
+//! before another broker) and the party that decides (the manager in this process, or the network's
+//! controller, which is asked through the requirements table).
 //!
-//! Who asks posts questions and news into a channel and never waits. One thread
-//! takes them in order and has the manager to itself: there is no lock. Long
-//! questions are worked on in slices (`agenda`), and others between them. What is
-//! decided is written, if it is to outlive a restart, and only then told
-//! (`outbox`): what a client has been promised is on disk. The HTTP interface
-//! posts what it wants to look at or change, too, and analyses a copy elsewhere.
-//! The channel is bounded by what may be in it: a question for each connection, one
-//! for each flow that QoS 0 messages ask for, an end for each session, some visits.
+//! Askers post questions and news into a channel and never wait. One thread takes them in their order and
+//! owns the manager: there is no lock. A long question is worked on in slices (`agenda`), with short ones
+//! in between. A decision that outlives a restart is written before it is answered (`outbox`): what a
+//! client has been promised is on disk. The HTTP interface posts its requests too, and analyses a copy on
+//! another thread. The channel is bounded by its possible entries: a question for each connection, one
+//! for each flow that QoS 0 messages ask for, an end for each session, and the requests of the interface.
 
 mod agenda;
 mod desk;

@@ -1,9 +1,9 @@
 //! The running broker: from the configuration to threads, and what signals do.
 //!
-//! SIGHUP reads the configuration and all files it names again; what is wrong
-//! with them is logged, and the old settings stay. SIGTERM and SIGINT shut
-//! down: clients are told, what is left for them is written, within
-//! `server.shutdown_timeout`; a second signal ends the process at once.
+//! On SIGHUP, [`run`] reads the configuration and the files that it names again. If there is an error in
+//! them, it logs the error and keeps the old settings. On SIGTERM and SIGINT it shuts down: it sends
+//! DISCONNECT and the messages that wait to its clients, within `server.shutdown_timeout`. A second of
+//! these signals ends the process at once.
 
 pub(crate) mod auth;
 mod events;
@@ -193,9 +193,8 @@ impl Server {
         &self.urls
     }
 
-    /// Applies another configuration, and all files that it names, if all of it is right. What takes
-    /// effect only at a start is logged, and compared with what the server was started with, however
-    /// many configurations ago.
+    /// Applies another configuration and the files that it names, if there is no error in them. Keys that
+    /// take effect only at a start are logged if they differ from the configuration at the start.
     ///
     /// # Errors
     ///

@@ -161,7 +161,7 @@ pub(super) fn search(scope: &Scope, live: bool) -> Result<Count, Found> {
     let prints = start.prints(None);
     let mut next = VecDeque::from([(start.clone(), prints)]);
     search.seen.insert(start.print(prints), 0);
-    // The nearest first: what is found has the fewest steps. Depth first, few states wait.
+    // Breadth first finds a violation with the fewest steps; depth first keeps fewer states in the queue.
     while let Some((world, prints)) = match scope.depth_first {
         true => next.pop_back(),
         false => next.pop_front(),

@@ -303,8 +303,13 @@ fn published_elsewhere() {
 
 #[test]
 #[ignore = "takes minutes"]
-fn three_brokers_and_two_moves_with_a_fault() {
+fn three_brokers_and_two_moves_with_a_reset() {
     explore("3 brokers, 2 moves, reset", THREE.moves(2).resets(1), false);
+}
+
+#[test]
+#[ignore = "more than 59 million states: not finished after 90 minutes of processor time"]
+fn three_brokers_and_two_moves_with_an_outage() {
     let quiet = Scope {
         depth_first: true,
         ..THREE.moves(2).messages(0)

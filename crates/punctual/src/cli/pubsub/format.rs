@@ -10,10 +10,10 @@ use chrono::format::{Item, StrftimeItems};
 use chrono::{DateTime, Local, Timelike as _};
 use punctual_client::{Delivery, PropertyId, RealTimeProperties as _, Requirements};
 use punctual_model::format_duration;
+use punctual_server::escape::visible_text;
 
 use super::json::{self, NotJson};
 use super::latency;
-use punctual_server::escape::visible_text;
 
 /// What may stand after `%`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

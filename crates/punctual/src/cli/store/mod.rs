@@ -17,12 +17,12 @@ use clap::{Args, Subcommand};
 use punctual_broker::version_at;
 use punctual_manager::State;
 use punctual_model::latest_instant;
+use punctual_server::admission::{FLOWS, Kept};
+use punctual_server::store::imported::{self, UNFINISHED};
 use punctual_store::{Batch, Files, Log, LogConfig, Medium as _, Store as _};
 
 use self::lines::Line;
 use super::{Failure, print};
-use punctual_server::admission::{FLOWS, Kept};
-use punctual_server::store::imported::{self, UNFINISHED};
 
 /// Operations of a commit of `import`.
 const GROUP: usize = 10_000;
