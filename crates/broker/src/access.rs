@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::UrgencyRights;
-use crate::federation::LINK_PREFIX;
+use crate::base::name::LINK_PREFIX;
 
 /// The rights of one client.
 pub trait Permissions: Debug + Send + Sync {

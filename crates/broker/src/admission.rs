@@ -19,8 +19,8 @@ use punctual_model::{Answer, Conditions, Grant, MessageSize, Meter, Requirements
 use crate::Nanos;
 use crate::access::FlowQuota;
 use crate::answers::best_effort;
-use crate::hub::ConnId;
-use crate::shard::peer_of;
+use crate::base::connection::ConnId;
+use crate::base::name::peer_of;
 use crate::watch::{FlowSight, Watched, Watches};
 
 /// Whether and how deadlines are promised.

@@ -4,47 +4,11 @@
 use std::sync::Arc;
 
 use crate::access::may_publish;
+use crate::base::author::Author;
 use crate::{Budget, Directory, Permissions};
 
 /// Units of work of looking up the rights of a publisher.
 const RIGHTS: u64 = 16;
-
-/// The publisher of a message: the user and the client that its rights depend on.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Author {
-    pub(crate) user: Option<Arc<str>>,
-    pub(crate) client_id: Arc<str>,
-    /// The listener that it came by; not stored, since listeners are others after a restart.
-    pub(crate) listener: Option<u16>,
-}
-
-impl Author {
-    /// Appends it in the form of [`Self::read`].
-    pub(crate) fn put(&self, out: &mut impl Extend<u8>) {
-        let user = self.user.as_deref();
-        let length = user.map_or(0, |user| user.len() as u32 + 1);
-        out.extend(length.to_le_bytes());
-        out.extend(user.unwrap_or_default().bytes());
-        out.extend(self.client_id.bytes());
-    }
-
-    /// What [`Self::put`] wrote, if it is whole.
-    pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
-        let (length, rest) = bytes.split_first_chunk()?;
-        let (user, client_id) = match u32::from_le_bytes(*length).checked_sub(1) {
-            Some(length) => {
-                let (user, rest) = rest.split_at_checked(usize::try_from(length).ok()?)?;
-                (Some(std::str::from_utf8(user).ok()?.into()), rest)
-            }
-            None => (None, rest),
-        };
-        Some(Self {
-            user,
-            client_id: std::str::from_utf8(client_id).ok()?.into(),
-            listener: None,
-        })
-    }
-}
 
 /// The rights of one author, the last one that was looked up: consecutive retained messages often have
 /// the same author.

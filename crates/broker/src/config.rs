@@ -3,10 +3,10 @@
 
 use crate::Nanos;
 use crate::admission::Admission;
+use crate::base::durability::DurabilityPolicy;
+use crate::base::queue_full::{QueueFull, QueuePolicies};
 use crate::egress::{Discipline, LaneLimits, Shares};
 use crate::identifiers::ClientIds;
-use crate::journal::DurabilityPolicy;
-use crate::overflow::{QueueFull, QueuePolicies};
 use crate::urgency::UrgencyRule;
 
 /// Settings of a broker. All sizes are bytes.

@@ -16,9 +16,11 @@ use punctual_mesh::transfer::{
 };
 use punctual_mesh::wire::SessionAddress;
 
-use crate::hub::{ConnId, Hub};
+use crate::base::connection::ConnId;
+use crate::base::delivery::{Delivery, Load};
+use crate::hub::Hub;
 use crate::journal::{Known, Round};
-use crate::session::{Delivery, Load, Queue, Window};
+use crate::session::{Queue, Window};
 use crate::tasks::Task;
 use crate::{Budget, Nanos};
 

@@ -6,211 +6,31 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::ops::Bound;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use hashbrown::HashMap;
 
 use punctual_model::latest_instant;
 
-use crate::access::{AccessControl, Permissions, may_receive};
+use crate::access::{AccessControl, Permissions};
 use crate::alarm::{Alarm, Alarms};
-use crate::brake::{Brake, FullClients};
-use crate::federation::{Federation, LINK_PREFIX, MessageName};
-use crate::hub::Admits;
+use crate::base::connection::Admits;
+use crate::base::delivery::Delivery;
+use crate::base::handle::SessionHandle;
+use crate::base::name::{LINK_PREFIX, MessageName};
+use crate::base::sys_source::SysSource;
+use crate::base::version::version_at;
+use crate::brake::FullClients;
+use crate::federation::Federation;
+use crate::index::matched::Matched;
 use crate::index::{Generation, Generations, Index, Place};
 use crate::journal::NameLog;
 use crate::lock::{lock, read, write};
 use crate::moves::Began;
-use crate::retained::{Retained, RetainedCursor, version_at};
-use crate::route::Matched;
-use crate::sys::SysSource;
+use crate::retained::{Retained, RetainedCursor};
 use crate::watch::{FlowSight, Watches};
 use crate::{Budget, Message, Nanos, Stats};
-
-/// What other shards know of a session.
-#[derive(Debug)]
-pub(crate) struct SessionHandle {
-    pub(crate) shard: u16,
-    pub(crate) slot: u32,
-    /// Never used for another session.
-    pub(crate) number: u64,
-    pub(crate) client_id: Arc<str>,
-    /// Whether it is that of a neighbour broker.
-    pub(crate) link: bool,
-    /// Whether its messages are forwarded to another broker as soon as they are queued. It is true for the
-    /// session of a neighbour broker, and for a stub, whose session is at another broker.
-    pub(crate) carries: AtomicBool,
-    /// Whether a connection is attached.
-    pub(crate) connected: AtomicBool,
-    /// Messages in the queue, as the owning shard last said.
-    pub(crate) queued: AtomicU32,
-    /// Their bytes.
-    pub(crate) queued_bytes: AtomicUsize,
-    /// Messages other shards have been promised room for.
-    pub(crate) reserved: AtomicU32,
-    /// Their bytes.
-    pub(crate) reserved_bytes: AtomicUsize,
-    /// State of the remote flow control of a neighbour; `None` for a client. Boxed, so that it takes one
-    /// word in the session of a client.
-    pub(crate) braking: Option<Box<Braking>>,
-    /// Whether publishers on other shards are to hold back.
-    pub(crate) congested: AtomicBool,
-    /// Policies for a full queue that the configuration has for this session and for its listener, as
-    /// [`crate::overflow`] encodes them.
-    pub(crate) queue_full: AtomicU8,
-    /// Whether the store has it.
-    durable: AtomicBool,
-    /// Whether there are messages that it may not receive,
-    restricted: AtomicBool,
-    /// and which.
-    permissions: RwLock<Option<Arc<dyn Permissions>>>,
-}
-
-/// What other shards know of what is kept back for a neighbour; see [`crate::brake`].
-#[derive(Debug, Default)]
-pub(crate) struct Braking {
-    /// Whether brokers behind that neighbour are away for long: nobody waits for room here.
-    away: AtomicBool,
-    /// Messages in the queue that are kept back.
-    messages: AtomicU32,
-    /// Their bytes.
-    bytes: AtomicUsize,
-    /// Whether the link holds newer messages until older ones, which other brokers have kept, have passed.
-    holds: AtomicBool,
-    /// Whether any are to be,
-    is_on: AtomicBool,
-    /// and which.
-    brake: RwLock<Brake>,
-}
-
-impl Braking {
-    /// How many messages are kept back, and their bytes, as the owning shard last said.
-    pub(crate) fn load(&self) -> (usize, usize) {
-        let messages = self.messages.load(Ordering::Acquire) as usize;
-        (messages, self.bytes.load(Ordering::Acquire))
-    }
-
-    pub(crate) fn share(&self, messages: usize, bytes: usize) {
-        self.messages.store(messages as u32, Ordering::Release);
-        self.bytes.store(bytes, Ordering::Release);
-    }
-
-    #[cold]
-    fn has_brake_on(&self, topic: &[u8], retain: bool) -> bool {
-        let topic = std::str::from_utf8(topic);
-        retain || topic.is_ok_and(|topic| read(&self.brake).has(topic))
-    }
-}
-
-impl SessionHandle {
-    /// Whether messages on a topic may be delivered to it.
-    #[inline]
-    pub(crate) fn may_receive(&self, topic: &[u8]) -> bool {
-        !self.is_restricted() || self.is_permitted(topic)
-    }
-
-    fn is_permitted(&self, topic: &[u8]) -> bool {
-        may_receive(read(&self.permissions).as_deref(), topic)
-    }
-
-    /// Whether what it keeps is stored.
-    #[inline]
-    pub(crate) fn is_durable(&self) -> bool {
-        self.durable.load(Ordering::Acquire)
-    }
-
-    /// Whether it is that of a neighbour behind which brokers are away for long.
-    #[inline]
-    pub(crate) fn is_away(&self) -> bool {
-        let braking = self.braking.as_ref();
-        braking.is_some_and(|braking| braking.away.load(Ordering::Acquire))
-    }
-
-    pub(crate) fn set_away(&self, away: bool) {
-        if let Some(braking) = &self.braking {
-            braking.away.store(away, Ordering::Release);
-        }
-    }
-
-    /// Whether the link holds newer messages until older ones, which other brokers have kept for the
-    /// neighbour, have passed.
-    #[inline]
-    pub(crate) fn holds(&self) -> bool {
-        let braking = self.braking.as_ref();
-        braking.is_some_and(|braking| braking.holds.load(Ordering::Acquire))
-    }
-
-    /// Begins or ends to hold newer messages. Returns whether the link held them before.
-    pub(crate) fn set_holds(&self, holds: bool) -> bool {
-        let braking = self.braking.as_ref();
-        braking.is_some_and(|braking| braking.holds.swap(holds, Ordering::AcqRel))
-    }
-
-    /// Whether a message with QoS 1 or 2 for that neighbour is kept back. While the link holds newer
-    /// messages, these are; otherwise those on topics of which the neighbour takes only few.
-    #[inline]
-    pub(crate) fn is_kept_back(&self, topic: &[u8], retain: bool, is_older: bool) -> bool {
-        match self.holds() {
-            true => !is_older,
-            false => self.is_braked(topic, retain),
-        }
-    }
-
-    /// Whether the neighbour takes only few of the messages with QoS 1 or 2 on that topic.
-    #[inline]
-    fn is_braked(&self, topic: &[u8], retain: bool) -> bool {
-        self.braking.as_ref().is_some_and(|braking| {
-            braking.is_on.load(Ordering::Acquire) && braking.has_brake_on(topic, retain)
-        })
-    }
-
-    pub(crate) fn set_brake(&self, brake: Brake) {
-        if let Some(braking) = &self.braking {
-            braking.is_on.store(!brake.is_empty(), Ordering::Release);
-            *write(&braking.brake) = brake;
-        }
-    }
-
-    pub(crate) fn set_durable(&self, durable: bool) {
-        self.durable.store(durable, Ordering::Release);
-    }
-
-    /// The session has ended: no message is for it any more, also where its subscriptions have not
-    /// been removed yet.
-    pub(crate) fn end(&self) {
-        self.set_permissions(Some(Arc::new(Ended)));
-    }
-
-    /// Whether it has less than all rights.
-    pub(crate) fn is_restricted(&self) -> bool {
-        self.restricted.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn set_permissions(&self, permissions: Option<Arc<dyn Permissions>>) {
-        let restricted = permissions.is_some();
-        *write(&self.permissions) = permissions;
-        self.restricted.store(restricted, Ordering::Release);
-    }
-}
-
-/// The rights of a session that has ended.
-#[derive(Debug)]
-struct Ended;
-
-impl Permissions for Ended {
-    fn may_publish(&self, _topic: &str) -> bool {
-        false
-    }
-
-    fn may_receive(&self, _topic: &str) -> bool {
-        false
-    }
-
-    fn may_subscribe(&self, _filter: &str) -> bool {
-        false
-    }
-}
 
 /// Why a session cannot be made here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -410,6 +230,20 @@ impl Directory {
             again: false,
             back: 0,
         })
+    }
+
+    /// Gives a message a name, if it has none and there is a mesh: without one it could not be recognised
+    /// elsewhere.
+    pub(crate) fn name_delivery(&self, delivery: &mut Delivery) {
+        let stored = delivery.message.stored;
+        if delivery.message.name == 0
+            && let Some(name) = match stored {
+                0 => self.new_name(),
+                _ => self.stored_name(stored),
+            }
+        {
+            delivery.message = delivery.message.called(name.key());
+        }
     }
 
     /// A name for a message that was taken in here, if there is a mesh.
@@ -735,25 +569,8 @@ impl Directory {
         number: u64,
     ) -> Arc<SessionHandle> {
         let link = client_id.starts_with(LINK_PREFIX);
-        Arc::new(SessionHandle {
-            shard,
-            slot,
-            number,
-            client_id: client_id.clone(),
-            link,
-            carries: AtomicBool::new(false),
-            connected: AtomicBool::new(false),
-            queued: AtomicU32::new(0),
-            queued_bytes: AtomicUsize::new(0),
-            reserved: AtomicU32::new(0),
-            reserved_bytes: AtomicUsize::new(0),
-            braking: link.then(Box::default),
-            congested: AtomicBool::new(false),
-            queue_full: AtomicU8::new(0),
-            durable: AtomicBool::new(false),
-            restricted: AtomicBool::new(false),
-            permissions: RwLock::new(None),
-        })
+        let id = client_id.clone();
+        Arc::new(SessionHandle::new(shard, slot, number, id, link))
     }
 
     /// Gives a claimed identifier back.

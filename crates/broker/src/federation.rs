@@ -28,173 +28,16 @@ use punctual_model::{MAX_PRIORITY, deadline_monotonic};
 use smallvec::SmallVec;
 
 use crate::Nanos;
-use crate::hub::ConnId;
+use crate::base::connection::ConnId;
+use crate::base::name::MessageName;
+use crate::base::version::VERSION_BITS;
 use crate::moves::MoveTimes;
 use crate::parked::Parked;
-use crate::retained::VERSION_BITS;
 use crate::urgency::{Asked, UrgencyRights};
 
-/// Client identifiers of neighbour brokers begin with this.
-pub const LINK_PREFIX: &str = "$mesh/";
-/// User name of a broker whose password is the secret of its mesh.
-pub const SECRET_USER: &str = "$mesh";
 /// In front of this broker's name in the reason string of a CONNACK that refuses a neighbour which
 /// it has a connection to already.
 pub const LINKED_ALREADY: &str = "connected already, as ";
-/// Topics on which neighbours speak to each other begin with this.
-pub const LINK_TOPIC: &[u8] = b"$mesh/";
-/// Key of the user property with a message's name.
-pub(crate) const NAME_KEY: &str = "@";
-/// Digits of numbers in a name.
-const DIGITS: &[u8; 64] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz-";
-/// The value of each digit; [`NO_DIGIT`] of all other bytes.
-const VALUES: [u8; 256] = {
-    let mut values = [NO_DIGIT; 256];
-    let mut value = 0;
-    while value < DIGITS.len() {
-        values[DIGITS[value] as usize] = value as u8;
-        value += 1;
-    }
-    values
-};
-const NO_DIGIT: u8 = u8::MAX;
-
-/// What a message is called throughout the mesh.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct MessageName {
-    /// The broker instance that took it in.
-    pub origin: NonZeroU32,
-    /// Counts up there.
-    pub number: u32,
-    /// Whether it was sent over another link before.
-    pub again: bool,
-    /// By how much its number is higher than that of the message that came before it there on
-    /// its topic, with its QoS, and went the same ways; 0 if there was none or it is not known.
-    pub back: u16,
-}
-
-impl MessageName {
-    /// Bytes that [`Self::put_text`] needs at most, with what it writes behind it.
-    pub(crate) const LONGEST: usize = 18;
-
-    /// The message that came before it, if that is known; as one that is sent again, since what
-    /// is forgotten of it may have been here.
-    pub(crate) fn previous(self) -> Option<Self> {
-        (self.back > 0).then(|| Self {
-            number: self.number.wrapping_sub(u32::from(self.back)),
-            again: true,
-            back: 0,
-            ..self
-        })
-    }
-
-    /// One number for origin and number; never 0.
-    pub(crate) fn key(self) -> u64 {
-        u64::from(self.origin.get()) << 32 | u64::from(self.number)
-    }
-
-    /// The inverse of [`Self::key`].
-    pub(crate) fn from_key(key: u64) -> Option<Self> {
-        Some(Self {
-            origin: NonZeroU32::new((key >> 32) as u32)?,
-            number: key as u32,
-            again: false,
-            back: 0,
-        })
-    }
-
-    /// Writes a text, and says how long it is: digits of 6 bits each, the lowest first; those of the
-    /// origin are left out if `whole` is not set. What is between
-    /// the numbers says whether it is sent again, and follows the number before it, which
-    /// is nearly always so where one topic is busy; how far else it is back comes last.
-    #[inline]
-    pub(crate) fn put_text(self, whole: bool, text: &mut [u8; Self::LONGEST]) -> usize {
-        let mut len = 0;
-        let mut put = |mut number: u32, end: u8| {
-            while number > 0 {
-                text[len] = DIGITS[(number & 63) as usize];
-                len += 1;
-                number >>= 6;
-            }
-            text[len] = end;
-            len += 1;
-        };
-        let middle = match (self.again, self.back) {
-            (false, 1) => b',',
-            (false, _) => b'.',
-            (true, 1) => b';',
-            (true, _) => b'!',
-        };
-        put(if whole { self.origin.get() } else { 0 }, middle);
-        put(self.number, b'.');
-        if self.back > 1 {
-            put(u32::from(self.back), b'.');
-        }
-        len - 1
-    }
-
-    /// How long the text is.
-    #[inline]
-    pub(crate) fn text_len(self, whole: bool) -> usize {
-        let digits = |number: u32| (u32::BITS - number.leading_zeros()).div_ceil(6) as usize;
-        let origin = if whole { digits(self.origin.get()) } else { 0 };
-        let numbers = origin + 1 + digits(self.number);
-        match self.back {
-            0 | 1 => numbers,
-            back => numbers + 1 + digits(back.into()),
-        }
-    }
-
-    /// Reads what [`Self::put_text`] wrote, and nothing else; where the origin is left out, it is
-    /// `known`.
-    #[inline]
-    pub(crate) fn parse(text: &[u8], known: impl FnOnce() -> Option<NonZeroU32>) -> Option<Self> {
-        let mut bytes = text.iter();
-        // One number, and what ends it.
-        let mut read = || {
-            let (mut number, mut shift, mut last) = (0u64, 0, u8::MAX);
-            for byte in &mut bytes {
-                let value = VALUES[usize::from(*byte)];
-                if value == NO_DIGIT {
-                    return (shift == 0 || last != 0).then_some((number, Some(*byte)));
-                }
-                if shift > 30 {
-                    return None;
-                }
-                number |= u64::from(value) << shift;
-                (last, shift) = (value, shift + 6);
-            }
-            (shift == 0 || last != 0).then_some((number, None))
-        };
-        let (origin, end) = read()?;
-        let (again, follows) = match end? {
-            b'!' => (true, false),
-            b'.' => (false, false),
-            b';' => (true, true),
-            b',' => (false, true),
-            _ => return None,
-        };
-        let (number, end) = read()?;
-        let back = match end {
-            None => u16::from(follows),
-            Some(b'.') if !follows => {
-                let (back, end) = read()?;
-                let back = u16::try_from(back).ok()?;
-                (back > 1 && end.is_none()).then_some(back)?
-            }
-            Some(_) => return None,
-        };
-        Some(Self {
-            origin: match NonZeroU32::new(u32::try_from(origin).ok()?) {
-                None => known()?,
-                Some(origin) => origin,
-            },
-            number: u32::try_from(number).ok()?,
-            again,
-            back,
-        })
-    }
-}
 
 /// What a neighbour is told of a message beside its name.
 ///
@@ -287,12 +130,6 @@ pub(crate) struct Duty {
     pub(crate) broker: u32,
     /// [`sign`] of the subscription's filter.
     pub(crate) group: u32,
-}
-
-/// Stands for a name in notes, the same in every broker; never 0. That two duties that concern one
-/// message have both signs in common is left to chance: one in 10^16 pairs.
-pub(crate) fn sign(name: &str) -> u32 {
-    ((punctual_model::digest(name.bytes()) >> (64 - Notes::WORD)) as u32).max(1)
 }
 
 impl Notes {

@@ -8,7 +8,11 @@
 //! wildcard and a table of them hashed by first level for the others, tell a
 //! cache what it may still believe.
 
+pub(crate) mod group;
+pub(crate) mod matched;
 mod members;
+pub(crate) mod subscriber;
+pub(crate) mod target;
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -16,12 +20,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
-use punctual_codec::{QoS, SubscribeOptions, topic};
+use punctual_codec::{QoS, topic};
 use smallvec::{SmallVec, smallvec};
 
-use crate::directory::SessionHandle;
-use crate::group::Group;
-use crate::route::{Groups, Matched, Target, TargetList};
+use crate::base::handle::SessionHandle;
+use crate::index::group::Group;
+use crate::index::matched::{Groups, Matched, TargetList};
+use crate::index::subscriber::Subscriber;
+use crate::index::target::Target;
 use members::Members;
 pub(crate) use members::Place;
 
@@ -32,19 +38,6 @@ const NONE: u32 = u32::MAX;
 /// Clients that a topic may have before they are a crowd: one message to them is the most that is
 /// delivered in one piece.
 pub(crate) const CROWD: usize = 512;
-
-/// One subscription of one session.
-#[derive(Debug, Clone)]
-pub(crate) struct Subscriber {
-    pub(crate) session: Arc<SessionHandle>,
-    pub(crate) options: SubscribeOptions,
-    /// Subscription identifier; 0 for none.
-    pub(crate) id: u32,
-    /// Messages of admitted flows go to it with the plain ones.
-    pub(crate) demoted: bool,
-    /// What it is sent is numbered.
-    pub(crate) numbered: bool,
-}
 
 /// Who subscribed to exactly one filter.
 #[derive(Debug, Default)]

@@ -21,6 +21,7 @@ mod admission;
 mod alarm;
 pub mod answers;
 mod author;
+mod base;
 pub mod brake;
 mod budget;
 mod config;
@@ -29,7 +30,6 @@ mod depth;
 mod directory;
 mod egress;
 mod federation;
-mod group;
 mod hub;
 mod identifiers;
 mod index;
@@ -65,6 +65,12 @@ pub use admission::{
     Policing, SubscriptionDecision,
 };
 pub use alarm::{Alarm, Overrun};
+pub use base::connection::{Admits, ConnId};
+pub use base::durability::{Durability, DurabilityPolicy, DurabilityRule, StoreTrouble};
+pub use base::name::{LINK_PREFIX, LINK_TOPIC, MessageName, SECRET_USER};
+pub use base::queue_full::{QueueFull, QueuePolicies, SessionPolicy, TopicPolicy};
+pub use base::sys_source::SysSource;
+pub use base::version::version_at;
 pub use budget::Budget;
 pub use config::{Config, Limits};
 pub use depth::Depth;
@@ -74,29 +80,23 @@ pub use egress::{
     Level, Overflow, Policy, Rank, Scope, Shares, Stamp, Urgency,
 };
 pub use federation::{
-    Federation, KeptLink, LINK_PREFIX, LINK_TOPIC, LINKED_ALREADY, LinkNews, MessageName, Newcomer,
-    Relay, SECRET_USER, Service, Testament, Unwelcome,
+    Federation, KeptLink, LINKED_ALREADY, LinkNews, Newcomer, Relay, Service, Testament, Unwelcome,
 };
 pub use hub::{
-    Admits, AuthRequest, ClientInfo, ConnId, ConnMeta, Event, Flow, Output, Received,
-    RemoteMessage, SubscriptionInfo, Waits,
+    AuthRequest, ClientInfo, ConnMeta, Event, Flow, Output, Received, RemoteMessage,
+    SubscriptionInfo, Waits,
 };
 pub use identifiers::{ClientIds, SEPARATOR};
-pub use journal::{
-    Durability, DurabilityPolicy, DurabilityRule, Operations, RestoredSession, Restorer,
-    StoreTrouble,
-};
+pub use journal::{Operations, RestoredSession, Restorer};
 pub use message::Message;
 pub use moves::MoveTimes;
-pub use overflow::{QueueFull, QueuePolicies, SessionPolicy, TopicPolicy};
 pub use punctual_model::Nanos;
 pub use ready::{Need, Ready};
-pub use retained::{RetainedCursor, version_at};
+pub use retained::RetainedCursor;
 pub use shard::{
     AuthAnswer, ClientView, LinkLimits, ScanPosition, Shard, SubscriptionView, WillTurn,
 };
 pub use stats::{ClassStats, Stats};
-pub use sys::SysSource;
 pub use tasks::Work;
 pub use urgency::{Excess, UrgencyRights, UrgencyRule};
 pub use wait::Wait;

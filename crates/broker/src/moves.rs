@@ -10,8 +10,8 @@ use std::num::NonZeroU32;
 use hashbrown::{HashMap, HashSet};
 
 use crate::Nanos;
+use crate::base::delivery::Delivery;
 use crate::journal::{HadLog, Kind, Known};
-use crate::session::Delivery;
 
 /// Messages that a session has got here and that are recognised when they come from where it
 /// was.

@@ -12,8 +12,8 @@
 
 use punctual_codec::QoS;
 
+use crate::base::name::MessageName;
 use crate::egress::Class;
-use crate::federation::MessageName;
 
 /// Streams of other brokers that are known; of more, those heard last.
 const STREAMS: usize = 16;

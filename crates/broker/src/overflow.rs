@@ -19,17 +19,19 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use punctual_codec::{QoS, topic};
+use punctual_codec::QoS;
 
 use crate::Nanos;
+use crate::base::delivery::Load;
+use crate::base::handle::SessionHandle;
+use crate::base::queue_full::QueueFull;
 use crate::config::Config;
-use crate::directory::SessionHandle;
 use crate::egress::{Class, Rank};
 use crate::hub::{Event, Hub, Output};
+use crate::index::target::Target;
 use crate::journal::Journal;
 use crate::room::{Need, Shortage};
-use crate::route::Target;
-use crate::session::{Load, Session};
+use crate::session::Session;
 
 /// Messages that one message pushes out at most.
 pub(crate) const MOST_DROPPED: usize = 256;
@@ -37,118 +39,6 @@ pub(crate) const MOST_DROPPED: usize = 256;
 const MOST_LOOKED_AT: u32 = 64;
 /// Full queues are reported no more often.
 const REPORT_INTERVAL: Nanos = Nanos::from_secs(10);
-
-/// Policy for a full queue of QoS 1 and 2 messages. Under each, what was acknowledged is delivered
-/// unless its session ends or its client loses the right to it, or it expires, or is counted as
-/// dropped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum QueueFull {
-    /// The oldest waiting message makes room, and is counted. Publishers and other receivers do not
-    /// notice.
-    #[default]
-    DropOldest,
-    /// The new message is not queued for that receiver, and is counted.
-    DropNew,
-    /// The publication is refused, for all its receivers: 0x97 in MQTT 5; before MQTT 5 the
-    /// publisher's connection is closed, the only refusal 3.1.1 knows [MQTT-3.3.5-2 of 3.1.1].
-    /// Nothing acknowledged is dropped.
-    Refuse,
-    /// As long as the receiver is connected its publishers are not read while its queue is half full,
-    /// for [`Config::max_publisher_hold`] at most. Otherwise as [`Self::Refuse`].
-    Hold,
-    /// The session that does not keep up is ended.
-    Disconnect,
-}
-
-impl QueueFull {
-    /// Whether publications are refused for want of room.
-    pub const fn refuses(self) -> bool {
-        matches!(self, Self::Refuse | Self::Hold)
-    }
-
-    const ALL: [Self; 5] = [
-        Self::DropOldest,
-        Self::DropNew,
-        Self::Refuse,
-        Self::Hold,
-        Self::Disconnect,
-    ];
-
-    /// Four bits for one, or for none.
-    fn bits(policy: Option<Self>) -> u8 {
-        policy.map_or(0, |policy| policy as u8 + 1)
-    }
-
-    fn of_bits(bits: u8) -> Option<Self> {
-        Self::ALL
-            .get(usize::from(bits & 15).checked_sub(1)?)
-            .copied()
-    }
-}
-
-/// Policy for messages on the topics that match a filter.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TopicPolicy {
-    /// Topic filter.
-    pub filter: String,
-    /// What happens to them.
-    pub full: QueueFull,
-}
-
-/// Policy for the queues of some sessions.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SessionPolicy {
-    /// A client identifier; with `*` at its end, all that begin so.
-    pub client_id: String,
-    /// What happens to messages for them.
-    pub full: QueueFull,
-}
-
-impl SessionPolicy {
-    fn is_of(&self, client_id: &str) -> bool {
-        match self.client_id.strip_suffix('*') {
-            Some(start) => client_id.starts_with(start),
-            None => self.client_id == client_id,
-        }
-    }
-}
-
-/// Where another policy than [`Config::queue_full`] counts. Of each list the first entry that fits.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct QueuePolicies {
-    /// By session, from when its client connects.
-    pub sessions: Vec<SessionPolicy>,
-    /// By topic.
-    pub topics: Vec<TopicPolicy>,
-    /// By the number of the listener that the session's client came by last, since the start.
-    pub listeners: Vec<Option<QueueFull>>,
-}
-
-impl QueuePolicies {
-    /// What is said of a topic.
-    pub(crate) fn of_topic(&self, name: &str) -> Option<QueueFull> {
-        let mut topics = self.topics.iter();
-        topics
-            .find(|it| topic::matches(&it.filter, name))
-            .map(|it| it.full)
-    }
-
-    /// What is said of a session, as its handle has it.
-    fn of_session(&self, client_id: &str, listener: Option<u16>) -> u8 {
-        let mut sessions = self.sessions.iter();
-        let own = sessions.find(|it| it.is_of(client_id)).map(|it| it.full);
-        let listener = listener.and_then(|at| *self.listeners.get(usize::from(at))?);
-        QueueFull::bits(own) << 4 | QueueFull::bits(listener)
-    }
-
-    fn refuse(&self) -> bool {
-        let sessions = self.sessions.iter().map(|it| it.full);
-        let topics = self.topics.iter().map(|it| it.full);
-        let listeners = self.listeners.iter().copied().flatten();
-        let mut all = sessions.chain(topics).chain(listeners);
-        all.any(QueueFull::refuses)
-    }
-}
 
 impl Config {
     /// Whether any publication may be refused because the queue of a client is full.
@@ -361,6 +251,7 @@ impl Hub {
 mod tests {
     use super::*;
     use crate::Directory;
+    use crate::base::queue_full::{QueuePolicies, SessionPolicy, TopicPolicy};
 
     #[test]
     fn the_policy_of_the_session_comes_first_then_topic_then_listener() {
@@ -399,16 +290,5 @@ mod tests {
         assert_eq!(full("panel", None, "log"), QueueFull::DropOldest);
         // Behind a neighbour there are many sessions.
         assert_eq!(full("$mesh/panel", Some(1), "log"), QueueFull::Refuse);
-    }
-
-    #[test]
-    fn the_bits_of_each_policy_are_its_own() {
-        for policy in QueueFull::ALL {
-            assert_eq!(
-                QueueFull::of_bits(QueueFull::bits(Some(policy))),
-                Some(policy)
-            );
-        }
-        assert_eq!(QueueFull::of_bits(QueueFull::bits(None)), None);
     }
 }

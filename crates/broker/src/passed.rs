@@ -9,7 +9,7 @@
 
 use hashbrown::HashMap;
 
-use crate::federation::MessageName;
+use crate::base::name::MessageName;
 
 /// Names that are remembered at most.
 const MAX: usize = 1 << 16;

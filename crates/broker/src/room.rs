@@ -24,10 +24,10 @@ use std::sync::atomic::Ordering;
 use punctual_codec::topic;
 
 use crate::Limits;
-use crate::directory::SessionHandle;
+use crate::base::handle::SessionHandle;
 use crate::egress::Class;
 use crate::hub::{Conn, Hub};
-use crate::route::Target;
+use crate::index::target::Target;
 use crate::session::{Session, Subscription};
 
 /// Which bound keeps a message from waiting.

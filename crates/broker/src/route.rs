@@ -4,172 +4,17 @@
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::hash::BuildHasher;
-use std::ops::Deref;
-use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
-use punctual_codec::QoS;
-use smallvec::SmallVec;
 
-use crate::directory::{Directory, SessionHandle};
-use crate::group::Group;
-use crate::index::{Generation, Subscriber, generation_slot};
-use crate::journal::{self, Durability, DurabilityRule};
+use crate::base::durability::{self, Durability, DurabilityRule};
+use crate::base::queue_full::{QueueFull, QueuePolicies};
+use crate::directory::Directory;
+use crate::index::matched::Matched;
+use crate::index::{Generation, generation_slot};
 use crate::order::Order;
-use crate::overflow::{QueueFull, QueuePolicies};
 use crate::urgency::{self, UrgencyRule};
-
-/// One receiver of a message.
-#[derive(Debug, Clone)]
-pub(crate) struct Target {
-    pub(crate) session: Arc<SessionHandle>,
-    pub(crate) slot: u32,
-    pub(crate) qos: QoS,
-    pub(crate) no_local: bool,
-    pub(crate) retain_as_published: bool,
-    /// Messages of admitted flows go to it with the plain ones.
-    pub(crate) demoted: bool,
-    /// What it is sent is numbered.
-    pub(crate) numbered: bool,
-    /// The sign of the shared subscription that it is a member of; 0: it is none.
-    pub(crate) share: u32,
-    pub(crate) subscription_ids: Option<Arc<[u32]>>,
-}
-
-impl Target {
-    pub(crate) fn new(subscriber: &Subscriber) -> Self {
-        Self {
-            session: subscriber.session.clone(),
-            slot: subscriber.session.slot,
-            qos: subscriber.options.qos,
-            no_local: subscriber.options.no_local,
-            retain_as_published: subscriber.options.retain_as_published,
-            demoted: subscriber.demoted,
-            numbered: subscriber.numbered,
-            share: 0,
-            subscription_ids: (subscriber.id != 0).then(|| Arc::from([subscriber.id])),
-        }
-    }
-
-    pub(crate) fn key(&self) -> (u16, u64) {
-        (self.session.shard, self.session.number)
-    }
-
-    #[inline]
-    pub(crate) fn ids(&self) -> &[u32] {
-        self.subscription_ids.as_ref().map_or(&[], |ids| ids)
-    }
-
-    /// Takes `other` in if it is a subscription of the same session.
-    pub(crate) fn merge(&mut self, other: &Self) -> bool {
-        if !Arc::ptr_eq(&self.session, &other.session) {
-            return false;
-        }
-        self.qos = self.qos.max(other.qos);
-        self.no_local &= other.no_local;
-        self.retain_as_published |= other.retain_as_published;
-        self.demoted &= other.demoted;
-        self.numbered |= other.numbered;
-        if let Some(ids) = &other.subscription_ids {
-            self.subscription_ids = Some(self.ids().iter().chain(ids.iter()).copied().collect());
-        }
-        true
-    }
-}
-
-/// Shared subscriptions of one topic.
-pub(crate) type Groups = SmallVec<[Arc<Group>; 1]>;
-
-/// Receivers on their way into a [`Matched`].
-pub(crate) type TargetList = SmallVec<[Target; 1]>;
-
-/// The receivers of one topic on one shard: most often one, which takes no memory of its own.
-#[derive(Debug, Clone)]
-pub(crate) enum Targets {
-    One(Target),
-    Many(Arc<[Target]>),
-}
-
-impl Deref for Targets {
-    type Target = [Target];
-
-    #[inline]
-    fn deref(&self) -> &[Target] {
-        match self {
-            Self::One(target) => std::slice::from_ref(target),
-            Self::Many(targets) => targets,
-        }
-    }
-}
-
-/// All receivers of one topic.
-#[derive(Debug, Default)]
-pub(crate) struct Matched {
-    /// By shard, each list in the order of session numbers.
-    pub(crate) shards: SmallVec<[(u16, Targets); 1]>,
-    pub(crate) groups: Groups,
-    /// There are more clients than are delivered to in one piece: none is in the lists, and
-    /// [`Directory::clients_after`] finds them.
-    pub(crate) crowd: bool,
-    /// Highest QoS anyone receives with; with groups, whose members come and go, and a crowd the highest of
-    /// all.
-    pub(crate) max_qos: QoS,
-}
-
-impl Matched {
-    /// Takes targets sorted by shard.
-    pub(crate) fn new(targets: impl Into<TargetList>, groups: Groups) -> Self {
-        let mut targets = targets.into();
-        let max_qos = match groups.is_empty() {
-            true => targets.iter().map(|t| t.qos).max().unwrap_or_default(),
-            false => QoS::ExactlyOnce,
-        };
-        let mut shards = SmallVec::new();
-        match (targets.len(), targets.pop()) {
-            (1, Some(only)) => shards.push((only.session.shard, Targets::One(only))),
-            (_, last) => {
-                targets.extend(last);
-                let chunks = targets.chunk_by(|a, b| a.session.shard == b.session.shard);
-                let many = |chunk: &[Target]| Targets::Many(Arc::from(chunk));
-                shards.extend(chunks.map(|chunk| (chunk[0].session.shard, many(chunk))));
-            }
-        }
-        Self {
-            shards,
-            groups,
-            crowd: false,
-            max_qos,
-        }
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.shards.is_empty() && self.groups.is_empty() && !self.crowd
-    }
-
-    /// The same with a crowd of clients besides, or without it.
-    pub(crate) fn with_crowd(self, crowd: bool) -> Self {
-        Self {
-            crowd,
-            max_qos: match crowd {
-                true => QoS::ExactlyOnce,
-                false => self.max_qos,
-            },
-            ..self
-        }
-    }
-
-    /// All but those of groups and of a crowd.
-    pub(crate) fn targets(&self) -> impl Iterator<Item = &Target> {
-        self.shards.iter().flat_map(|(_, targets)| targets.iter())
-    }
-
-    /// Bytes that lists of targets take.
-    fn weight(&self) -> usize {
-        let targets = self.shards.iter().map(|(_, targets)| targets.len());
-        targets.sum::<usize>() * size_of::<Target>()
-    }
-}
 
 /// A cached answer.
 #[derive(Debug, Default)]
@@ -402,7 +247,7 @@ impl RouteCache {
         if route.rules != self.changes {
             route.rules = self.changes;
             route.rule = rule_of(&self.rules, &route.topic);
-            route.durability = journal::of_topic(&self.durability, &route.topic);
+            route.durability = durability::of_topic(&self.durability, &route.topic);
             route.queue_full = self.policies.of_topic(&route.topic);
         }
         let number = route.number;
@@ -466,7 +311,7 @@ impl RouteCache {
             rules: self.changes,
             matched,
             rule: rule_of(&self.rules, topic),
-            durability: journal::of_topic(&self.durability, topic),
+            durability: durability::of_topic(&self.durability, topic),
             queue_full: self.policies.of_topic(topic),
             order: RefCell::default(),
         };

@@ -8,8 +8,8 @@
 //! taken.
 
 use crate::Nanos;
+use crate::base::connection::ConnId;
 use crate::egress::Class;
-use crate::hub::ConnId;
 
 /// Reads of connections for each that is timed.
 const EVERY: u32 = 64;

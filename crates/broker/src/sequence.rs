@@ -15,7 +15,7 @@ use hashbrown::HashMap;
 use punctual_codec::PropertyId;
 use punctual_model::DELIVERY_KEY;
 
-use crate::federation::{MessageName, NAME_KEY};
+use crate::base::name::{MessageName, NAME_KEY};
 
 /// Bytes that the name of a topic may have on average.
 const AVERAGE_NAME: usize = 256;

@@ -16,13 +16,15 @@ use punctual_mesh::transfer::{Mark, Record};
 use punctual_store::Wall;
 
 use crate::admission::Flows;
-use crate::author::Author;
+use crate::base::author::Author;
+use crate::base::delivery::Load;
+use crate::base::durability::Durability;
+use crate::base::handle::SessionHandle;
+use crate::base::name::MessageName;
 use crate::brake::Brake;
-use crate::directory::{Directory, SessionHandle};
 use crate::egress::{Class, Lane, Rank};
-use crate::federation::{LinkState, MessageName};
+use crate::federation::LinkState;
 use crate::hub::Conn;
-use crate::journal::Durability;
 use crate::moves::{Began, Had, TakenUp};
 use crate::overflow::Losses;
 use crate::reserved::Reserved;
@@ -30,46 +32,12 @@ use crate::sequence::{Number, Sequences};
 use crate::slab::Slab;
 use crate::{Message, Nanos};
 
+use crate::base::delivery::Delivery;
 pub(crate) use replays::Replays;
 pub(crate) use subscriptions::{Subscription, Subscriptions};
 
 /// Packet identifiers run from 1 to 65 535.
 const PACKET_IDS: u32 = 65_535;
-
-/// A message on its way to one subscriber.
-#[derive(Debug, Clone)]
-pub(crate) struct Delivery {
-    pub(crate) message: Arc<Message>,
-    pub(crate) subscription_ids: Option<Arc<[u32]>>,
-    pub(crate) qos: QoS,
-    pub(crate) retain: bool,
-    /// The sign of the shared subscription that it goes to the session by; 0: by no such one.
-    pub(crate) share: u32,
-    /// If the subscriber asked for it.
-    pub(crate) number: Option<Number>,
-    /// Number of the entry in the store; 0 for none.
-    pub(crate) entry: u64,
-}
-
-impl Delivery {
-    /// Gives it a name, if it has none and there is a mesh: without one it could not be recognised elsewhere.
-    pub(crate) fn be_named(&mut self, directory: &Directory) {
-        let stored = self.message.stored;
-        if self.message.name == 0
-            && let Some(name) = match stored {
-                0 => directory.new_name(),
-                _ => directory.stored_name(stored),
-            }
-        {
-            self.message = self.message.called(name.key());
-        }
-    }
-
-    /// Its Subscription Identifiers.
-    pub(crate) fn ids(&self) -> &[u32] {
-        self.subscription_ids.as_deref().unwrap_or(&[])
-    }
-}
 
 /// How far the handshake of a message in flight is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -931,49 +899,6 @@ impl End {
             Self::Front => list.push_front(queued),
             Self::Back => list.push_back(queued),
         }
-    }
-}
-
-/// How much waits, or has left.
-#[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Load {
-    /// By class.
-    pub(crate) messages: [usize; 4],
-    pub(crate) bytes: usize,
-}
-
-impl Load {
-    /// Of these messages.
-    pub(crate) fn of_all<'a>(deliveries: impl IntoIterator<Item = &'a Delivery>) -> Self {
-        let mut load = Self::default();
-        deliveries.into_iter().for_each(|it| load.add(&it.message));
-        load
-    }
-
-    pub(crate) fn of(message: &Message) -> Self {
-        let mut load = Self::default();
-        load.add(message);
-        load
-    }
-
-    pub(crate) fn add(&mut self, message: &Message) {
-        self.messages[message.stamp.class() as usize] += 1;
-        self.bytes += message.size();
-    }
-
-    /// What of it has come since that.
-    pub(crate) fn since(&self, before: &Self) -> Self {
-        let mut since = *self;
-        for (now, before) in since.messages.iter_mut().zip(before.messages) {
-            *now -= before;
-        }
-        since.bytes -= before.bytes;
-        since
-    }
-
-    /// Messages of all classes.
-    pub(crate) fn total(&self) -> usize {
-        self.messages.iter().sum()
     }
 }
 

@@ -4,9 +4,9 @@
 use punctual_codec::ReasonCode;
 
 use crate::Nanos;
+use crate::base::delivery::Load;
 use crate::depth::Depth;
 use crate::egress::{Attempt, Class, Entry};
-use crate::session::Load;
 use crate::wait::Wait;
 
 macro_rules! counters {

@@ -23,13 +23,6 @@ const PIECE: usize = 16;
 /// Units of work of a topic: to write its value, and to publish it.
 const TOPIC: u64 = 16;
 
-/// A part of the process with topics of its own below `$SYS`, beside the core. Called on
-/// the thread of a shard: it must not block.
-pub trait SysSource: Debug + Send + Sync {
-    /// These topics, and what they say now; those that are not there any more are taken away.
-    fn topics(&self) -> Vec<(String, String)>;
-}
-
 /// What was published last, to publish only what changed.
 #[derive(Debug)]
 pub(crate) struct SysTopics {

@@ -9,8 +9,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::base::connection::ConnId;
 use crate::custody::Discarded;
-use crate::hub::{ConnId, Hub};
+use crate::hub::Hub;
 use crate::shard::{FilterRequest, Remains};
 
 /// Units that one task has before the next one has its turn.

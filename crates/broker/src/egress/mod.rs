@@ -37,8 +37,8 @@ use std::io::IoSlice;
 use punctual_codec::QoS;
 
 use crate::Nanos;
+use crate::base::delivery::Delivery;
 use crate::message::Form;
-use crate::session::Delivery;
 use crate::stats::Stats;
 use shared::Place;
 

@@ -16,9 +16,9 @@ use punctual_codec::QoS;
 
 use super::{Attempt, Class, Entry};
 use crate::Nanos;
+use crate::base::delivery::Delivery;
 use crate::message::Message;
 use crate::sequence::Number;
-use crate::session::Delivery;
 use crate::slab::Slab;
 
 /// Lists of receivers that are kept for further entries, and their capacity.

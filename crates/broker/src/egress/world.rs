@@ -10,8 +10,8 @@ use super::shared::Shared;
 use super::{
     Attempt, Class, Dropped, Egress, Encoding, Entry, LaneLimits, Pool, Rank, Scope, Shares, Stamp,
 };
+use crate::base::delivery::Delivery;
 use crate::message::{Form, Parts, Traits};
-use crate::session::Delivery;
 use crate::stats::Stats;
 use crate::{Message, Nanos};
 

@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use punctual_codec::{Ack, PacketType, ReasonCode, Version};
 
+use super::Origin;
 use super::aliases::{Alias, Aliases};
-use super::{ConnId, Origin};
 use crate::access::{Permissions, may_publish, may_receive};
 use crate::admission::SubscriptionDecision;
-use crate::author::Author;
+use crate::base::author::Author;
+use crate::base::connection::ConnId;
+use crate::base::durability::Durability;
 use crate::egress::{Class, Egress, Encoding, Pool};
-use crate::journal::{Durability, HeldAnswers};
+use crate::journal::HeldAnswers;
 use crate::{Config, Nanos};
 use punctual_model::Requirements;
 
@@ -263,7 +265,7 @@ impl Conn {
 #[cfg(all(test, target_pointer_width = "64"))]
 mod tests {
     use super::*;
-    use crate::directory::SessionHandle;
+    use crate::base::handle::SessionHandle;
     use crate::session::Session;
 
     /// The counters of an [`Arc`], or what is left where an allocator rounds up.

@@ -6,19 +6,21 @@ use std::sync::atomic::Ordering;
 use punctual_codec::QoS;
 
 use super::{Conn, Hub};
-use crate::author::Author;
+use crate::base::author::Author;
+use crate::base::delivery::{Delivery, Load};
+use crate::base::queue_full::QueueFull;
 use crate::egress::{Attempt, Class, Entry, Pool, Rank, Stamp};
 use crate::index::delivered_qos;
+use crate::index::target::Target;
 use crate::journal::{Flight, Journal, Keeping, Reception};
 use crate::message::{Form, Messages, Parts, Traits};
 use crate::room::{Need, takes_at_once};
-use crate::route::Target;
 use crate::sequence::Number;
-use crate::session::{Delivery, Load, Queue, Step, overtakes_held};
+use crate::session::{Queue, Step, overtakes_held};
 use crate::shard::{Packets, Taking};
 use crate::timers::Timer;
 use crate::watch::Watch;
-use crate::{Directory, Message, Nanos, QueueFull, Stats};
+use crate::{Directory, Message, Nanos, Stats};
 
 /// Bytes that a queue takes more memory for, which the kernel may have to find first, and that take as
 /// long as a unit of work.

@@ -25,6 +25,7 @@ use bytes::Bytes;
 use punctual_codec::{Disconnect, Packet, PacketType, PropertyBuf, PropertyId, ReasonCode};
 
 use crate::author::AuthorRights;
+use crate::base::connection::ConnId;
 use crate::custody::Custody;
 use crate::directory::Directory;
 use crate::egress::{Dropped, Pool, Rank, Scope, Shared};

@@ -6,8 +6,9 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{Conn, ConnId, Event, Hub, Output, Remote, RemoteMessage};
+use super::{Conn, Event, Hub, Output, Remote, RemoteMessage};
 use crate::Nanos;
+use crate::base::connection::ConnId;
 use crate::timers::Timer;
 
 impl Hub {

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use punctual_codec::{PacketType, QoS, ReasonCode};
 
-use super::{Conn, ConnId, Hub, count_publish, first_step, put_publish};
+use super::{Conn, Hub, count_publish, first_step, put_publish};
+use crate::base::connection::ConnId;
+use crate::base::delivery::{Delivery, Load};
 use crate::egress::{Attempt, Class, Entry, LaneLimits, Pool, Seat};
 use crate::federation::Notes;
 use crate::index::delivered_qos;
@@ -12,7 +14,7 @@ use crate::journal::{Flight, Journal, Reception};
 use crate::message::{Form, Messages};
 use crate::retained::Found;
 use crate::sequence::Number;
-use crate::session::{Delivery, Load, Session, Step};
+use crate::session::{Session, Step};
 use crate::tasks::Task;
 use crate::{Budget, Directory, Nanos, Stats};
 

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::Subscriber;
-use crate::directory::SessionHandle;
+use crate::base::handle::SessionHandle;
+use crate::index::subscriber::Subscriber;
 
 /// Members that are kept in a list.
 const FEW: usize = 32;

@@ -4,10 +4,13 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
+use punctual_codec::SubscribeOptions;
+
 use super::*;
-use crate::federation::LINK_PREFIX;
+use crate::Directory;
+use crate::base::name::LINK_PREFIX;
+use crate::base::queue_full::QueuePolicies;
 use crate::route::RouteCache;
-use crate::{Directory, QueuePolicies};
 
 /// What one client subscribed to: options by filter, with share prefix.
 type Wishes = BTreeMap<String, (SubscribeOptions, u32)>;

@@ -4,13 +4,16 @@ use punctual_codec::{Ack, Packet, PacketType, PropertyBuf, PropertyId, QoS, Reas
 
 use super::answers::{After, Answer, HeldAnswers, Needed, Waiting};
 use super::messages::is_to_be_stored;
-use super::{HELD, Journal, Nature, Operations, StoreTrouble};
+use super::{HELD, Journal, Nature, Operations};
 use crate::Nanos;
+use crate::base::connection::ConnId;
+use crate::base::delivery::Delivery;
+use crate::base::durability::StoreTrouble;
 use crate::egress::{Attempt, Class};
-use crate::hub::{ConnId, Hub, count_publish, put_publish};
+use crate::hub::{Hub, count_publish, put_publish};
+use crate::index::matched::Matched;
 use crate::message::Form;
-use crate::route::Matched;
-use crate::session::{Delivery, Step};
+use crate::session::Step;
 
 /// Connections that may have ended and are of no account.
 const FEW: usize = 64;

@@ -36,7 +36,7 @@ pub(super) use self::light::Light;
 use self::foreign::Foreign;
 use super::wall::Offset;
 use crate::Nanos;
-use crate::hub::ConnId;
+use crate::base::connection::ConnId;
 
 /// Turns that a chunk stays at least: what is sent in one is acknowledged in the next
 /// but one at the earliest, if all are busy.

@@ -14,10 +14,12 @@ use punctual_store::op::{Content, EntryOp, SessionOp, SubscriptionOp};
 use super::messages::released;
 use super::restore::{InFlight, RestoredEntry, RestoredSession, Restorer};
 use super::wall::Offset;
-use super::{Durability, Journal, Keeping, Reception};
+use super::{Journal, Keeping, Reception};
+use crate::base::delivery::{Delivery, Load};
+use crate::base::durability::Durability;
 use crate::hub::{Hub, Publication};
 use crate::moves::{Had, TakenUp};
-use crate::session::{Delivery, Inflight, Load, Session, Step};
+use crate::session::{Inflight, Session, Step};
 use crate::{Directory, Message, Nanos};
 
 /// What is sent as the version of MQTT: that of the client is known when it connects.

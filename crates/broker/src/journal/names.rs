@@ -12,7 +12,8 @@ use std::num::NonZeroU32;
 use punctual_store::Op;
 
 use super::Journal;
-use crate::federation::{Federation, MessageName};
+use crate::base::name::MessageName;
+use crate::federation::Federation;
 
 /// Names that are stored at most.
 const MAX_NAMES: usize = 1 << 16;
@@ -172,8 +173,8 @@ mod tests {
 
     use super::*;
     use crate::Nanos;
+    use crate::base::connection::ConnId;
     use crate::federation::{LinkNews, Newcomer, Unwelcome};
-    use crate::hub::ConnId;
 
     #[derive(Debug, Default)]
     struct Told {

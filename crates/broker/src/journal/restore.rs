@@ -15,19 +15,20 @@ use punctual_store::{ByNumber, Op, Wall};
 
 use super::sessions::{AWAITED, BEHIND, BETWEEN, DEMOTED, NUMBERED, OWED};
 use super::wall::{Offset, StoredStamp};
-use super::{Durability, Journal, had, names};
-use crate::author::Author;
+use super::{Journal, had, names};
+use crate::base::author::Author;
+use crate::base::delivery::{Delivery, Load};
+use crate::base::durability::Durability;
+use crate::base::name::{peer_of, sign};
 use crate::custody::{FORWARD, note_record};
-use crate::federation::{LinkState, sign};
+use crate::federation::LinkState;
 use crate::hub::{Hub, first_step};
-use crate::index::Subscriber;
+use crate::index::subscriber::Subscriber;
 use crate::message::{Parts, Traits};
 use crate::reserved::Reserved;
 use crate::sequence::{Number, Sequences};
-use crate::session::{
-    Delivery, Load, Received, Replays, Session, Step, Stored, Subscription, Will, Window,
-};
-use crate::shard::{peer_of, subscriber};
+use crate::session::{Received, Replays, Session, Step, Stored, Subscription, Will, Window};
+use crate::shard::subscriber;
 use crate::timers::Timer;
 use crate::{Directory, Message, Nanos};
 

@@ -5,8 +5,9 @@ use punctual_codec::Version;
 use punctual_store::Op;
 use punctual_store::op::{Content, SessionOp, SubscriptionOp, WillOp};
 
-use super::{After, Durability, Journal, StoreTrouble, names};
+use super::{After, Journal, names};
 use crate::Nanos;
+use crate::base::durability::{Durability, StoreTrouble};
 use crate::hub::Hub;
 use crate::session::{Session, Subscription, Will};
 use crate::shard::OPTIONS;

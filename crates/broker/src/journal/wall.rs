@@ -5,7 +5,7 @@ use punctual_store::Wall;
 use smallvec::SmallVec;
 
 use crate::Nanos;
-use crate::author::Author;
+use crate::base::author::Author;
 use crate::egress::{Class, Rank, Stamp};
 
 /// Bits of a real-time key that hold a time, below the priority.

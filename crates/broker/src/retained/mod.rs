@@ -6,6 +6,7 @@
 //! wherever they were published, and a topic that has none any more remembers since
 //! which version, for a while.
 
+pub(crate) mod lack;
 mod pages;
 mod shared;
 #[cfg(test)]
@@ -15,37 +16,17 @@ mod tree;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use crate::base::version::{LAST_VERSION, SALT};
 use punctual_codec::topic;
-use punctual_model::{LAST_INSTANT, VERSIONS_SINCE};
+use punctual_model::VERSIONS_SINCE;
 use smallvec::SmallVec;
 
-use crate::author::Author;
+use crate::base::author::Author;
 use crate::slab::Slab;
 use crate::{Budget, Message, Nanos};
 use shared::Shared;
 pub(crate) use shared::{DigestCursor, PARTS, digest, part};
 use tree::{Gap, TOGETHER, Tree};
-
-/// Bits of a version in which brokers differ that publish in the same microsecond.
-const SALT: u32 = 3;
-/// Bits of a version in a mesh; they last until 2091.
-pub(crate) const VERSION_BITS: u32 = 54;
-/// The highest version there can be.
-const LAST_VERSION: u64 = (1 << VERSION_BITS) - 1;
-const _: () = assert!(
-    version_at(LAST_INSTANT) == LAST_VERSION,
-    "both end with the bits"
-);
-
-/// The highest version of a retained message that brokers of a mesh give at an instant, microseconds
-/// since 1970.
-pub const fn version_at(micros: u64) -> u64 {
-    let time = micros.saturating_sub(VERSIONS_SINCE);
-    if time > LAST_VERSION >> SALT {
-        return LAST_VERSION;
-    }
-    (time << SALT) | ((1 << SALT) - 1)
-}
 
 /// The store.
 #[derive(Debug, Default)]

@@ -6,8 +6,8 @@ use std::ops::Bound;
 
 use hashbrown::HashMap;
 
-use super::SALT;
 use crate::Budget;
+use crate::base::version::SALT;
 
 /// Parts of what is retained.
 pub(crate) const PARTS: usize = 64;

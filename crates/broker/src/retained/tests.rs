@@ -5,6 +5,7 @@ use punctual_codec::{Properties, QoS};
 
 use super::shared::{MAX_GONE_BYTES, REMEMBERED};
 use super::*;
+use crate::base::version::VERSION_BITS;
 
 fn message(topic: &str, payload: &[u8]) -> Arc<Message> {
     Message::new(

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use punctual_codec::QoS;
 
 use super::subscriptions::Subscription;
+use crate::retained::lack::Lack;
 use crate::retained::{Found, RetainedCursor};
-use crate::shard::Lack;
 
 /// Cancelled replays are removed once they are more than half, and more than this.
 const FEW: usize = 16;

@@ -10,14 +10,17 @@ use super::publish::pause_or_go_on;
 use super::row::Row;
 use super::run::Run;
 use super::{Next, Shard, links};
-use crate::Nanos;
+use crate::base::connection::ConnId;
+use crate::base::delivery::Delivery;
+use crate::base::durability::Durability;
+use crate::base::name::MessageName;
 use crate::egress::{Class, SHARE_FROM};
-use crate::federation::{MessageName, Service};
-use crate::hub::{ConnId, Hub, Promise, Publication, State};
-use crate::journal::{Durability, Journal, Nature};
+use crate::federation::Service;
+use crate::hub::{Hub, Promise, Publication, State};
+use crate::journal::{Journal, Nature};
 use crate::message::Parts;
-use crate::order;
-use crate::session::{Delivery, Step};
+use crate::session::Step;
+use crate::{Nanos, order};
 
 /// First byte of a PUBLISH with QoS 1, not retained, sent for the first time.
 pub(super) const PUBLISH: u8 = Publish::first_byte(false, QoS::AtLeastOnce, false);
@@ -331,7 +334,8 @@ mod tests {
     use punctual_store::{Memory, Store as _};
 
     use super::*;
-    use crate::{Config, ConnMeta, Directory, Flow, Output, QueueFull, Scope};
+    use crate::base::queue_full::QueueFull;
+    use crate::{Config, ConnMeta, Directory, Flow, Output, Scope};
 
     /// Two subscribers that get "a" alone, one that gets "b" with QoS 0, and two
     /// of different protocol versions that get "c".

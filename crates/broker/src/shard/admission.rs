@@ -13,11 +13,12 @@ use crate::admission::{
     SubscriptionDecision,
 };
 use crate::answers::{Notification, as_carried, best_effort, to_receiver, violation};
+use crate::base::connection::ConnId;
+use crate::base::durability::Durability;
 use crate::egress::Stamp;
 use crate::federation::Heed;
-use crate::hub::{Conn, ConnId, Hub, Output};
-use crate::index::Subscriber;
-use crate::journal::Durability;
+use crate::hub::{Conn, Hub, Output};
+use crate::index::subscriber::Subscriber;
 use crate::tasks::Task;
 use crate::timers::Timer;
 use crate::watch::{Watch, Watched};

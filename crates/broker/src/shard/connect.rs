@@ -14,13 +14,13 @@ use punctual_model::Requirements;
 use super::{AuthAnswer, Fail, Next, REVOKED, Shard, neighbour, publish};
 use crate::admission::Ask;
 use crate::answers::{best_effort, put_answer};
+use crate::base::connection::ConnId;
+use crate::base::durability::Durability;
+use crate::base::name::LINK_PREFIX;
 use crate::directory::{ClaimError, Directory};
 use crate::egress::Class;
-use crate::federation::{Entitlement, LINK_PREFIX, Service};
-use crate::hub::{
-    AuthRequest, Authenticating, Awaited, Conn, ConnId, Event, Hub, Output, State, Waits,
-};
-use crate::journal::Durability;
+use crate::federation::{Entitlement, Service};
+use crate::hub::{AuthRequest, Authenticating, Awaited, Conn, Event, Hub, Output, State, Waits};
 use crate::message::put_forwarded;
 use crate::reserved::Reserved;
 use crate::session::{Session, Stored};

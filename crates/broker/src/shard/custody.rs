@@ -26,21 +26,24 @@ use super::lifecycle::Remains;
 use super::publish::{Whom, deliver_all};
 use super::{Fail, Shard};
 use crate::admission::Ask;
+use crate::base::connection::ConnId;
+use crate::base::delivery::{Delivery, Load};
+use crate::base::durability::Durability;
+use crate::base::name::MessageName;
 use crate::custody::{
     Arriving, Custody, Discarded, FORWARD, Frozen, MAX_TRANSIT, RETRY, Snapshot, TRY_AGAIN, Then,
     Transit, WAKE, Waiting,
 };
-use crate::federation::MessageName;
-use crate::hub::{Awaited, ConnId, Event, Hub, Output, Publication, State};
+use crate::hub::{Awaited, Event, Hub, Output, Publication, State};
 use crate::index::generation_slot;
+use crate::index::matched::{Groups, Matched};
+use crate::index::target::Target;
 use crate::journal::{
-    Durability, Journal, Round, put_delivery, put_inflight, put_session, put_state, put_taken_up,
-    read_delivery,
+    Journal, Round, put_delivery, put_inflight, put_session, put_state, put_taken_up, read_delivery,
 };
 use crate::message::Parts;
 use crate::moves::apart;
-use crate::route::{Groups, Matched, Target};
-use crate::session::{Delivery, Load, Session, Step, Stored};
+use crate::session::{Session, Step, Stored};
 use crate::tasks::{FILTER, FLOW};
 use crate::{Budget, Nanos};
 
@@ -1340,7 +1343,7 @@ impl Hub {
             return false;
         }
         let in_flight = session.window.deliveries_mut();
-        in_flight.for_each(|it| it.be_named(&directory));
+        in_flight.for_each(|it| directory.name_delivery(it));
         let unsent = std::mem::take(&mut session.queue);
         session.share_queue_len();
         put_session(&mut frozen.bytes, session);
@@ -1426,7 +1429,7 @@ impl Hub {
             } else if let Some(snapshot) = &mut frozen.snapshot
                 && let Some((since, mut delivery)) = snapshot.unsent.pop()
             {
-                delivery.be_named(&directory);
+                directory.name_delivery(&mut delivery);
                 put_delivery(&mut frozen.bytes, &delivery, offset);
                 snapshot.sent.push((since, delivery));
             } else {
@@ -1570,7 +1573,7 @@ impl Hub {
         let session = self.sessions.get_mut(slot)?;
         let (since, mut delivery) = session.queue.pop()?;
         session.share_queue_len();
-        delivery.be_named(&self.directory);
+        self.directory.name_delivery(&mut delivery);
         custody.next.insert(slot, (since, delivery.clone()));
         Some((since, Next::Message(delivery)))
     }

@@ -19,8 +19,9 @@ use punctual_model::Answer;
 
 use super::Shard;
 use super::publish::{Whom, acknowledge, acknowledge_with, deliver_all, note_reception};
+use crate::base::connection::ConnId;
 use crate::egress::SHARE_FROM;
-use crate::hub::{ConnId, Hub, Publication};
+use crate::hub::{Hub, Publication};
 use crate::index::Place;
 use crate::journal::Keeping;
 use crate::sequence::Number;

@@ -15,23 +15,28 @@ use smallvec::SmallVec;
 use super::publish::is_congested;
 use super::run::Packed;
 use super::{Fail, Next, Shard, replica};
+use crate::base::connection::ConnId;
+use crate::base::delivery::{Delivery, Load};
+use crate::base::durability::Durability;
+use crate::base::handle::SessionHandle;
+use crate::base::name::{LINK_PREFIX, LINK_TOPIC, MessageName, NAME_KEY, peer_of};
 use crate::brake;
 use crate::custody::FORWARD;
-use crate::directory::{Directory, SessionHandle};
+use crate::directory::Directory;
 use crate::egress::Class;
 use crate::federation::{
-    Early, Entitlement, KeptLink, LINK_PREFIX, LINK_TOPIC, LinkNews, LinkState, MessageName,
-    NAME_KEY, Notes, Packing, Relay, Service,
+    Early, Entitlement, KeptLink, LinkNews, LinkState, Notes, Packing, Relay, Service,
 };
-use crate::hub::{Alias, Conn, ConnId, ConnMeta, Hub, Publication};
-use crate::index::Subscriber;
-use crate::journal::{AWAITED, BEHIND, Durability, Journal, Nature, Reception};
+use crate::hub::{Alias, Conn, ConnMeta, Hub, Publication};
+use crate::index::matched::{Groups, Matched, TargetList};
+use crate::index::subscriber::Subscriber;
+use crate::index::target::Target;
+use crate::journal::{AWAITED, BEHIND, Journal, Nature, Reception};
 use crate::message::Parts;
 use crate::parked::Cause;
 use crate::room::Need;
-use crate::route::{Groups, Matched, Route, Target, TargetList};
+use crate::route::Route;
 use crate::sequence::Number;
-use crate::session::{Delivery, Load};
 use crate::timers::Timer;
 use crate::{Message, Nanos};
 
@@ -1204,11 +1209,6 @@ pub(crate) fn subscriber(session: &Arc<SessionHandle>, by_root: bool) -> Subscri
         demoted: false,
         numbered: true,
     }
-}
-
-/// The neighbour's name in a client identifier.
-pub(crate) fn peer_of(client_id: &str) -> Option<&str> {
-    client_id.strip_prefix(LINK_PREFIX)
 }
 
 /// The session of a neighbour among those that messages go to, if there is one.

@@ -24,11 +24,10 @@ mod wills;
 
 pub use inspect::{ClientView, ScanPosition, SubscriptionView};
 pub use links::LinkLimits;
-pub(crate) use links::{OPTIONS, peer_of, subscriber};
+pub(crate) use links::{OPTIONS, subscriber};
 
 pub(crate) use fanout::FanOuts;
 pub(crate) use lifecycle::Remains;
-pub(crate) use replica::Lack;
 pub(crate) use run::{Packets, Taking};
 pub(crate) use subscribe::FilterRequest;
 pub use wills::WillTurn;
@@ -44,16 +43,18 @@ use punctual_codec::{
 
 use crate::alarm::{Alarm, Overrun};
 use crate::author::AuthorRights;
+use crate::base::connection::ConnId;
+use crate::base::durability::Durability;
+use crate::base::name::MessageName;
 use crate::custody::{TRY_AGAIN, WAKE};
 use crate::directory::Directory;
 use crate::egress::{Class, Egress, Pool, Rank, Scope, Shared, Shares};
-use crate::federation::MessageName;
 use crate::hub::{
-    Conn, ConnId, ConnMeta, Event, Fences, Flow, Hub, Outbox, Output, Promise, Received, Remote,
+    Conn, ConnMeta, Event, Fences, Flow, Hub, Outbox, Output, Promise, Received, Remote,
     RemoteMessage, State,
 };
 use crate::index::delivered_qos;
-use crate::journal::{After, Durability, HeldAnswers, Journal};
+use crate::journal::{After, HeldAnswers, Journal};
 use crate::message::Messages;
 use crate::moves::Moves;
 use crate::overflow::Fullest;
@@ -1574,7 +1575,7 @@ impl Shard {
     fn deliver_remote(
         &mut self,
         message: &Arc<Message>,
-        target: &crate::route::Target,
+        target: &crate::index::target::Target,
         promised: bool,
         (entry, from, name): (u64, u16, Option<Number>),
         now: Nanos,

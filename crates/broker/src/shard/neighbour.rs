@@ -7,12 +7,11 @@
 use punctual_codec::{Connect, ReasonCode, Version};
 
 use super::connect::Refusal;
-use super::links;
+use crate::base::connection::{Admits, ConnId};
+use crate::base::name::{LINK_PREFIX, SECRET_USER, peer_of};
 use crate::directory::Directory;
-use crate::federation::{
-    Entitlement, LINK_PREFIX, LINKED_ALREADY, Newcomer, SECRET_USER, Unwelcome,
-};
-use crate::hub::{Admits, ConnId, Hub};
+use crate::federation::{Entitlement, LINKED_ALREADY, Newcomer, Unwelcome};
+use crate::hub::Hub;
 use crate::session::Session;
 
 /// Whether a client presents the secret of the mesh instead of a user's password.
@@ -60,7 +59,7 @@ fn may_be_broker(
     user: Option<&str>,
     client_id: &str,
 ) -> bool {
-    let peer = links::peer_of(client_id).unwrap_or_default();
+    let peer = peer_of(client_id).unwrap_or_default();
     directory
         .permissions(listener, user, client_id)
         .is_some_and(|permissions| permissions.may_be_broker(peer))
@@ -80,7 +79,7 @@ pub(super) fn admit(
     if connect.version != Version::V5 {
         return Err(not_permitted());
     }
-    let peer = links::peer_of(connect.client_id).unwrap_or_default();
+    let peer = peer_of(connect.client_id).unwrap_or_default();
     let has_secret = presents_secret(connect);
     let meta = hub.conns.get(id.slot).map(|conn| &conn.meta);
     let identity = meta.and_then(|meta| meta.identity());

@@ -12,10 +12,11 @@ use super::publish::{Whom, deliver_all, pause_or_go_on};
 use super::row::Row;
 use super::run::Run;
 use crate::Nanos;
+use crate::base::connection::ConnId;
 use crate::egress::{Class, SHARE_FROM};
-use crate::hub::{ConnId, Hub, Publication, State};
+use crate::hub::{Hub, Publication, State};
+use crate::index::target::Target;
 use crate::message::Parts;
-use crate::route::Target;
 use crate::sequence::Number;
 
 impl Shard {

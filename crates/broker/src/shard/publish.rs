@@ -18,17 +18,21 @@ use super::run::{Packed, not_a_run};
 use super::shares::{self, Choice, Sharing, choose};
 use super::{Fail, Next, Shard, replica};
 use crate::answers::{self, put_answer};
-use crate::author::Author;
+use crate::base::author::Author;
+use crate::base::connection::ConnId;
+use crate::base::durability::{Durability, StoreTrouble};
+use crate::base::name::{MessageName, peer_of};
 use crate::custody::FORWARD;
 use crate::directory::Directory;
 use crate::egress::{Class, Stamp};
-use crate::federation::{Heed, LinkNews, MessageName, Notes, Service};
-use crate::hub::{Alias, ConnId, Event, Hub, Output, Promise, Publication, Remote};
-use crate::journal::{After, Durability, Nature, StoreTrouble};
+use crate::federation::{Heed, LinkNews, Notes, Service};
+use crate::hub::{Alias, Event, Hub, Output, Promise, Publication, Remote};
+use crate::index::matched::{Matched, TargetList};
+use crate::index::target::Target;
+use crate::journal::{After, Nature};
 use crate::message::{Parts, expiry, put_forwarded};
 use crate::order;
 use crate::retained::Entry;
-use crate::route::{Matched, Target, TargetList};
 use crate::sequence::Number;
 use crate::session::gist;
 use crate::urgency::{self, Asked, UrgencyRights, UrgencyRule};
@@ -110,7 +114,7 @@ impl Shard {
             };
             if let (Some(told), Some(federation)) = (told, hub.directory.federation())
                 && let Some(session) = hub.sessions.get(conn.session)
-                && let Some(peer) = links::peer_of(&session.handle.client_id)
+                && let Some(peer) = peer_of(&session.handle.client_id)
             {
                 federation.link(id, peer, LinkNews::Message(told));
                 return Ok(Next::Packet);
@@ -334,7 +338,7 @@ impl Shard {
             && let Some(relay) = federation.relay()
         {
             let session = hub.sessions.get(session_slot);
-            let peer = session.and_then(|s| links::peer_of(&s.handle.client_id));
+            let peer = session.and_then(|s| peer_of(&s.handle.client_id));
             let own = name.is_some_and(|name| name.origin == federation.origin());
             reach = Some(Reach::new(relay, peer, own));
         }

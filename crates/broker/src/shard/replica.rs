@@ -10,17 +10,18 @@
 
 use std::sync::Arc;
 
-use hashbrown::HashSet;
-use punctual_codec::{Properties, QoS, ReasonCode};
+use punctual_codec::ReasonCode;
 
 use super::publish::{Whom, deliver_all, retain};
 use super::{Fail, Shard};
 use crate::federation::Notes;
 use crate::hub::{Hub, Publication};
 use crate::index::generation_slot;
-use crate::retained::{DigestCursor, Found, PARTS, Retained, digest, part};
-use crate::route::{Groups, Matched, Target};
-use crate::{Budget, Message, Nanos};
+use crate::index::matched::{Groups, Matched};
+use crate::index::target::Target;
+use crate::retained::lack::{Lack, removal};
+use crate::retained::{DigestCursor, PARTS};
+use crate::{Budget, Nanos};
 
 /// Where neighbours compare what they retain. Who is sent all that is retained has
 /// subscribed there, too.
@@ -32,37 +33,6 @@ const BATCH: u64 = 4096;
 const SUMS: u8 = 0;
 const HAS: u8 = 1;
 const HAS_AND_MORE: u8 = 2;
-
-/// What a neighbour lacks, as far as that was compared.
-#[derive(Debug)]
-pub(crate) struct Lack {
-    /// Parts that differ, a bit each.
-    parts: u64,
-    /// What it has of them.
-    has: HashSet<u64, foldhash::fast::RandomState>,
-}
-
-impl Lack {
-    /// Whether a retained message is to be sent.
-    pub(crate) fn has(&self, topic: &str, version: u64) -> bool {
-        let digest = digest(topic, version);
-        self.parts & part(digest) != 0 && !self.has.contains(&digest)
-    }
-
-    /// What is to be sent of topics that have nothing any more.
-    pub(crate) fn gone(&self, retained: &Retained, now: Nanos) -> Vec<Found> {
-        let gone = retained.gone_since();
-        gone.filter(|(topic, version)| self.has(topic, *version))
-            .map(|(topic, _)| Found::removal(removal(topic, now)))
-            .collect()
-    }
-}
-
-/// What removes a retained message.
-fn removal(topic: &str, now: Nanos) -> Arc<Message> {
-    let qos = QoS::AtLeastOnce;
-    Message::new(topic.as_bytes(), Properties::EMPTY, b"", qos, true, now, 0)
-}
 
 /// Who gets a message: who wants it and, with `all`, every neighbour that has subscribed
 /// to [`TOPIC`]; the neighbours with its notes. If it was handed on, they only.
@@ -170,7 +140,7 @@ impl Shard {
                 link.has.extend(words.take(room));
                 if *kind == HAS {
                     let has = std::mem::take(&mut link.has).into_iter().collect();
-                    session.replays.begin_for_neighbour(Lack { parts, has });
+                    session.replays.begin_for_neighbour(Lack::new(parts, has));
                     self.hub.pump(slot, now);
                 }
             }
@@ -210,27 +180,5 @@ impl Shard {
         if let Some(conn) = hub.sessions.get(slot).and_then(|session| session.conn) {
             hub.tell(conn, TOPIC, message);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_lacking_is_found_by_topic_and_version() {
-        let digests = [("a", 1), ("b", 2)].map(|(topic, version)| digest(topic, version));
-        assert_ne!(digest("a", 1), digest("a", 2));
-        let lack = Lack {
-            parts: u64::MAX,
-            has: digests.into_iter().collect(),
-        };
-        assert!(!lack.has("a", 1) && !lack.has("b", 2));
-        assert!(lack.has("a", 2) && lack.has("c", 1));
-        let elsewhere = Lack {
-            parts: !part(digest("c", 1)),
-            has: HashSet::default(),
-        };
-        assert!(!elsewhere.has("c", 1));
     }
 }

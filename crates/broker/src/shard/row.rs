@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 use punctual_codec::{Frame, PropertyId};
 
 use super::publish::PLAIN;
-use crate::federation::{MessageName, NAME_KEY};
+use crate::base::name::{MessageName, NAME_KEY};
 use crate::hub::Alias;
 
 /// Before a topic alias among properties.

@@ -12,9 +12,12 @@ use super::links;
 use super::publish::{PLAIN, pause_or_go_on};
 use super::{Fail, Next, Shard};
 use crate::Nanos;
-use crate::federation::{MessageName, Packing};
-use crate::hub::{ConnId, Hub, State};
-use crate::route::{Route, Target};
+use crate::base::connection::ConnId;
+use crate::base::name::MessageName;
+use crate::federation::Packing;
+use crate::hub::{Hub, State};
+use crate::index::target::Target;
+use crate::route::Route;
 use crate::tasks::COPY;
 
 /// Bytes of one run, and so by how much a receiver's bound may be exceeded.

@@ -14,12 +14,14 @@ use smallvec::{SmallVec, smallvec};
 use super::publish::{Whom, deliver_all, has_room, is_congested, is_kept};
 use super::{Shard, replica};
 use crate::Nanos;
-use crate::federation::{Duty, Heed, Notes, sign};
-use crate::group::Group;
+use crate::base::delivery::Delivery;
+use crate::base::durability::Durability;
+use crate::base::name::sign;
+use crate::federation::{Duty, Heed, Notes};
 use crate::hub::{Hub, Publication};
-use crate::journal::Durability;
-use crate::route::{Groups, Matched, Target, TargetList};
-use crate::session::Delivery;
+use crate::index::group::Group;
+use crate::index::matched::{Groups, Matched, TargetList};
+use crate::index::target::Target;
 
 /// Members of a shared subscription that are looked at for one message, at most, so that a large
 /// one whose members are away takes no longer than that. Of more members, the next message's turn
@@ -335,7 +337,7 @@ mod tests {
     use punctual_codec::QoS;
 
     use super::*;
-    use crate::directory::SessionHandle;
+    use crate::base::handle::SessionHandle;
     use crate::message::Parts;
     use crate::{Config, Directory};
 

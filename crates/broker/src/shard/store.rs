@@ -4,8 +4,9 @@ use punctual_codec::{ConnAck, Packet, PropertyBuf, PropertyId};
 
 use super::Shard;
 use crate::Nanos;
-use crate::hub::ConnId;
-use crate::journal::{self, Durability, Journal, Operations, RestoredSession, StoreTrouble};
+use crate::base::connection::ConnId;
+use crate::base::durability::{self, Durability, StoreTrouble};
+use crate::journal::{Journal, Operations, RestoredSession};
 
 impl Shard {
     /// From now on, what is to survive is stored. `wall` is the wall clock's time
@@ -128,7 +129,7 @@ impl Shard {
             return Durability::None;
         }
         let rules = &self.hub.config.durability.rules;
-        journal::of_topic(rules, topic).unwrap_or(of_client)
+        durability::of_topic(rules, topic).unwrap_or(of_client)
     }
 }
 

@@ -17,10 +17,10 @@ use super::Shard;
 use super::links::{Incoming, incoming};
 use super::publish::{Audience, Source};
 use crate::access::may_publish;
+use crate::base::durability::Durability;
 use crate::egress::Stamp;
 use crate::federation::{Heed, Testament};
 use crate::hub::Hub;
-use crate::journal::Durability;
 use crate::message::put_forwarded;
 use crate::sequence::Number;
 use crate::session::Will;
@@ -343,7 +343,7 @@ mod tests {
     use std::num::NonZeroU32;
 
     use super::*;
-    use crate::federation::MessageName;
+    use crate::base::name::MessageName;
 
     #[test]
     fn a_will_is_read_as_it_was_told() {

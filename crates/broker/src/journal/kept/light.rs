@@ -12,7 +12,8 @@ use punctual_store::op::{EntryOp, Ids};
 use punctual_store::{Batch, Op};
 
 use super::{Done, Kept};
-use crate::hub::{ConnId, Publication};
+use crate::base::connection::ConnId;
+use crate::hub::Publication;
 use crate::journal::messages::with_content;
 use crate::journal::wall::Offset;
 use crate::{Message, Nanos};

@@ -11,9 +11,12 @@ use punctual_codec::{
 };
 use punctual_store::{Memory, Op, Store as _};
 
-use crate::federation::{Federation, LinkNews, MessageName, Newcomer, Unwelcome};
-use crate::journal::{Durability, DurabilityRule, Journal, Reception, Restorer, StoreTrouble};
-use crate::{Budget, Config, ConnId, ConnMeta, Directory, Nanos, Output, Scope, Shard, Work};
+use crate::base::connection::ConnId;
+use crate::base::durability::{Durability, DurabilityRule, StoreTrouble};
+use crate::base::name::MessageName;
+use crate::federation::{Federation, LinkNews, Newcomer, Unwelcome};
+use crate::journal::{Journal, Reception, Restorer};
+use crate::{Budget, Config, ConnMeta, Directory, Nanos, Output, Scope, Shard, Work};
 
 const NOW: Nanos = Nanos::from_secs(1);
 const WALL: u64 = 1_700_000_000_000_000_000;

@@ -11,10 +11,10 @@ use std::sync::{Arc, RwLock, RwLockReadGuard};
 
 use foldhash::fast::RandomState;
 
-use crate::directory::SessionHandle;
-use crate::federation::sign;
+use crate::base::handle::SessionHandle;
+use crate::base::name::sign;
+use crate::index::target::Target;
 use crate::lock::{read, write};
-use crate::route::Target;
 
 /// A shared subscription: share name and filter.
 #[derive(Debug)]
@@ -169,7 +169,7 @@ mod tests {
 
     use super::*;
     use crate::Directory;
-    use crate::index::Subscriber;
+    use crate::index::subscriber::Subscriber;
 
     /// Each member is found, replaced and removed, whatever others come and go.
     #[test]

@@ -1,0 +1,11 @@
+//! Value types that every other part of the broker may name. They name nothing above them.
+
+pub(crate) mod author;
+pub(crate) mod connection;
+pub(crate) mod delivery;
+pub(crate) mod durability;
+pub(crate) mod handle;
+pub(crate) mod name;
+pub(crate) mod queue_full;
+pub(crate) mod sys_source;
+pub(crate) mod version;
