@@ -31,7 +31,6 @@ use crate::Nanos;
 use crate::base::connection::ConnId;
 use crate::base::name::MessageName;
 use crate::base::version::VERSION_BITS;
-use crate::moves::MoveTimes;
 use crate::parked::Parked;
 use crate::urgency::{Asked, UrgencyRights};
 
@@ -546,6 +545,29 @@ pub(crate) struct Early {
     /// and how long at most.
     pub(crate) until: Nanos,
     pub(crate) packet: Box<[u8]>,
+}
+
+/// How long things may take when sessions move between brokers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MoveTimes {
+    /// A message is under way in the mesh.
+    pub linger: Nanos,
+    /// A broker is away until nothing more waits for it.
+    pub heal: Nanos,
+}
+
+impl MoveTimes {
+    /// Without a mesh.
+    pub(crate) const NONE: Self = Self {
+        linger: Nanos(0),
+        heal: Nanos(0),
+    };
+
+    /// How long a message waits for the one before it: few are under way for longer than a part of
+    /// the time for which they may be, and where one waits it is under way itself.
+    pub(crate) fn patience(self) -> Nanos {
+        Nanos(self.linger.0 / 4)
+    }
 }
 
 #[cfg(test)]

@@ -10,9 +10,11 @@
 
 pub(crate) mod group;
 pub(crate) mod matched;
-mod members;
+pub(crate) mod members;
 pub(crate) mod subscriber;
 pub(crate) mod target;
+
+pub(crate) use members::Place;
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -20,6 +22,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
+use members::Members;
 use punctual_codec::{QoS, topic};
 use smallvec::{SmallVec, smallvec};
 
@@ -28,8 +31,6 @@ use crate::index::group::Group;
 use crate::index::matched::{Groups, Matched, TargetList};
 use crate::index::subscriber::Subscriber;
 use crate::index::target::Target;
-use members::Members;
-pub(crate) use members::Place;
 
 /// Generation counters for filters by first level.
 const GENERATIONS: usize = 256;

@@ -29,7 +29,10 @@ mod custody;
 mod depth;
 mod directory;
 mod egress;
+mod fanouts;
 mod federation;
+mod filter_request;
+mod flush;
 mod hub;
 mod identifiers;
 mod index;
@@ -39,9 +42,12 @@ mod message;
 mod moves;
 mod order;
 mod overflow;
+mod packets;
 mod parked;
 mod passed;
+mod publication;
 mod ready;
+mod remains;
 mod reserved;
 mod retained;
 mod room;
@@ -79,6 +85,7 @@ pub use egress::{
     Bound, Class, Credits, Discipline, Edf, Enqueue, Fifo, FixedPriority, Heads, Lane, LaneLimits,
     Level, Overflow, Policy, Rank, Scope, Shares, Stamp, Urgency,
 };
+pub use federation::MoveTimes;
 pub use federation::{
     Federation, KeptLink, LINKED_ALREADY, LinkNews, Newcomer, Relay, Service, Testament, Unwelcome,
 };
@@ -89,7 +96,6 @@ pub use hub::{
 pub use identifiers::{ClientIds, SEPARATOR};
 pub use journal::{Operations, RestoredSession, Restorer};
 pub use message::Message;
-pub use moves::MoveTimes;
 pub use punctual_model::Nanos;
 pub use ready::{Need, Ready};
 pub use retained::RetainedCursor;

@@ -4,6 +4,8 @@
 //! itself, where its subscriptions are now ([`crate::custody`]). For a while it is remembered what the
 //! session has got, by what that is called ([`Had`]).
 
+pub(crate) use crate::journal::had_log::{HadLog, Kind};
+
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
 
@@ -11,7 +13,6 @@ use hashbrown::{HashMap, HashSet};
 
 use crate::Nanos;
 use crate::base::delivery::Delivery;
-use crate::journal::{HadLog, Kind, Known};
 
 /// Messages that a session has got here and that are recognised when they come from where it
 /// was.
@@ -21,29 +22,6 @@ const MAX_HAD: usize = 1 << 12;
 const MAX_PASSED: usize = 1 << 14;
 /// Rows of names that were given elsewhere that are remembered.
 const MAX_GIVEN: usize = 64;
-
-/// How long things may take when sessions move between brokers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MoveTimes {
-    /// A message is under way in the mesh.
-    pub linger: Nanos,
-    /// A broker is away until nothing more waits for it.
-    pub heal: Nanos,
-}
-
-impl MoveTimes {
-    /// Without a mesh.
-    pub(crate) const NONE: Self = Self {
-        linger: Nanos(0),
-        heal: Nanos(0),
-    };
-
-    /// How long a message waits for the one before it: few are under way for longer than a part of
-    /// the time for which they may be, and where one waits it is under way itself.
-    pub(crate) fn patience(self) -> Nanos {
-        Nanos(self.linger.0 / 4)
-    }
-}
 
 /// By which number packet identifiers that a broker of a mesh gives in a session that it has since
 /// then are apart from others. A client that was given two sessions, or one that was at two brokers
@@ -55,6 +33,18 @@ pub(crate) fn apart(broker: &str, since: u64) -> u64 {
 /// A packet identifier of a session that ends, of a message with QoS 2 that its client may
 /// have.
 pub(crate) type TakenUp = (u16, Option<Delivery>);
+
+/// What a session need not be sent again.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    /// It has had them, wherever they come from.
+    pub(crate) had: Vec<u64>,
+    /// They passed while it was there, and come to it nowhere else.
+    pub(crate) passed: Vec<u64>,
+    /// Names that were given where it was while it was there: the last before each row of them, and
+    /// the last of it.
+    pub(crate) given: Vec<[u64; 2]>,
+}
 
 /// What a session has got that may come again.
 #[derive(Debug, Default)]

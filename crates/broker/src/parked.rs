@@ -11,6 +11,11 @@ use std::hash::BuildHasher;
 use foldhash::fast::RandomState;
 use hashbrown::HashSet;
 
+use crate::Nanos;
+
+/// After this it is looked again whether what waits has room.
+pub(crate) const PARKED: Nanos = Nanos::from_millis(2);
+
 /// Why a publication has to wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Cause {

@@ -18,17 +18,12 @@
 //! reserved in it never exceed its bounds, and by half at most where something is kept back,
 //! nor all sessions theirs.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-use punctual_codec::topic;
 
 use crate::Limits;
 use crate::base::handle::SessionHandle;
 use crate::egress::Class;
-use crate::hub::{Conn, Hub};
-use crate::index::target::Target;
-use crate::session::{Session, Subscription};
+use crate::session::Session;
 
 /// Which bound keeps a message from waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,190 +47,19 @@ pub(crate) struct Need {
     pub(crate) braked: bool,
 }
 
-impl Hub {
-    #[inline]
-    pub(crate) fn session_of(&self, target: &Target) -> Option<&Session> {
-        self.sessions
-            .get(target.slot)
-            .filter(|session| Arc::ptr_eq(&session.handle, &target.session))
-    }
-
-    /// The same receiver, where another session has taken the place of the one of a client of a mesh
-    /// and has a subscription for it, too: what was on its way between shards then is for that.
-    pub(crate) fn successor(&self, target: &Target, topic: &str) -> Option<Target> {
-        let slot = self.session_named(&target.session.client_id)?;
-        let session = self.sessions.get(slot)?;
-        let wants = |it: &Subscription| topic::matches(&it.filter, topic);
-        // One that began with Clean Start 1 has nothing of before.
-        let follows = session.had.is_some() && session.link.is_none() && target.share == 0;
-        let follows = follows && session.subscriptions.iter().any(wants);
-        follows.then(|| Target {
-            session: session.handle.clone(),
-            slot: session.handle.slot,
-            ..target.clone()
-        })
-    }
-
-    /// Whether a message with QoS above 0 would be sent at once.
-    #[inline(always)]
-    fn sends_at_once(&self, session: &Session, need: Need) -> bool {
-        if need.class.is_urgent() {
-            return self.sends_urgent_at_once(session);
-        }
-        let conn = session.conn.and_then(|slot| self.conns.get(slot));
-        conn.is_some_and(|conn| takes_at_once(session, conn, self.config.limits.send_buffer, need))
-    }
-
-    /// Whether an urgent message with QoS above 0 would be sent at once,
-    /// whatever plain messages wait.
-    pub(crate) fn sends_urgent_at_once(&self, session: &Session) -> bool {
-        let conn = session.conn.and_then(|slot| self.conns.get(slot));
-        conn.is_some_and(|conn| {
-            let window = &session.window;
-            window.has_urgent_room(conn.receive_max, conn.link) && session.queue.has_no_urgent()
-        })
-    }
-
-    /// Whether a message with QoS above 0 can be kept for a local session now, or
-    /// sent at once, or is not waited for.
-    #[inline]
-    pub(crate) fn has_room(&self, target: &Target, need: Need) -> bool {
-        let Some(session) = self.session_of(target) else {
-            return true;
-        };
-        self.sends_at_once(session, need)
-            || target.session.is_away()
-            || self.queue_has_room(target, need)
-    }
-
-    /// Whether a message can wait in a local session.
-    pub(crate) fn queue_has_room(&self, target: &Target, need: Need) -> bool {
-        let Need { class, size, .. } = need;
-        let Some(session) = self.session_of(target) else {
-            return true;
-        };
-        let total = self.directory.queued_bytes.load(Ordering::Relaxed);
-        let bounds = Bounds::of(&self.config.limits, class).for_session(&target.session);
-        bounds.fit(session, need, 0) && total + size <= bounds.total
-    }
-
-    /// What keeps a message from waiting in a local session where others may be dropped for it: what is
-    /// promised to messages on their way from other shards does not count.
-    pub(crate) fn shortage(&self, target: &Target, need: Need) -> Option<Shortage> {
-        let session = self.session_of(target)?;
-        let bounds = Bounds::of(&self.config.limits, need.class);
-        let total = self.directory.queued_bytes.load(Ordering::Relaxed);
-        if !bounds.have(&Filled::of_queue(session), need, 0) {
-            return Some(Shortage::Session);
-        }
-        (total + need.size > bounds.total).then_some(Shortage::Total)
-    }
-
-    /// Whether a message could wait in a session if nothing else did.
-    pub(crate) fn may_ever_fit(&self, need: Need) -> bool {
-        let bounds = Bounds::of(&self.config.limits, need.class);
-        let empty = Filled {
-            messages: 0,
-            bytes: 0,
-            braked: (0, 0),
-        };
-        bounds.have(&empty, need, 0) && need.size <= bounds.total
-    }
-
-    /// Promises room for a message with QoS above 0 in a local session, of which
-    /// `copies` copies go there before. What it will take in the queue is added to
-    /// the bytes of all sessions right away, and to `reserved`.
-    #[inline]
-    pub(crate) fn promise(
-        &self,
-        target: &Target,
-        need: Need,
-        copies: usize,
-        reserved: &mut usize,
-    ) -> bool {
-        let Need { class, size, .. } = need;
-        let Some(session) = self.session_of(target) else {
-            return true;
-        };
-        if copies == 0 && self.sends_at_once(session, need) {
-            return true;
-        }
-        // Nobody waits for who is away for long: what has no room then is dropped.
-        if target.session.is_away() {
-            return true;
-        }
-        let total = self
-            .directory
-            .queued_bytes
-            .fetch_add(size, Ordering::Relaxed);
-        *reserved += size;
-        let bounds = Bounds::of(&self.config.limits, class);
-        bounds.fit(session, need, copies) && total + size <= bounds.total
-    }
-
-    /// Gives back what was reserved and not used.
-    #[inline]
-    pub(crate) fn release(&self, reserved: usize) {
-        if reserved > 0 {
-            self.directory
-                .queued_bytes
-                .fetch_sub(reserved, Ordering::Relaxed);
-        }
-    }
-
-    /// Whether a session of another shard seems to have room.
-    pub(crate) fn may_have_room(&self, handle: &SessionHandle, need: Need) -> bool {
-        if handle.is_away() {
-            return true;
-        }
-        let bounds = Bounds::of(&self.config.limits, need.class);
-        let messages = handle.reserved.load(Ordering::Relaxed) as usize;
-        let bytes = handle.reserved_bytes.load(Ordering::Relaxed);
-        bounds.have(&Filled::of_handle(handle, messages, bytes), need, 0)
-    }
-
-    /// Promises room for one message in a session of another shard, where it is
-    /// of that class, if it has that, or without asking.
-    pub(crate) fn reserve(&self, handle: &SessionHandle, need: Need, asks: bool) -> bool {
-        let Need { class, size, .. } = need;
-        let bounds = Bounds::of(&self.config.limits, class);
-        let messages = handle.reserved.fetch_add(1, Ordering::AcqRel) as usize;
-        let bytes = handle.reserved_bytes.fetch_add(size, Ordering::AcqRel);
-        let filled = Filled::of_handle(handle, messages, bytes);
-        let total = self
-            .directory
-            .queued_bytes
-            .fetch_add(size, Ordering::Relaxed);
-        let fits = bounds.have(&filled, need, 0) && total + size <= bounds.total;
-        let fits = fits || handle.is_away() || !asks;
-        if !fits {
-            self.give_back(handle, size);
-            self.release(size);
-        }
-        fits
-    }
-
-    /// Ends a reservation in a session; its bytes among those of all sessions
-    /// stay, for the message that comes in its place or [`Self::release`].
-    pub(crate) fn give_back(&self, handle: &SessionHandle, size: usize) {
-        handle.reserved.fetch_sub(1, Ordering::AcqRel);
-        handle.reserved_bytes.fetch_sub(size, Ordering::AcqRel);
-    }
-}
-
 /// What messages of one class may fill, what waits of others included.
-struct Bounds {
+pub(crate) struct Bounds {
     messages: usize,
     /// Messages for a neighbour that is away for long.
     kept: usize,
     bytes: usize,
     /// Bytes in all sessions.
-    total: usize,
+    pub(crate) total: usize,
 }
 
 impl Bounds {
     #[inline]
-    fn of(limits: &Limits, class: Class) -> Self {
+    pub(crate) fn of(limits: &Limits, class: Class) -> Self {
         let kept = match class.is_urgent() {
             true => 0,
             false => usize::from(limits.urgent_reserve),
@@ -251,7 +75,7 @@ impl Bounds {
     }
 
     /// Those of a session.
-    fn for_session(mut self, handle: &SessionHandle) -> Self {
+    pub(crate) fn for_session(mut self, handle: &SessionHandle) -> Self {
         if handle.is_away() {
             self.messages = self.messages.max(self.kept);
         }
@@ -259,7 +83,7 @@ impl Bounds {
     }
 
     /// Whether a session's queue takes another message after `copies` of it.
-    fn fit(&self, session: &Session, need: Need, copies: usize) -> bool {
+    pub(crate) fn fit(&self, session: &Session, need: Need, copies: usize) -> bool {
         let handle = &session.handle;
         let mut filled = Filled::of_queue(session);
         filled.messages += handle.reserved.load(Ordering::Acquire) as usize;
@@ -270,7 +94,7 @@ impl Bounds {
     }
 
     /// Whether they let another message in after `copies` of it.
-    fn have(&self, filled: &Filled, need: Need, copies: usize) -> bool {
+    pub(crate) fn have(&self, filled: &Filled, need: Need, copies: usize) -> bool {
         let (messages, bytes) = filled.open(self);
         let size = need.size;
         let fits = messages + copies < self.messages && bytes + (copies + 1) * size <= self.bytes;
@@ -287,16 +111,16 @@ impl Bounds {
 }
 
 /// What waits in a queue, or has been promised room there.
-struct Filled {
-    messages: usize,
-    bytes: usize,
+pub(crate) struct Filled {
+    pub(crate) messages: usize,
+    pub(crate) bytes: usize,
     /// Messages among them that are kept back, and their bytes.
-    braked: (usize, usize),
+    pub(crate) braked: (usize, usize),
 }
 
 impl Filled {
     /// What waits in a session of this shard.
-    fn of_queue(session: &Session) -> Self {
+    pub(crate) fn of_queue(session: &Session) -> Self {
         Self {
             messages: session.queue.len(),
             bytes: session.queue.bytes(),
@@ -305,7 +129,11 @@ impl Filled {
     }
 
     /// That of a session of another shard, with what is reserved there.
-    fn of_handle(handle: &SessionHandle, reserved: usize, reserved_bytes: usize) -> Self {
+    pub(crate) fn of_handle(
+        handle: &SessionHandle,
+        reserved: usize,
+        reserved_bytes: usize,
+    ) -> Self {
         Self {
             messages: handle.queued.load(Ordering::Acquire) as usize + reserved,
             bytes: handle.queued_bytes.load(Ordering::Acquire) + reserved_bytes,
@@ -335,21 +163,4 @@ pub(crate) fn fullness(limits: &Limits, session: &Session) -> [usize; 2] {
         eighths(filled.open(&bounds), (bounds.messages, bounds.bytes)),
         eighths(filled.braked, bounds.braked()),
     ]
-}
-
-/// Whether a session with that connection is sent a plain message with QoS above 0
-/// at once, with `send_buffer` as bound for what waits before it in the connection.
-#[inline(always)]
-pub(crate) fn takes_at_once(
-    session: &Session,
-    conn: &Conn,
-    send_buffer: usize,
-    need: Need,
-) -> bool {
-    session.queue.is_clear()
-        && !need.braked
-        && session.replays.is_empty()
-        && session.window.has_room(conn.receive_max)
-        && conn.out.backlog_before(need.class) < send_buffer
-        && !(need.fleeting && conn.is_behind())
 }

@@ -4,6 +4,9 @@
 mod replays;
 mod subscriptions;
 
+pub(crate) use replays::Replays;
+pub(crate) use subscriptions::{Subscription, Subscriptions};
+
 use std::collections::VecDeque;
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -17,24 +20,19 @@ use punctual_store::Wall;
 
 use crate::admission::Flows;
 use crate::base::author::Author;
-use crate::base::delivery::Load;
+use crate::base::delivery::{Delivery, Load};
 use crate::base::durability::Durability;
 use crate::base::handle::SessionHandle;
 use crate::base::name::MessageName;
 use crate::brake::Brake;
 use crate::egress::{Class, Lane, Rank};
 use crate::federation::LinkState;
-use crate::hub::Conn;
 use crate::moves::{Began, Had, TakenUp};
 use crate::overflow::Losses;
 use crate::reserved::Reserved;
 use crate::sequence::{Number, Sequences};
 use crate::slab::Slab;
 use crate::{Message, Nanos};
-
-use crate::base::delivery::Delivery;
-pub(crate) use replays::Replays;
-pub(crate) use subscriptions::{Subscription, Subscriptions};
 
 /// Packet identifiers run from 1 to 65 535.
 const PACKET_IDS: u32 = 65_535;
@@ -61,6 +59,14 @@ pub(crate) enum Acknowledgement {
     /// PUBREC with an error.
     Refusal,
     PubComp,
+}
+
+pub(crate) fn first_step(qos: QoS) -> Step {
+    if qos == QoS::ExactlyOnce {
+        Step::Rec
+    } else {
+        Step::Ack
+    }
 }
 
 impl Step {
@@ -1608,11 +1614,10 @@ impl Session {
         Some(sequences.next(topic, most))
     }
 
-    /// Whether a message that is sent again waits already for a neighbour that takes
-    /// nothing now.
-    pub(crate) fn keeps_copy(&self, number: Option<Number>, conns: &Slab<Conn>) -> bool {
-        let conn = self.conn.and_then(|slot| conns.get(slot));
-        if !number.is_some_and(Number::is_again) || conn.is_some_and(|conn| conn.receive_max > 0) {
+    /// Whether a message that is sent again waits already for a neighbour that takes nothing now; so much
+    /// says its Receive Maximum, if it is connected.
+    pub(crate) fn keeps_copy(&self, number: Option<Number>, receive_max: Option<u16>) -> bool {
+        if !number.is_some_and(Number::is_again) || receive_max.is_some_and(|max| max > 0) {
             return false;
         }
         let mut kept = self.undelivered();

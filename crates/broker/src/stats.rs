@@ -1,12 +1,11 @@
 //! Counters of one shard. Plain numbers on the data path; copies are shared
 //! with other threads a few times a second.
 
-use punctual_codec::ReasonCode;
+use punctual_codec::{QoS, ReasonCode};
 
-use crate::Nanos;
 use crate::base::delivery::Load;
 use crate::depth::Depth;
-use crate::egress::{Attempt, Class, Entry};
+use crate::egress::Class;
 use crate::wait::Wait;
 
 macro_rules! counters {
@@ -319,29 +318,15 @@ impl Stats {
         self.class(class).dropped_queue += messages;
     }
 
-    /// Counts an urgent message that was written at `now`.
-    pub(crate) fn departed(&mut self, entry: &Entry, now: Nanos) {
-        let message = &entry.delivery.message;
-        let class = message.stamp.class();
-        let wait = now - entry.since;
-        let stats = self.class(class);
-        stats.waiting -= 1;
-        stats.sent += 1;
-        let missed = entry.attempt != Attempt::Redelivery && message.stamp.deadline < now;
-        stats.missed += u64::from(missed);
-        stats.wait.record(wait);
-        if let Some(watch) = &message.watch {
-            match entry.attempt {
-                Attempt::Queued | Attempt::Redelivery => watch.held(),
-                Attempt::First => watch.sent(now - message.stamp.admitted_at(), missed),
-            }
+    /// Counts a PUBLISH packet that is sent.
+    #[inline]
+    pub(crate) fn published(&mut self, qos: QoS, payload: usize) {
+        match qos {
+            QoS::AtMostOnce => self.publishes_sent_qos0 += 1,
+            QoS::AtLeastOnce => self.publishes_sent_qos1 += 1,
+            QoS::ExactlyOnce => self.publishes_sent_qos2 += 1,
         }
-        if class == Class::Priority {
-            let value = message.stamp.rank.key.min(15) as usize;
-            self.priorities[value].record(wait);
-        }
-        self.packets_sent += 1;
-        crate::hub::count_publish(self, entry.delivery.qos, message.payload().len());
+        self.publish_bytes_sent += payload as u64;
     }
 
     /// PUBLISH packets received, all QoS.

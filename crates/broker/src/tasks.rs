@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use crate::base::connection::ConnId;
 use crate::custody::Discarded;
-use crate::hub::Hub;
-use crate::shard::{FilterRequest, Remains};
+use crate::filter_request::FilterRequest;
+use crate::remains::Remains;
 
 /// Units that one task has before the next one has its turn.
 pub(crate) const SLICE: u64 = 512;
@@ -76,28 +76,6 @@ pub(crate) enum Task {
 }
 
 impl Task {
-    /// Whom its next slice is for.
-    pub(crate) fn subject(&self, hub: &Hub) -> Subject {
-        let session = |slot: u32| hub.sessions.get(slot);
-        let client = |slot: u32| Some(session(slot)?.handle.client_id.clone());
-        match self {
-            Self::Filters(request) => (client(request.session()), request.next_filter()),
-            Self::Replay { slot, .. } => {
-                let replay = session(*slot).and_then(|session| session.replays.first());
-                (client(*slot), replay.map(|replay| replay.filter.clone()))
-            }
-            Self::Remains(remains) => (Some(remains.client_id()), None),
-            Self::Tell { slot, .. } => (client(*slot), None),
-            Self::Access
-            | Self::Expire
-            | Self::Alarms { .. }
-            | Self::Sys
-            | Self::Compact
-            | Self::Discard(_)
-            | Self::FanOut { .. } => (None, None),
-        }
-    }
-
     pub(crate) fn kind(&self) -> Work {
         match self {
             Self::Filters(_) => Work::Filters,

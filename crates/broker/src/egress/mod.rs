@@ -14,6 +14,7 @@
 //! A connection without urgent messages pays for this with a comparison: its
 //! bytes are written straight from the one buffer that it has.
 
+mod departure;
 mod lane;
 mod outbuf;
 mod rank;
@@ -24,23 +25,22 @@ mod tests;
 #[cfg(test)]
 mod world;
 
-pub use rank::{Class, Discipline, Edf, Fifo, FixedPriority, Level, Policy, Rank, Stamp, Urgency};
-pub use shares::{Credits, Heads, Shares};
-
 pub use lane::Lane;
 pub(crate) use outbuf::{OutBuf, Pool, SHARE_FROM};
+pub use rank::{Class, Discipline, Edf, Fifo, FixedPriority, Level, Policy, Rank, Stamp, Urgency};
 pub(crate) use shared::{Seat, Shared};
+pub use shares::{Credits, Heads, Shares};
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
 use punctual_codec::QoS;
+use shared::Place;
 
 use crate::Nanos;
 use crate::base::delivery::Delivery;
 use crate::message::Form;
 use crate::stats::Stats;
-use shared::Place;
 
 /// Bytes that are chosen at once when there is a choice, at most.
 const ROUND: usize = 64 << 10;

@@ -6,199 +6,26 @@ use std::sync::atomic::Ordering;
 use punctual_codec::QoS;
 
 use super::{Conn, Hub};
-use crate::base::author::Author;
+use crate::Nanos;
 use crate::base::delivery::{Delivery, Load};
 use crate::base::queue_full::QueueFull;
 use crate::egress::{Attempt, Class, Entry, Pool, Rank, Stamp};
+use crate::hub::room::takes_at_once;
 use crate::index::delivered_qos;
 use crate::index::target::Target;
-use crate::journal::{Flight, Journal, Keeping, Reception};
-use crate::message::{Form, Messages, Parts, Traits};
-use crate::room::{Need, takes_at_once};
+use crate::journal::Journal;
+use crate::journal::keeping::{Flight, Keeping, Reception};
+use crate::message::{Form, Parts};
+use crate::packets::{Packets, Taking};
+use crate::publication::{Promise, Publication};
+use crate::room::Need;
 use crate::sequence::Number;
-use crate::session::{Queue, Step, overtakes_held};
-use crate::shard::{Packets, Taking};
+use crate::session::{Step, first_step};
 use crate::timers::Timer;
-use crate::watch::Watch;
-use crate::{Directory, Message, Nanos, Stats};
 
 /// Bytes that a queue takes more memory for, which the kernel may have to find first, and that take as
 /// long as a unit of work.
 const GROWTH: usize = 128;
-
-/// Whether a publication has been promised room in queues.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Promise {
-    /// No: where there is no room, the policy for full queues decides.
-    None,
-    /// To be asked for by its only receiver, should it have to wait there.
-    Due,
-    /// Yes, wherever its QoS is above 0.
-    Made,
-    /// Its only receiver has no room.
-    Refused,
-}
-
-/// A publication on its way through the shard.
-#[derive(Debug)]
-pub(crate) struct Publication<'a> {
-    pub(crate) parts: Parts<'a>,
-    pub(crate) qos: QoS,
-    pub(crate) retain: bool,
-    pub(crate) publisher: u64,
-    /// The packet as received, if a receiver with QoS 0 and the same protocol
-    /// can have it as it is; and whether it is MQTT 5.
-    pub(crate) frame: Option<(&'a [u8], bool)>,
-    pub(crate) expires: Nanos,
-    pub(crate) stamp: Stamp,
-    /// The admitted flow that it is of.
-    pub(crate) watch: Option<Arc<Watch>>,
-    /// Whether there is room for it wherever its QoS is above 0.
-    pub(crate) promise: Promise,
-    /// Bytes reserved among those of all sessions, for those that keep it here.
-    pub(crate) reserved: usize,
-    /// Made when someone has to keep the message.
-    pub(crate) message: Option<Arc<Message>>,
-    /// How it is stored.
-    pub(crate) keeping: Keeping,
-    /// What it is called in the mesh, once it has gone to or come from a neighbour.
-    pub(crate) name: Option<Number>,
-    /// The number of what came before it, if it is given a name; 0 if nothing did.
-    pub(crate) follows: u32,
-    /// It was here before, and goes to neighbours only.
-    pub(crate) relayed: bool,
-    /// One session is all that gets it: nobody asks for the message after that one.
-    pub(crate) sole: bool,
-    /// Who published it, if it is to be retained.
-    pub(crate) author: Option<Arc<Author>>,
-    /// Policy for full queues that the configuration has for its topic.
-    pub(crate) queue_full: Option<QueueFull>,
-}
-
-impl<'a> Publication<'a> {
-    /// With QoS 0, neither retained nor urgent, and kept nowhere.
-    #[inline]
-    pub(crate) fn plain(parts: Parts<'a>, publisher: u64) -> Self {
-        Self {
-            parts,
-            qos: QoS::AtMostOnce,
-            retain: false,
-            publisher,
-            frame: None,
-            expires: Nanos::MAX,
-            stamp: Stamp::PLAIN,
-            watch: None,
-            promise: Promise::None,
-            reserved: 0,
-            message: None,
-            keeping: Keeping::NOT,
-            name: None,
-            follows: 0,
-            relayed: false,
-            sole: false,
-            author: None,
-            queue_full: None,
-        }
-    }
-}
-
-impl Publication<'_> {
-    pub(crate) fn from_message(message: &Arc<Message>, now: Nanos) -> Publication<'_> {
-        Publication {
-            qos: message.qos,
-            retain: message.retain,
-            expires: message.expires,
-            stamp: message.stamp,
-            watch: message.watch.clone(),
-            message: Some(message.clone()),
-            ..Publication::plain(message.parts(now), message.publisher)
-        }
-    }
-
-    pub(crate) fn message(&mut self, messages: &mut Messages) -> Arc<Message> {
-        if let Some(message) = &self.message {
-            return message.clone();
-        }
-        let message = messages.make(&self.parts, self.traits());
-        self.message.insert(message).clone()
-    }
-
-    /// The same for the session that keeps it last.
-    #[inline]
-    fn last_message(&mut self, messages: &mut Messages) -> Arc<Message> {
-        match (self.sole, self.message.take()) {
-            (true, Some(message)) => message,
-            (true, None) => messages.make_for_one(&self.parts, self.traits()),
-            (false, message) => {
-                self.message = message;
-                self.message(messages)
-            }
-        }
-    }
-
-    #[inline]
-    fn traits(&self) -> Traits {
-        Traits {
-            qos: self.qos,
-            retain: self.retain,
-            expires: self.expires,
-            publisher: self.publisher,
-            stamp: self.stamp,
-            watch: self.watch.clone(),
-            stored: self.keeping.message,
-            name: self.name.and_then(Number::name_key).unwrap_or(0),
-        }
-    }
-
-    /// Its name, or a new one.
-    pub(crate) fn named(&mut self, directory: &Directory) -> Option<Number> {
-        if self.name.is_none() {
-            let name = directory.new_name().map(Number::from);
-            self.name = name.map(|name| name.after(self.follows));
-        }
-        self.name
-    }
-
-    /// Its class for one receiver.
-    #[inline]
-    pub(crate) fn class_for(&self, target: &Target) -> Class {
-        match self.stamp.class() {
-            Class::RealTime if target.demoted => Class::Normal,
-            class => class,
-        }
-    }
-
-    /// What it needs of one receiver. Neighbours see for themselves what expires.
-    #[inline]
-    pub(crate) fn need(&self, target: &Target) -> Need {
-        Need {
-            class: self.class_for(target),
-            size: self.size(),
-            fleeting: self.expires != Nanos::MAX && !target.session.link,
-            braked: self.qos != QoS::AtMostOnce
-                && !self.stamp.class().is_urgent()
-                && target
-                    .session
-                    .is_kept_back(self.parts.topic, self.retain, self.is_older()),
-        }
-    }
-
-    /// See [`overtakes_held`].
-    #[inline]
-    fn is_older(&self) -> bool {
-        overtakes_held(self.expires, self.name)
-    }
-
-    /// Whether the publication has to wait for messages on its topic that are kept back for that receiver.
-    #[inline]
-    fn is_behind(&self, target: &Target, queue: &Queue) -> bool {
-        queue.has_braked(self.parts.topic) && !(self.is_older() && target.session.holds())
-    }
-
-    pub(crate) fn size(&self) -> usize {
-        self.parts.topic.len() + self.parts.properties.len() + self.parts.payload.len()
-    }
-}
 
 impl Hub {
     /// Delivers to one local subscriber. Returns the receiver's connection if
@@ -257,7 +84,8 @@ impl Hub {
             false => None,
         };
         // What is kept of it for a neighbour that is away is enough.
-        if session.link.is_some() && session.keeps_copy(number, &self.conns) {
+        let receive_max = || Some(self.conns.get(session.conn?)?.receive_max);
+        if session.link.is_some() && session.keeps_copy(number, receive_max()) {
             return None;
         }
         if qos != QoS::AtMostOnce {
@@ -629,7 +457,7 @@ impl Hub {
             };
             if put_publish(conn, &mut self.pool, &publication.parts, form, class) {
                 self.stats.packets_sent += 1;
-                count_publish(&mut self.stats, qos, publication.parts.payload.len());
+                self.stats.published(qos, publication.parts.payload.len());
                 self.stats.class(class).sent += 1;
                 self.stats.inflight_messages += 1;
                 self.sampling.given(conn.id(slot), class);
@@ -919,24 +747,6 @@ impl Hub {
             .queued_bytes
             .fetch_sub(gone.bytes, Ordering::Relaxed);
     }
-}
-
-pub(crate) fn first_step(qos: QoS) -> Step {
-    if qos == QoS::ExactlyOnce {
-        Step::Rec
-    } else {
-        Step::Ack
-    }
-}
-
-#[inline]
-pub(crate) fn count_publish(stats: &mut Stats, qos: QoS, payload: usize) {
-    match qos {
-        QoS::AtMostOnce => stats.publishes_sent_qos0 += 1,
-        QoS::AtLeastOnce => stats.publishes_sent_qos1 += 1,
-        QoS::ExactlyOnce => stats.publishes_sent_qos2 += 1,
-    }
-    stats.publish_bytes_sent += payload as u64;
 }
 
 /// Appends a PUBLISH, with a topic alias if the client takes them; false if it

@@ -3,17 +3,29 @@
 
 mod aliases;
 mod api;
+pub(crate) mod brakes;
 mod conn;
+mod custody;
 mod deliver;
 mod fence;
+mod flushes;
+mod had;
 mod origin;
+mod overflow;
 mod pressure;
 mod pump;
+mod room;
+mod stored;
+mod subject;
 
 pub(crate) use aliases::Alias;
-pub use api::*;
-pub(crate) use conn::*;
-pub(crate) use deliver::*;
+pub(crate) use api::Remote;
+pub use api::{
+    AuthRequest, ClientInfo, ConnMeta, Event, Flow, Output, Received, RemoteMessage,
+    SubscriptionInfo, Waits,
+};
+pub(crate) use conn::{Authenticating, Awaited, Conn, State};
+pub(crate) use deliver::put_publish;
 pub(crate) use fence::Fences;
 pub(crate) use origin::Origin;
 
@@ -29,16 +41,16 @@ use crate::base::connection::ConnId;
 use crate::custody::Custody;
 use crate::directory::Directory;
 use crate::egress::{Dropped, Pool, Rank, Scope, Shared};
+use crate::fanouts::FanOuts;
 use crate::federation::Packing;
+use crate::flush::Flush;
 use crate::journal::Journal;
 use crate::message::Messages;
 use crate::moves::Moves;
 use crate::overflow::Fullest;
 use crate::passed::PassedOn;
 use crate::sampling::Sampling;
-use crate::session::{Names, Session, Step, Will};
-use crate::shard::FanOuts;
-use crate::shard::flush::Flush;
+use crate::session::{Names, Session, Step, Will, first_step};
 use crate::slab::Slab;
 use crate::tasks::{Subject, Tasks};
 use crate::timers::{Timer, Timers};

@@ -4,17 +4,18 @@ use std::sync::Arc;
 
 use punctual_codec::{PacketType, QoS, ReasonCode};
 
-use super::{Conn, Hub, count_publish, first_step, put_publish};
+use super::{Conn, Hub, put_publish};
 use crate::base::connection::ConnId;
 use crate::base::delivery::{Delivery, Load};
 use crate::egress::{Attempt, Class, Entry, LaneLimits, Pool, Seat};
 use crate::federation::Notes;
 use crate::index::delivered_qos;
-use crate::journal::{Flight, Journal, Reception};
+use crate::journal::Journal;
+use crate::journal::keeping::{Flight, Reception};
 use crate::message::{Form, Messages};
 use crate::retained::Found;
 use crate::sequence::Number;
-use crate::session::{Session, Step};
+use crate::session::{Session, Step, first_step};
 use crate::tasks::Task;
 use crate::{Budget, Directory, Nanos, Stats};
 
@@ -508,7 +509,7 @@ fn send_delivery(
     if sent {
         stats.packets_sent += 1;
         stats.class(class).sent += 1;
-        count_publish(stats, qos, message.payload().len());
+        stats.published(qos, message.payload().len());
     } else {
         if qos != QoS::AtMostOnce {
             session

@@ -13,14 +13,14 @@ const USUAL: usize = 32;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct After {
     /// That this is committed,
-    pub(super) ticket: u64,
+    pub(crate) ticket: u64,
     /// or that this is not needed any more.
-    pub(super) or: Needed,
+    pub(crate) or: Needed,
 }
 
 /// What need not be committed once its receivers have done with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Needed {
+pub(crate) enum Needed {
     /// Whatever they do.
     Always,
     /// A content.
@@ -37,18 +37,18 @@ impl After {
     }
 
     /// The same, or that a content is not needed before.
-    pub(super) fn needed(content: u64, ticket: u64) -> Self {
+    pub(crate) fn needed(content: u64, ticket: u64) -> Self {
         let or = Needed::Content(content);
         Self { ticket, or }
     }
 
     /// The same with a message that has only that entry.
-    pub(super) fn light(entry: u64, ticket: u64) -> Self {
+    pub(crate) fn light(entry: u64, ticket: u64) -> Self {
         let or = Needed::Light(entry);
         Self { ticket, or }
     }
 
-    pub(super) fn is_over(self, journal: &Journal) -> bool {
+    pub(crate) fn is_over(self, journal: &Journal) -> bool {
         let is_needless = match self.or {
             Needed::Always => false,
             Needed::Content(content) => content != 0 && !journal.kept.is_needed(content),
@@ -60,7 +60,7 @@ impl After {
 
 /// An acknowledgement, or another answer.
 #[derive(Debug)]
-pub(super) enum Answer {
+pub(crate) enum Answer {
     /// Without properties.
     Plain {
         kind: PacketType,
@@ -78,14 +78,14 @@ pub(super) enum Answer {
 }
 
 impl Answer {
-    pub(super) fn kind(&self) -> PacketType {
+    pub(crate) fn kind(&self) -> PacketType {
         match self {
             Self::Plain { kind, .. } | Self::Encoded { kind, .. } => *kind,
         }
     }
 
     /// Packet identifier, for one that says that a message was accepted.
-    pub(super) fn accepted(&self) -> Option<u16> {
+    pub(crate) fn accepted(&self) -> Option<u16> {
         match self {
             Self::Plain {
                 packet_id, reason, ..
@@ -102,29 +102,29 @@ impl Answer {
 
 /// An answer in the order of its kind.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(crate) struct Waiting {
     /// `None` if it only waits for those before it.
-    pub(super) after: Option<After>,
-    pub(super) answer: Answer,
+    pub(crate) after: Option<After>,
+    pub(crate) answer: Answer,
 }
 
 /// Answers to a connection that wait.
 #[derive(Debug, Default)]
-pub(crate) struct HeldAnswers(pub(super) Option<Box<Places>>);
+pub(crate) struct HeldAnswers(pub(crate) Option<Box<Places>>);
 
 #[derive(Debug, Default)]
-pub(super) struct Places {
+pub(crate) struct Places {
     /// PUBACK, PUBREC and PUBREL: those of one kind must not overtake each other
     /// (MQTT 5, 4.6).
-    pub(super) queues: [VecDeque<Waiting>; 3],
+    pub(crate) queues: [VecDeque<Waiting>; 3],
     /// Others, which are in the gate.
-    pub(super) others: usize,
+    pub(crate) others: usize,
     /// It is among the connections with answers that wait.
     pub(super) is_listed: bool,
 }
 
 impl HeldAnswers {
-    pub(super) fn place(kind: PacketType) -> Option<usize> {
+    pub(crate) fn place(kind: PacketType) -> Option<usize> {
         match kind {
             PacketType::PubAck => Some(0),
             PacketType::PubRec => Some(1),
@@ -134,22 +134,22 @@ impl HeldAnswers {
     }
 
     /// Whether an answer of that kind has to wait for others.
-    pub(super) fn are_before(&self, kind: PacketType) -> bool {
+    pub(crate) fn are_before(&self, kind: PacketType) -> bool {
         let queue = Self::place(kind).and_then(|place| Some(&self.0.as_ref()?.queues[place]));
         queue.is_some_and(|queue| !queue.is_empty())
     }
 
-    pub(super) fn in_order(&self) -> usize {
+    pub(crate) fn in_order(&self) -> usize {
         let places = self.0.as_ref();
         places.map_or(0, |places| places.queues.iter().map(VecDeque::len).sum())
     }
 
-    pub(super) fn all(&self) -> usize {
+    pub(crate) fn all(&self) -> usize {
         self.in_order() + self.0.as_ref().map_or(0, |places| places.others)
     }
 
     /// The next that may leave.
-    pub(super) fn next(&mut self, journal: &Journal) -> Option<Answer> {
+    pub(crate) fn next(&mut self, journal: &Journal) -> Option<Answer> {
         let places = self.0.as_mut()?;
         let is_over = |it: &mut Waiting| it.after.is_none_or(|after| after.is_over(journal));
         let mut queues = places.queues.iter_mut();
@@ -157,14 +157,14 @@ impl HeldAnswers {
     }
 
     /// Notes that it is listed if it has to be; whether it was not.
-    pub(super) fn begin_list(&mut self) -> bool {
+    pub(crate) fn begin_list(&mut self) -> bool {
         let is_ordered = self.in_order() > 0;
         let places = self.0.as_mut().filter(|_| is_ordered);
         places.is_some_and(|places| !std::mem::replace(&mut places.is_listed, true))
     }
 
     /// Notes whether it is listed.
-    pub(super) fn list(&mut self, is_listed: bool) {
+    pub(crate) fn list(&mut self, is_listed: bool) {
         if let Some(places) = &mut self.0 {
             places.is_listed = is_listed;
             if !is_listed {
@@ -175,7 +175,7 @@ impl HeldAnswers {
         }
     }
 
-    pub(super) fn remove_other(&mut self) {
+    pub(crate) fn remove_other(&mut self) {
         if let Some(places) = &mut self.0 {
             places.others -= 1;
         }

@@ -8,149 +8,31 @@
 //! or with the session. What had been at the broker when a session began there it has not had: a value
 //! says how far that was. Another one says what the session is where sessions move.
 
-use std::collections::VecDeque;
 use std::num::NonZeroU32;
 
 use punctual_mesh::transfer::Record;
-use punctual_store::Op;
 
-use super::{Journal, Known};
-use crate::hub::Hub;
-use crate::moves::Had;
-use crate::session::{Session, Stored};
+use super::had_log::Kind;
+use crate::journal::had_log::PREFIX;
+use crate::moves::{Had, Known};
 
-/// Keys begin with this; the number of the session follows, and that of the value.
-const PREFIX: &str = "mesh/had/";
 /// Instead of the number of a value: what had been here when a session began to be here, as [`crate::moves::Began`].
-const BEGAN: &str = "began";
+pub(crate) const BEGAN: &str = "began";
 /// The same: what it is where sessions move, as [`Record`].
-const CUSTODY: &str = "custody";
-/// Names in a value that is not written again.
-const FULL: usize = 64;
-/// Names in any value.
-const MOST: usize = 1 << 12;
-/// Names that came by themselves and are stored at least.
-const MAX_OWN: usize = 1 << 12;
+pub(crate) const CUSTODY: &str = "custody";
 
-/// What names are of, as the first byte of a value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// What the session has had, wherever it comes from.
-    Had,
-    /// What came here by itself.
-    Own,
-    /// What had passed where the session was.
-    Passed,
-    /// Names that were given there, as the last before each row of them and the last of it.
-    Given,
-}
-
-impl Kind {
-    const ALL: [Self; 4] = [Self::Had, Self::Own, Self::Passed, Self::Given];
-}
-
-/// What of it is stored, and what is to be.
-#[derive(Debug, Default)]
-pub(crate) struct HadLog {
-    fresh: [Vec<u64>; Kind::ALL.len()],
-    /// It is listed among those with something fresh.
-    listed: bool,
-    /// Number of the next value.
-    next: u32,
-    /// Values with what came by itself, and how many names each has.
-    own: VecDeque<(u32, usize)>,
-    own_names: usize,
-    /// Names of the last of them, unless it is full.
-    open: Vec<u64>,
-    /// Other values.
-    others: Vec<u32>,
-}
-
-impl HadLog {
-    /// Notes names that are to be stored.
-    pub(crate) fn note(&mut self, kind: Kind, names: impl IntoIterator<Item = u64>) {
-        self.fresh[kind as usize].extend(names);
-    }
-
-    /// Whether it has to be listed among those with something fresh, once.
-    pub(crate) fn is_to_be_listed(&mut self) -> bool {
-        let fresh = self.fresh.iter().any(|names| !names.is_empty());
-        fresh && !std::mem::replace(&mut self.listed, true)
-    }
-
-    /// Emits what was noted since the last time, and which values are given up.
-    fn emit(&mut self, journal: &mut Journal, session: u64) {
-        self.listed = false;
-        for kind in [Kind::Had, Kind::Passed, Kind::Given] {
-            for names in std::mem::take(&mut self.fresh[kind as usize]).chunks(MOST) {
-                put(journal, session, self.next, kind, names);
-                self.others.push(self.next);
-                self.next += 1;
-            }
-        }
-        let fresh = std::mem::take(&mut self.fresh[Kind::Own as usize]);
-        if fresh.is_empty() {
-            return;
-        }
-        if self.open.is_empty() {
-            self.own.push_back((self.next, 0));
-            self.next += 1;
-        }
-        self.own_names += fresh.len();
-        self.open.extend(fresh);
-        if let Some((number, names)) = self.own.back_mut() {
-            *names = self.open.len();
-            put(journal, session, *number, Kind::Own, &self.open);
-        }
-        if self.open.len() >= FULL {
-            self.open.clear();
-        }
-        while let Some((number, names)) = self
-            .own
-            .pop_front_if(|(_, names)| self.own_names - *names >= MAX_OWN)
-        {
-            self.own_names -= names;
-            let key = key(session, number);
-            journal.emit(&Op::FlowGone { key: &key });
-        }
-    }
-
-    /// Emits that nothing of it is needed any more.
-    fn end(self, journal: &mut Journal, session: u64) {
-        let own = self.own.into_iter().map(|(number, _)| number);
-        for number in own.chain(self.others) {
-            let key = key(session, number);
-            journal.emit(&Op::FlowGone { key: &key });
-        }
-    }
-}
-
-fn key(session: u64, number: u32) -> String {
-    format!("{PREFIX}{session:016x}/{number:08x}")
-}
-
-fn word_key(session: u64, word: &str) -> String {
+pub(crate) fn word_key(session: u64, word: &str) -> String {
     format!("{PREFIX}{session:016x}/{word}")
-}
-
-fn put(journal: &mut Journal, session: u64, number: u32, kind: Kind, names: &[u64]) {
-    let mut value = vec![kind as u8];
-    value.extend(names.iter().flat_map(|name| name.to_le_bytes()));
-    let key = key(session, number);
-    journal.emit(&Op::Flow {
-        key: &key,
-        value: &value,
-    });
 }
 
 /// What a store has of it, of one session.
 #[derive(Debug, Default)]
-pub(super) struct Restored {
-    pub(super) had: Option<Box<Had>>,
+pub(crate) struct Restored {
+    pub(crate) had: Option<Box<Had>>,
     /// What had been here when it began to be here: `stored`, `origin`, and `given` of
     /// [`crate::moves::Began`].
-    pub(super) began: Option<(u64, NonZeroU32, u32)>,
-    pub(super) custody: Option<Record>,
+    pub(crate) began: Option<(u64, NonZeroU32, u32)>,
+    pub(crate) custody: Option<Record>,
 }
 
 /// Reads what [`Journal::began`] wrote.
@@ -213,126 +95,18 @@ impl Restored {
     }
 }
 
-/// Removes from the store the instant at which a session began on this broker: it is not valid any more.
-pub(super) fn forget_began(journal: &mut Option<Box<Journal>>, session: &Session) {
-    if let Some(journal) = journal {
-        let key = word_key(session.handle.number, BEGAN);
-        journal.emit(&Op::FlowGone { key: &key });
-    }
-}
-
-impl Journal {
-    /// Nothing of this is stored any more of a session that ends, or does not survive.
-    pub(super) fn end_had(&mut self, session: &mut Session) {
-        let number = session.handle.number;
-        if let Some(log) = session.had.as_mut().and_then(|had| had.log.take()) {
-            log.end(self, number);
-        }
-        let began = session.began.as_mut().map(|it| &mut it.is_stored);
-        let custody = session.custody.as_mut().map(|it| &mut it.is_stored);
-        for (word, stored) in [(BEGAN, began), (CUSTODY, custody)] {
-            if stored.is_some_and(std::mem::take) {
-                let key = word_key(number, word);
-                self.emit(&Op::FlowGone { key: &key });
-            }
-        }
-    }
-
-    /// Emits what had been here when a session began to be here, unless the store knows that.
-    pub(super) fn began(&mut self, session: &mut Session) {
-        let Some(began) = session.began.as_mut().filter(|it| !it.is_stored) else {
-            return;
-        };
-        began.is_stored = true;
-        let began = began.value;
-        let mut value = began.stored.to_le_bytes().to_vec();
-        value.extend_from_slice(&began.origin.get().to_le_bytes());
-        value.extend_from_slice(&began.given.to_le_bytes());
-        self.emit(&Op::Flow {
-            key: &word_key(session.handle.number, BEGAN),
-            value: &value,
-        });
-    }
-}
-
-impl Hub {
-    /// From now on it is known of what passes here whether a session has queued it.
-    pub(crate) fn begin_here(&mut self, slot: u32) {
-        let Some(session) = self.sessions.get_mut(slot) else {
-            return;
-        };
-        session.set_began(self.directory.begins().map(Stored::new));
-        if let Some(journal) = self.journal.as_mut().filter(|_| session.durable) {
-            journal.began(session);
-        }
-    }
-
-    /// Emits what a session is where sessions move, unless the store knows that.
-    pub(crate) fn store_custody(&mut self, slot: u32) {
-        if let (Some(journal), Some(session)) = (&mut self.journal, self.sessions.get_mut(slot))
-            && session.durable
-            && let Some(custody) = session.custody.as_mut().filter(|it| !it.is_stored)
-        {
-            custody.is_stored = true;
-            let key = &word_key(session.handle.number, CUSTODY);
-            let value = &custody.value.encode();
-            journal.emit(&Op::Flow { key, value });
-        }
-    }
-
-    /// What a session has had is to be stored from now on, if the session survives.
-    pub(crate) fn store_had(&mut self, slot: u32) {
-        if let Some(session) = self.sessions.get_mut(slot)
-            && session.durable
-            && self.journal.is_some()
-            && let Some(had) = &mut session.had
-        {
-            had.log.get_or_insert_default();
-        }
-    }
-
-    /// Something was noted in that of a session.
-    pub(crate) fn had_more(&mut self, slot: u32) {
-        let session = self.sessions.get_mut(slot);
-        let log = session.and_then(|session| session.had.as_mut()?.log.as_mut());
-        if log.is_some_and(|log| log.is_to_be_listed()) {
-            self.moves.had_more.push(slot);
-        }
-    }
-
-    /// Emits what sessions have had since the last time.
-    pub(crate) fn emit_had(&mut self) {
-        let Some(journal) = &mut self.journal else {
-            return;
-        };
-        for slot in self.moves.had_more.drain(..) {
-            if let Some(session) = self.sessions.get_mut(slot)
-                && let Some(log) = session.had.as_mut().and_then(|had| had.log.as_mut())
-            {
-                log.emit(journal, session.handle.number);
-            }
-        }
-    }
-
-    /// What a session has had is not needed any more; returns it.
-    pub(crate) fn take_had(&mut self, slot: u32) -> Option<Box<Had>> {
-        let session = self.sessions.get_mut(slot)?;
-        let mut had = session.had.take()?;
-        if let (Some(log), Some(journal)) = (had.log.take(), &mut self.journal) {
-            log.end(journal, session.handle.number);
-        }
-        Some(had)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
     use punctual_store::{Memory, Store};
 
+    use punctual_store::Op;
+
     use super::*;
     use crate::Nanos;
+    use crate::journal::Journal;
+    use crate::journal::had_log::{FULL, MAX_OWN};
 
     /// What a store tells of sessions.
     fn restored(store: &mut Memory) -> BTreeMap<u64, Restored> {

@@ -27,11 +27,11 @@
 mod foreign;
 mod light;
 
+pub(super) use self::light::Light;
+
 use std::collections::VecDeque;
 
 use punctual_store::{Batch, Op, Rising, Tentative};
-
-pub(super) use self::light::Light;
 
 use self::foreign::Foreign;
 use super::wall::Offset;
@@ -128,7 +128,7 @@ pub(super) struct Taken {
 
 /// Operations and messages of one shard.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(crate) struct Kept {
     /// Of this turn.
     open: Chunk,
     begun: bool,
@@ -146,7 +146,7 @@ pub(super) struct Kept {
     lights: Rising<light::Known>,
     foreign: Foreign,
     /// Whose messages are not needed any more.
-    pub(super) freed: Vec<ConnId>,
+    pub(crate) freed: Vec<ConnId>,
     now: Nanos,
     turn: u64,
     /// How long a chunk stays at most; 0 for not at all.
@@ -297,7 +297,7 @@ impl Kept {
     }
 
     /// Tells a publisher when a message is not needed any more.
-    pub(super) fn tell(&mut self, content: u64, publisher: ConnId) {
+    pub(crate) fn tell(&mut self, content: u64, publisher: ConnId) {
         if let Some(content) = self.contents.get_mut(content) {
             content.publisher = Some(publisher);
         }
@@ -319,17 +319,17 @@ impl Kept {
 
     /// Notes an entry of a session of this shard that another shard has emitted, and
     /// that may stay there for a while.
-    pub(super) fn add_foreign(&mut self, entry: u64, home: u16) {
+    pub(crate) fn add_foreign(&mut self, entry: u64, home: u16) {
         self.foreign.add(entry, home, self.now);
     }
 
     /// Whether it knows entries that other shards have emitted.
-    pub(super) fn has_foreign(&self) -> bool {
+    pub(crate) fn has_foreign(&self) -> bool {
         !self.foreign.is_empty()
     }
 
     /// Whether another shard has emitted an entry, and may not have handed it over.
-    pub(super) fn is_foreign(&self, entry: u64) -> bool {
+    pub(crate) fn is_foreign(&self, entry: u64) -> bool {
         self.foreign.has(entry)
     }
 
@@ -521,7 +521,7 @@ impl Kept {
     }
 
     /// What has a ticket up to that is safe or not needed.
-    pub(super) fn forget(&mut self, ticket: u64) {
+    pub(crate) fn forget(&mut self, ticket: u64) {
         self.contents.pop_while(|content| content.ticket <= ticket);
         let late = self.entries.pop_while(|entry| entry.ticket <= ticket)
             + self.lights.pop_while(|light| light.ticket <= ticket);

@@ -19,43 +19,43 @@
 //! in which they came. Without a store there is no journal, and each of these
 //! questions is one branch.
 
-mod answers;
-mod gate;
-mod had;
+pub(crate) mod answers;
+pub(crate) mod content;
+pub(crate) mod gate;
+pub(crate) mod had;
+pub(crate) mod had_log;
+pub(crate) mod keeping;
 mod kept;
-mod messages;
-mod moved;
+pub(crate) mod messages;
+pub(crate) mod moved;
 mod names;
-mod restore;
-mod sessions;
-mod wall;
-
-pub use restore::{RestoredSession, Restorer};
+pub(crate) mod restore;
+pub(crate) mod sessions;
+pub(crate) mod wall;
 
 pub(crate) use answers::{After, HeldAnswers};
-pub(crate) use had::{HadLog, Kind};
-pub(crate) use messages::{Flight, Keeping, Nature, Reception};
 pub(crate) use moved::{
-    Known, Round, put_delivery, put_inflight, put_session, put_state, put_taken_up, read_delivery,
+    Round, put_delivery, put_inflight, put_session, put_state, put_taken_up, read_delivery,
 };
 pub(crate) use names::NameLog;
+pub use restore::{RestoredSession, Restorer};
 pub(crate) use sessions::{AWAITED, BEHIND};
 
 use std::collections::VecDeque;
 
+use gate::Held;
 use hashbrown::HashSet;
+use kept::Kept;
 use punctual_codec::QoS;
 use punctual_store::{Batch, Op};
+use wall::Offset;
 
 use crate::Nanos;
 use crate::base::connection::ConnId;
 use crate::base::durability::StoreTrouble;
-use gate::Held;
-use kept::Kept;
-use wall::Offset;
 
 /// Acknowledgements to one client that may wait before it is not read any more.
-const HELD: usize = 4096;
+pub(crate) const HELD: usize = 4096;
 
 /// Operations that were emitted between two calls of
 /// [`crate::Shard::take_operations`].
@@ -84,40 +84,40 @@ struct Outstanding {
 /// Operations and held packets of one shard.
 #[derive(Debug)]
 pub(crate) struct Journal {
-    kept: Kept,
+    pub(crate) kept: Kept,
     /// Something is not to wait for acknowledgements of receivers.
     hurry: bool,
     sync: bool,
     /// Nothing is to wait any more.
     ending: bool,
-    committed: u64,
+    pub(crate) committed: u64,
     outstanding: VecDeque<Outstanding>,
     /// Bytes of all of them.
     outstanding_bytes: usize,
-    gate: VecDeque<Held>,
+    pub(crate) gate: VecDeque<Held>,
     /// Connections with answers that wait, and perhaps some that have ended.
-    answering: Vec<ConnId>,
+    pub(crate) answering: Vec<ConnId>,
     /// So many of these are looked through for those that have ended.
-    most_answering: usize,
+    pub(crate) most_answering: usize,
     /// Publishers that wait for commits.
-    waiters: Vec<ConnId>,
+    pub(crate) waiters: Vec<ConnId>,
     /// Shards, and sessions of this one with entries that those have emitted, which are
     /// done with.
-    elsewhere: Vec<(u16, [u64; 2])>,
+    pub(crate) elsewhere: Vec<(u16, [u64; 2])>,
     /// Since a commit failed, until one succeeds.
-    failed: Option<StoreTrouble>,
+    pub(crate) failed: Option<StoreTrouble>,
     /// Why the store has room only for what was emitted already, if it has no more.
-    full: Option<StoreTrouble>,
+    pub(crate) full: Option<StoreTrouble>,
     /// Topics whose retained message changed while nothing could be stored.
-    stale_topics: HashSet<Box<str>, foldhash::fast::RandomState>,
+    pub(crate) stale_topics: HashSet<Box<str>, foldhash::fast::RandomState>,
     /// Slots of sessions that changed meanwhile.
-    stale_sessions: Vec<u32>,
-    offset: Offset,
+    pub(crate) stale_sessions: Vec<u32>,
+    pub(crate) offset: Offset,
 }
 
 impl Journal {
     /// Of what was committed before the start.
-    const BEFORE: u64 = 1;
+    pub(crate) const BEFORE: u64 = 1;
 
     /// With the wall clock's time at the zero of the broker's clock, in
     /// nanoseconds since 1970.
@@ -228,7 +228,7 @@ impl Journal {
     }
 
     /// Emits an operation; returns its place in the chunk of this turn.
-    fn emit(&mut self, op: &Op<'_>) -> Option<usize> {
+    pub(crate) fn emit(&mut self, op: &Op<'_>) -> Option<usize> {
         self.hurry |= match op {
             // PUBLISH waits for it.
             Op::Entry(entry) => entry.qos == QoS::ExactlyOnce as u8,
@@ -239,7 +239,7 @@ impl Journal {
     }
 
     /// Everything up to that ticket is committed; the gate is the caller's.
-    fn commit(&mut self, ticket: u64, now: Nanos) {
+    pub(crate) fn commit(&mut self, ticket: u64, now: Nanos) {
         self.committed = self.committed.max(ticket);
         self.failed = None;
         while let Some(first) = self.outstanding.pop_front_if(|it| it.ticket <= ticket) {

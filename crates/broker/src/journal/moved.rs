@@ -4,21 +4,21 @@
 //! numbers of sessions, messages and entries become those of this broker as they are read.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
-use punctual_codec::{PacketType, Properties, PropertySet, QoS, ReasonCode, topic};
-use punctual_mesh::transfer::Record;
+use punctual_codec::{Properties, PropertySet, QoS, topic};
 use punctual_store::Op;
 use punctual_store::op::{Content, EntryOp, SessionOp, SubscriptionOp};
 
-use super::messages::released;
-use super::restore::{InFlight, RestoredEntry, RestoredSession, Restorer};
+use super::Journal;
+use super::restore::{InFlight, RestoredEntry, Restorer};
 use super::wall::Offset;
-use super::{Journal, Keeping, Reception};
-use crate::base::delivery::{Delivery, Load};
+use crate::base::delivery::Delivery;
 use crate::base::durability::Durability;
-use crate::hub::{Hub, Publication};
-use crate::moves::{Had, TakenUp};
+use crate::journal::content::released;
+use crate::journal::keeping::{Keeping, Reception};
+use crate::moves::{Had, Known};
+use crate::publication::Publication;
 use crate::session::{Inflight, Session, Step};
 use crate::{Directory, Message, Nanos};
 
@@ -38,18 +38,6 @@ const MAX_NAMES: usize = 1 << 16;
 /// Names in one operation; even, since some come in pairs.
 const NAMES_AT_ONCE: usize = 1 << 10;
 
-/// What a session need not be sent again.
-#[derive(Debug, Default)]
-pub(crate) struct Known {
-    /// It has had them, wherever they come from.
-    pub(crate) had: Vec<u64>,
-    /// They passed while it was there, and come to it nowhere else.
-    pub(crate) passed: Vec<u64>,
-    /// Names that were given where it was while it was there: the last before each row of them, and
-    /// the last of it.
-    pub(crate) given: Vec<[u64; 2]>,
-}
-
 /// Appends an operation as it is sent.
 fn put(out: &mut Vec<u8>, op: &Op<'_>) {
     let at = out.len();
@@ -58,18 +46,6 @@ fn put(out: &mut Vec<u8>, op: &Op<'_>) {
     // What does not fit is not of a broker with bounds.
     let length = u32::try_from(out.len() - at - 4).unwrap_or(u32::MAX);
     out[at..at + 4].copy_from_slice(&length.to_le_bytes());
-}
-
-impl Hub {
-    /// The wall clock of the mesh in microseconds since 1970; 0 without a mesh.
-    pub(crate) fn mesh_clock(&self) -> u64 {
-        self.directory.federation().map_or(0, |mesh| mesh.clock())
-    }
-
-    /// Between this broker's clock and the wall clock, by which times are sent.
-    pub(crate) fn offset(&self, now: Nanos) -> Offset {
-        Offset(self.mesh_clock().saturating_mul(1000).saturating_sub(now.0))
-    }
 }
 
 /// Appends who a session is, without anything that it has: a round begins with that.
@@ -249,26 +225,26 @@ pub(crate) fn read_delivery(
 #[derive(Debug)]
 pub(crate) struct Round {
     /// Of an operation that is not complete.
-    rest: Vec<u8>,
+    pub(crate) rest: Vec<u8>,
     /// Bytes that may still come.
     room: usize,
-    restorer: Restorer,
+    pub(crate) restorer: Restorer,
     client: Arc<str>,
     /// Of the session here.
     session: u64,
     begun: bool,
-    message: u64,
+    pub(crate) message: u64,
     entry: u64,
     /// Whether it is stored, if it survives its connection.
     has_store: bool,
     /// Of each message that is not in the copy; 0 for none.
-    names: Vec<u64>,
+    pub(crate) names: Vec<u64>,
     /// Names of messages that the session has had, until the copy is made.
-    had: Option<Box<Had>>,
+    pub(crate) had: Option<Box<Had>>,
     /// Slot of the copy, which is made when the first message is complete, or at the end: everything
     /// else comes before.
     pub(crate) slot: Option<u32>,
-    in_flight: Vec<InFlight>,
+    pub(crate) in_flight: Vec<InFlight>,
 }
 
 /// A message that came from another broker, checked, with its number here.
@@ -290,21 +266,25 @@ fn first_op(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 impl Round {
-    /// Of a client's session that comes from another broker.
-    pub(crate) fn new(hub: &Hub, client: &Arc<str>, now: Nanos) -> Self {
-        let directory = &hub.directory;
-        let limits = &hub.config.limits;
-        let most = limits.max_queued_bytes.saturating_mul(4);
+    /// Of a client's session that comes from another broker, whose clock is this broker's and `offset`; it
+    /// may take so many bytes.
+    pub(crate) fn new(
+        directory: &Arc<Directory>,
+        client: &Arc<str>,
+        offset: Offset,
+        most: usize,
+        has_store: bool,
+    ) -> Self {
         Self {
             rest: Vec::new(),
             room: most.saturating_add(ROOM),
-            restorer: Restorer::new(directory.clone(), hub.offset(now).0),
+            restorer: Restorer::new(directory.clone(), offset.0),
             client: client.clone(),
             session: directory.next_number.fetch_add(1, Ordering::Relaxed),
             begun: false,
             message: 0,
             entry: 0,
-            has_store: hub.journal.is_some(),
+            has_store,
             names: Vec::new(),
             had: None,
             slot: None,
@@ -313,7 +293,7 @@ impl Round {
     }
 
     /// Reads on; `None` if these are no operations of a session.
-    fn read(&mut self, directory: &Directory, bytes: &[u8]) -> Option<()> {
+    pub(crate) fn read(&mut self, directory: &Directory, bytes: &[u8]) -> Option<()> {
         self.room = self.room.checked_sub(bytes.len())?;
         let mut rest = std::mem::take(&mut self.rest);
         rest.extend_from_slice(bytes);
@@ -407,174 +387,9 @@ impl Round {
     }
 }
 
-impl Hub {
-    /// Adds the next part of a session to its copy; `None` if it does not encode a part of a session, or
-    /// if there is no room for it.
-    pub(crate) fn read_part(&mut self, round: &mut Round, bytes: &[u8], now: Nanos) -> Option<()> {
-        round.read(&self.directory, bytes)?;
-        if round.restorer.has_messages() {
-            let more = round.restorer.take_so_far(round.message)?;
-            self.add_part(round, more, now)?;
-        }
-        Some(())
-    }
-
-    /// Completes the copy of a session after its last part; returns its slot. `None` if something is
-    /// missing.
-    pub(crate) fn end_parts(&mut self, round: &mut Round, now: Nanos) -> Option<u32> {
-        let more = round.restorer.take_all()?;
-        self.add_part(round, more, now)?;
-        let is_whole = round.rest.is_empty() && round.names.is_empty();
-        let slot = round.slot.filter(|_| is_whole)?;
-        self.set_in_flight(slot, std::mem::take(&mut round.in_flight));
-        if let (Some(journal), Some(session)) = (&self.journal, self.sessions.get_mut(slot)) {
-            session.created = journal.latest();
-        }
-        Some(slot)
-    }
-
-    fn add_part(&mut self, round: &mut Round, mut more: RestoredSession, now: Nanos) -> Option<()> {
-        let entries = std::mem::take(&mut more.entries);
-        if entries.len() > round.names.len() {
-            return None;
-        }
-        let slot = match round.slot {
-            Some(slot) => slot,
-            None => self.begin_copy(round, more, now)?,
-        };
-        if let Some(had) = self.sessions.get_mut(slot)?.had.as_mut() {
-            for name in round.names.drain(..entries.len()) {
-                had.note_moved(name);
-            }
-        }
-        self.had_more(slot);
-        if let (Some(journal), Some(session)) = (&mut self.journal, self.sessions.get(slot))
-            && session.durable
-        {
-            for entry in &entries {
-                journal.keep_entry(session.handle.number, entry);
-            }
-        }
-        let in_flight = self.add_to_copy(slot, entries, now);
-        round.in_flight.extend(in_flight);
-        Some(())
-    }
-
-    /// Makes the copy of a session, with everything except messages.
-    fn begin_copy(
-        &mut self,
-        round: &mut Round,
-        restored: RestoredSession,
-        now: Nanos,
-    ) -> Option<u32> {
-        let durable = self.journal.is_some() && restored.expiry > 0;
-        let slot = self.park_copy(restored, durable, self.offset(now), now)?;
-        round.slot = Some(slot);
-        self.sessions.get_mut(slot)?.had = round.had.take();
-        self.store_session(slot, now);
-        self.set_record(slot, Record::Incomplete);
-        if let (Some(journal), Some(session)) = (&mut self.journal, self.sessions.get(slot))
-            && durable
-        {
-            for subscription in session.subscriptions.iter() {
-                journal.subscription(session, subscription);
-            }
-            for (packet_id, known) in session.incoming.iter().flat_map(|it| it.iter()) {
-                journal.emit(&Op::Received {
-                    session: session.handle.number,
-                    packet_id: *packet_id,
-                    gist: known.gist,
-                });
-            }
-        }
-        Some(slot)
-    }
-
-    /// Releases what a client may have got with QoS 2 in another session, which ends: it would take
-    /// another message with that identifier for the same one.
-    pub(crate) fn take_up(&mut self, slot: u32, taken_up: Vec<TakenUp>) {
-        for (packet_id, delivery) in taken_up {
-            let Some(session) = self.sessions.get_mut(slot) else {
-                return;
-            };
-            let number = session.handle.number;
-            let entry = match session.durable && self.journal.is_some() {
-                true => self.directory.next_entry.fetch_add(1, Ordering::Relaxed),
-                false => 0,
-            };
-            let delivery = delivery.filter(|_| entry > 0);
-            let stored = delivery.is_some();
-            let delivery = delivery.map(|delivery| Delivery { entry, ..delivery });
-            let conn = session.conn;
-            let Some(tell) = session.window.take_up(packet_id, delivery, conn.is_some()) else {
-                continue;
-            };
-            self.stats.inflight_messages += 1;
-            if let Some(journal) = self.journal.as_mut().filter(|_| stored) {
-                journal.emit(&Op::Entry(released(number, entry)));
-                journal.emit(&Op::Inflight {
-                    session: number,
-                    entry,
-                    packet_id,
-                    step: true,
-                });
-            }
-            if let Some(conn) = conn.filter(|_| tell) {
-                let (kind, reason) = (PacketType::PubRel, ReasonCode::Success);
-                self.answer(conn, kind, packet_id, reason, None);
-            }
-        }
-    }
-
-    /// Adds messages to those that wait for a session, but for what it has had.
-    pub(crate) fn append_own(&mut self, slot: u32, deliveries: Vec<Delivery>, now: Nanos) {
-        if let Some(session) = self.sessions.get_mut(slot) {
-            session.had.get_or_insert_default();
-            self.store_had(slot);
-        }
-        let Some(session) = self.sessions.get_mut(slot) else {
-            return;
-        };
-        let Some(had) = &mut session.had else {
-            return;
-        };
-        let is_stored = session.durable;
-        let number = |next: &AtomicU64| match is_stored {
-            true => next.fetch_add(1, Ordering::Relaxed),
-            false => 0,
-        };
-        let mut load = Load::default();
-        for delivery in deliveries {
-            if !had.note_moved(delivery.message.name) {
-                continue;
-            }
-            let message = delivery
-                .message
-                .stored_as(number(&self.directory.next_message));
-            let delivery = Delivery {
-                entry: number(&self.directory.next_entry),
-                message,
-                ..delivery
-            };
-            if let Some(journal) = &mut self.journal
-                && is_stored
-                && delivery.qos != QoS::AtMostOnce
-            {
-                journal.keep_moved(session.handle.number, &delivery);
-            }
-            load.add(&delivery.message);
-            session.queue.push(delivery, now);
-        }
-        session.share_queue_len();
-        self.note_queued(&load);
-        self.had_more(slot);
-        self.pump(slot, now);
-    }
-}
-
 impl Journal {
     /// Emits what a copy has, in flight or waiting.
-    fn keep_entry(&mut self, session: u64, entry: &RestoredEntry) {
+    pub(crate) fn keep_entry(&mut self, session: u64, entry: &RestoredEntry) {
         let RestoredEntry { delivery, sent } = entry;
         match sent {
             Some((_, true)) => {
@@ -594,7 +409,7 @@ impl Journal {
     }
 
     /// Emits a message with the entry that a session has for it.
-    fn keep_moved(&mut self, session: u64, delivery: &Delivery) {
+    pub(crate) fn keep_moved(&mut self, session: u64, delivery: &Delivery) {
         let message: &Arc<Message> = &delivery.message;
         let mut publication = Publication::from_message(message, Nanos(0));
         publication.keeping = Keeping {

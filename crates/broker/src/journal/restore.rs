@@ -9,27 +9,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use hashbrown::{HashMap, HashSet};
 use punctual_codec::{QoS, SubscribeOptions, Version, topic};
-use punctual_mesh::transfer::{HomeId, Mark, Record, Stamp};
 use punctual_store::op::{Content, Highest, SessionOp, SubscriptionOp};
 use punctual_store::{ByNumber, Op, Wall};
 
 use super::sessions::{AWAITED, BEHIND, BETWEEN, DEMOTED, NUMBERED, OWED};
 use super::wall::{Offset, StoredStamp};
-use super::{Journal, had, names};
+use super::{had, names};
 use crate::base::author::Author;
-use crate::base::delivery::{Delivery, Load};
-use crate::base::durability::Durability;
+use crate::base::delivery::Delivery;
 use crate::base::name::{peer_of, sign};
-use crate::custody::{FORWARD, note_record};
-use crate::federation::LinkState;
-use crate::hub::{Hub, first_step};
-use crate::index::subscriber::Subscriber;
 use crate::message::{Parts, Traits};
-use crate::reserved::Reserved;
-use crate::sequence::{Number, Sequences};
-use crate::session::{Received, Replays, Session, Step, Stored, Subscription, Will, Window};
-use crate::shard::subscriber;
-use crate::timers::Timer;
+use crate::sequence::Number;
+use crate::session::{Replays, Session, Step, Subscription, Will, first_step};
 use crate::{Directory, Message, Nanos};
 
 /// Puts together what a store tells when it recovers, for all shards of a broker.
@@ -68,27 +59,27 @@ struct Waiting {
 /// A session as it was.
 #[derive(Debug)]
 pub struct RestoredSession {
-    number: u64,
-    client_id: Arc<str>,
-    user: Option<Arc<str>>,
-    pub(super) expiry: u32,
-    detached: Option<Wall>,
-    next_packet_id: u16,
-    subscriptions: Vec<Subscription>,
+    pub(crate) number: u64,
+    pub(crate) client_id: Arc<str>,
+    pub(crate) user: Option<Arc<str>>,
+    pub(crate) expiry: u32,
+    pub(crate) detached: Option<Wall>,
+    pub(crate) next_packet_id: u16,
+    pub(crate) subscriptions: Vec<Subscription>,
     /// Of a neighbour: brokers behind it with members of shared subscriptions, and all.
-    members: Vec<(Box<str>, Vec<Box<str>>)>,
-    replays: Replays,
-    classes: Option<u8>,
+    pub(crate) members: Vec<(Box<str>, Vec<Box<str>>)>,
+    pub(crate) replays: Replays,
+    pub(crate) classes: Option<u8>,
     /// Identifiers of QoS 2 messages of its client, each with its gist.
-    received: Vec<(u16, u32)>,
+    pub(crate) received: Vec<(u16, u32)>,
     /// And when it is to be published, if that is known.
-    will: Option<(Will, Option<Wall>)>,
-    pub(super) entries: Vec<RestoredEntry>,
-    had: had::Restored,
+    pub(crate) will: Option<(Will, Option<Wall>)>,
+    pub(crate) entries: Vec<RestoredEntry>,
+    pub(crate) had: had::Restored,
 }
 
 #[derive(Debug)]
-pub(super) struct RestoredEntry {
+pub(crate) struct RestoredEntry {
     pub(super) delivery: Delivery,
     /// The packet identifier that it was sent with, and whether PUBREC came.
     pub(super) sent: Option<(u16, bool)>,
@@ -153,14 +144,14 @@ impl Restorer {
     }
 
     /// Whether a message of the current session is complete: another message has followed it.
-    pub(super) fn has_messages(&self) -> bool {
+    pub(crate) fn has_messages(&self) -> bool {
         self.waiting.len() > 1
     }
 
     /// Takes the operations of the current session that were read since the last call. The last message
     /// stays for the next call, since operations on it may follow, and so does the content with that
     /// number, since its entry may follow.
-    pub(super) fn take_so_far(&mut self, content: u64) -> Option<RestoredSession> {
+    pub(crate) fn take_so_far(&mut self, content: u64) -> Option<RestoredSession> {
         let last = self.waiting.pop();
         let session = self.complete()?;
         self.session = Some(session.continued());
@@ -173,7 +164,7 @@ impl Restorer {
     }
 
     /// The same, including the last message.
-    pub(super) fn take_all(&mut self) -> Option<RestoredSession> {
+    pub(crate) fn take_all(&mut self) -> Option<RestoredSession> {
         self.complete()
     }
 
@@ -411,7 +402,7 @@ impl Directory {
 
 /// The slot of what was made of a session, what that subscribes to, and who is behind it if it is a
 /// neighbour's.
-type Parked = (u32, Vec<Subscription>, Vec<(Box<str>, Vec<Box<str>>)>);
+pub(crate) type Parked = (u32, Vec<Subscription>, Vec<(Box<str>, Vec<Box<str>>)>);
 
 /// Of a session with more subscriptions it is not looked for by which its messages have come.
 const MOST_MATCHED: usize = 64;
@@ -429,10 +420,10 @@ fn share_of(subscriptions: &[Subscription], delivery: &Delivery) -> u32 {
 }
 
 /// A message in flight: its packet identifier, what it waits for, and what it is.
-pub(super) type InFlight = (u16, Step, Delivery);
+pub(crate) type InFlight = (u16, Step, Delivery);
 
 /// Queues the messages that wait in a session; returns the messages in flight.
-fn queue_entries(
+pub(crate) fn queue_entries(
     session: &mut Session,
     subscriptions: &[Subscription],
     entries: Vec<RestoredEntry>,
@@ -461,458 +452,6 @@ fn queue_entries(
         in_flight.push((packet_id, step, delivery));
     }
     in_flight
-}
-
-impl Hub {
-    /// Makes a session as it was; its connection, if it had one, was lost now.
-    /// False if its client has one already.
-    pub(crate) fn restore(&mut self, restored: RestoredSession, now: Nanos) -> bool {
-        let Some(offset) = self.journal.as_ref().map(|journal| journal.offset) else {
-            return false;
-        };
-        let detached = restored.detached;
-        let began = restored.had.began;
-        let record = restored.had.custody.clone();
-        match record {
-            // The rest of it was not sent, or is sent again.
-            Some(Record::Incomplete) => {
-                if let Some((slot, ..)) = self.park(restored, true, offset, now) {
-                    if let Some(session) = self.sessions.get_mut(slot) {
-                        session.set_record(Stored::restored(Record::Incomplete));
-                    }
-                    self.discard_copy(slot);
-                }
-                return true;
-            }
-            Some(record @ (Record::Copy { .. } | Record::Stub { .. })) if self.has_custody() => {
-                return self.restore_parked(restored, record, offset, now);
-            }
-            _ => {}
-        }
-        let client_id = restored.client_id.clone();
-        let Some(slot) = self.place(restored, true, offset, usize::MAX, now) else {
-            return false;
-        };
-        if let Some(session) = self.sessions.get_mut(slot) {
-            session.detached = detached;
-            if let Some(Record::Session(mark)) = &record {
-                session.arrived = mark.epoch.micros;
-            }
-            if let Some((stored, origin, given)) = began {
-                match self.directory.began(stored, origin, given) {
-                    Some(began) => session.set_began(Some(Stored::restored(began))),
-                    None => had::forget_began(&mut self.journal, session),
-                }
-            }
-        }
-        if let Some(session) = self.sessions.get(slot) {
-            self.config.note_queue_full(&session.handle, None);
-            if self.refuses(&session.handle, None) && !session.handle.link {
-                self.look_how_full(slot);
-            }
-        }
-        if detached.is_none() {
-            self.store_session(slot, now);
-        }
-        if self.has_custody() && peer_of(&client_id).is_none() {
-            self.restore_mark(slot, record);
-        }
-        if self.sessions.get(slot).is_some_and(|it| it.had.is_some()) {
-            self.watch_had(slot, now);
-        }
-        true
-    }
-
-    /// The same for one that may come from elsewhere; returns its slot. `None` if its client
-    /// has one already, or if there are `max` sessions.
-    pub(super) fn place(
-        &mut self,
-        restored: RestoredSession,
-        durable: bool,
-        offset: Offset,
-        max: usize,
-        now: Nanos,
-    ) -> Option<u32> {
-        let (directory, index) = (self.directory.clone(), self.index);
-        let client_id = &restored.client_id;
-        if self.session_named(client_id).is_some()
-            || directory.claim(client_id, index, max).is_err()
-        {
-            return None;
-        }
-        let (slot, subscriptions, members) = self.park(restored, durable, offset, now)?;
-        self.names.insert(&self.sessions, slot);
-        let session = self.sessions.get(slot)?;
-        match peer_of(&session.handle.client_id) {
-            Some(_) => self.restore_wishes(slot, subscriptions, members),
-            None => self.restore_subscriptions(slot, subscriptions, offset.0),
-        }
-        Some(slot)
-    }
-
-    /// Makes what a store or another broker has of a session, of which nobody knows yet; returns what
-    /// it subscribes to, and who is behind a neighbour.
-    fn park(
-        &mut self,
-        restored: RestoredSession,
-        durable: bool,
-        offset: Offset,
-        now: Nanos,
-    ) -> Option<Parked> {
-        let (directory, index) = (self.directory.clone(), self.index);
-        let client_id = &restored.client_id;
-        let slot = self.sessions.insert_with(|slot| {
-            Session::new(directory.handle_of(client_id, index, slot, restored.number))
-        });
-        let epoch = self.epoch();
-        let session = self.sessions.get_mut(slot)?;
-        let permissions = directory.permissions(None, restored.user.as_deref(), client_id);
-        session.handle.set_permissions(permissions);
-        session.handle.set_durable(durable);
-        session.durable = durable;
-        session.durability = self.config.durability.default.max(Durability::Batched);
-        session.epoch = epoch;
-        session.expiry = restored.expiry;
-        session.username = restored.user;
-        session.classes = restored.classes.unwrap_or(session.classes);
-        session.replays = restored.replays;
-        session.had = restored.had.had;
-        if !restored.received.is_empty() {
-            let known = Received {
-                ticket: Journal::BEFORE,
-                stored: durable,
-                ..Received::default()
-            };
-            let received = restored.received.into_iter();
-            let received = received.map(|(id, gist)| (id, Received { gist, ..known }));
-            let received = received.collect();
-            session.incoming = Some(Box::new(received));
-        }
-        let subscriptions = &restored.subscriptions;
-        let inflight = queue_entries(session, subscriptions, restored.entries, now);
-        session.window = Window::restore(restored.next_packet_id, inflight);
-        self.stats.inflight_messages += u64::from(session.window.open());
-        session.share_queue_len();
-        let load = session.queue.load();
-        self.note_queued(&load);
-        let session = self.sessions.get_mut(slot)?;
-        // What waits may expire; a first sweep finds out when.
-        if !session.queue.is_empty() && session.sweep_by(now) {
-            let timer = Timer::Sweep { slot, epoch };
-            self.timers.arm(session.sweep_at, timer);
-        }
-        if session.expiry != u32::MAX {
-            let left = Nanos::from_secs(u64::from(session.expiry));
-            let end = match restored.detached {
-                Some(since) => offset.nanos(since.saturating_add(left.0)),
-                // It is there only for what it leaves behind.
-                None if session.expiry == 0 => now + directory.will_wait(),
-                None => now + left,
-            };
-            let timer = Timer::SessionExpiry { slot, epoch };
-            self.timers.arm(end.max(now), timer);
-        }
-        if let Some((will, due)) = restored.will {
-            self.restore_will(slot, will, due, now);
-        }
-        Some((slot, restored.subscriptions, restored.members))
-    }
-
-    /// Makes a copy or a stub as it was.
-    fn restore_parked(
-        &mut self,
-        restored: RestoredSession,
-        record: Record,
-        offset: Offset,
-        now: Nanos,
-    ) -> bool {
-        let client = restored.client_id.clone();
-        let began = restored.had.began;
-        let Some((slot, subscriptions, _)) = self.park(restored, true, offset, now) else {
-            return false;
-        };
-        match &record {
-            Record::Stub { .. } => {
-                // What was sent of it and not answered is not with its client.
-                self.requeue(slot, now);
-                self.restore_subscriptions(slot, subscriptions, offset.0);
-            }
-            _ => self.hold_subscriptions(slot, subscriptions),
-        }
-        let epoch = self.epoch();
-        if let Some(session) = self.sessions.get_mut(slot) {
-            // It is not a session of a client, which would need that.
-            if began.is_some() {
-                had::forget_began(&mut self.journal, session);
-            }
-            // It neither expires nor is swept.
-            session.epoch = epoch;
-            session.sweep_at = Nanos::MAX;
-            session.set_record(Stored::restored(record.clone()));
-        }
-        self.keep_parked(&client, slot, &record);
-        true
-    }
-
-    /// Adds messages to a copy of a session; returns the messages in flight.
-    pub(super) fn add_to_copy(
-        &mut self,
-        slot: u32,
-        entries: Vec<RestoredEntry>,
-        now: Nanos,
-    ) -> Vec<InFlight> {
-        let Some(session) = self.sessions.get_mut(slot) else {
-            return Vec::new();
-        };
-        let before = session.queue.load();
-        let subscriptions = std::mem::take(&mut session.subscriptions);
-        let in_flight = queue_entries(session, &subscriptions, entries, now);
-        session.subscriptions = subscriptions;
-        session.share_queue_len();
-        let load = session.queue.load().since(&before);
-        self.note_queued(&load);
-        in_flight
-    }
-
-    /// Sets the messages in flight of a copy to which all other messages were added.
-    pub(super) fn set_in_flight(&mut self, slot: u32, in_flight: Vec<InFlight>) {
-        if let Some(session) = self.sessions.get_mut(slot) {
-            session.window = Window::restore(session.window.next_id(), in_flight);
-            self.stats.inflight_messages += u64::from(session.window.open());
-        }
-    }
-
-    /// A session that was restored is the one of its client.
-    fn restore_mark(&mut self, slot: u32, record: Option<Record>) {
-        let own = self
-            .directory
-            .federation()
-            .and_then(|it| HomeId::new(it.name()));
-        let (Some(session), Some(own)) = (self.sessions.get_mut(slot), own) else {
-            return;
-        };
-        let record = record.map(Stored::restored).unwrap_or_else(|| {
-            // It was made where sessions did not move.
-            let epoch = Stamp { micros: 0, by: own };
-            Stored::new(Record::Session(Mark {
-                confirmed: true,
-                epoch,
-                born: None,
-                blind: true,
-            }))
-        });
-        session.set_record(record);
-        // Those that are still to be compared with others are told to the machine.
-        if session.mark().is_some_and(|mark| mark.blind)
-            && let Some(custody) = &mut self.custody
-        {
-            let client = session.handle.client_id.clone();
-            custody.records.entry(client).or_default();
-        }
-        self.store_custody(slot);
-    }
-
-    /// Makes a copy of a session that came; it neither expires nor is swept.
-    pub(super) fn park_copy(
-        &mut self,
-        restored: RestoredSession,
-        durable: bool,
-        offset: Offset,
-        now: Nanos,
-    ) -> Option<u32> {
-        let (slot, subscriptions, _) = self.park(restored, durable, offset, now)?;
-        self.hold_subscriptions(slot, subscriptions);
-        let epoch = self.epoch();
-        let session = self.sessions.get_mut(slot)?;
-        session.epoch = epoch;
-        session.sweep_at = Nanos::MAX;
-        Some(slot)
-    }
-
-    /// Subscriptions of a copy: they are stored, and nobody looks for them.
-    fn hold_subscriptions(&mut self, slot: u32, subscriptions: Vec<Subscription>) {
-        if let Some(session) = self.sessions.get_mut(slot) {
-            session.subscriptions = subscriptions.into_iter().collect();
-        }
-    }
-
-    /// What was sent and is not acknowledged waits once more, without a packet identifier.
-    fn requeue(&mut self, slot: u32, now: Nanos) {
-        let Some(session) = self.sessions.get_mut(slot) else {
-            return;
-        };
-        let again: Vec<Delivery> = session.window.unacknowledged().cloned().collect();
-        self.stats.inflight_messages -= u64::from(session.window.open());
-        session.window.clear();
-        session.incoming = None;
-        let load = Load::of_all(&again);
-        let again = again.into_iter().map(|delivery| (now, delivery));
-        session.queue.put_before(again.collect());
-        session.share_queue_len();
-        self.note_queued(&load);
-    }
-
-    /// A copy becomes a session: its client finds it, and it gets what it subscribes to.
-    pub(crate) fn activate(&mut self, slot: u32, now: Nanos) {
-        let (directory, index) = (self.directory.clone(), self.index);
-        let epoch = self.epoch();
-        let Some(session) = self.sessions.get_mut(slot) else {
-            return;
-        };
-        session.epoch = epoch;
-        let subscriptions = std::mem::take(&mut session.subscriptions);
-        let (expiry, client) = (session.expiry, session.handle.client_id.clone());
-        if !session.queue.is_empty() && session.sweep_by(now) {
-            let timer = Timer::Sweep { slot, epoch };
-            self.timers.arm(session.sweep_at, timer);
-        }
-        if expiry != u32::MAX {
-            let timer = Timer::SessionExpiry { slot, epoch };
-            let end = now + Nanos::from_secs(u64::from(expiry));
-            self.timers.arm(end, timer);
-        }
-        // It counts, and is let in even so: it was acknowledged elsewhere.
-        let _ = directory.claim(&client, index, usize::MAX);
-        self.names.insert(&self.sessions, slot);
-        self.begin_here(slot);
-        let wall = self.offset(now).0;
-        self.restore_subscriptions(slot, subscriptions.into_iter().collect(), wall);
-    }
-
-    /// A parked session is a copy or stub of its client.
-    fn keep_parked(&mut self, client: &Arc<str>, slot: u32, record: &Record) {
-        let _ = self.directory.reserve(client, self.index);
-        let Some(custody) = &mut self.custody else {
-            return;
-        };
-        let records = custody.records.entry(client.clone()).or_default();
-        note_record(records, record);
-        match record {
-            Record::Copy { id, .. } => {
-                let copies = custody.copies.entry(client.clone()).or_default();
-                copies.push((id.clone(), slot));
-            }
-            Record::Stub { outcomes, .. } => {
-                custody.stubs.entry(client.clone()).or_default().push(slot);
-                custody.unsent.insert(slot);
-                let known = custody.outcomes.entry(client.clone()).or_default();
-                known.extend(outcomes.iter().cloned());
-            }
-            Record::Session(_) | Record::Incomplete => {}
-        }
-    }
-
-    /// What a neighbour wants, and who is behind it.
-    fn restore_wishes(
-        &mut self,
-        slot: u32,
-        wishes: Vec<Subscription>,
-        members: Vec<(Box<str>, Vec<Box<str>>)>,
-    ) {
-        let by_root = self.by_root();
-        let Some(session) = self.sessions.get_mut(slot) else {
-            return;
-        };
-        let generations = &self.directory.generations;
-        let mut index = self.directory.index_mut();
-        let mut members: HashMap<_, _, _> = members.into_iter().collect();
-        let behind: Vec<Box<str>> = members.remove(BEHIND).unwrap_or_default();
-        for broker in &behind {
-            let subscriber = subscriber(&session.handle, by_root);
-            index.subscribe(&format!("{FORWARD}{broker}"), subscriber, generations);
-        }
-        for wish in &wishes {
-            let subscriber = subscriber(&session.handle, by_root);
-            index.subscribe(&wish.filter, subscriber, &self.directory.generations);
-        }
-        let filters = wishes.into_iter().map(|wish| wish.filter).collect();
-        let awaited = members.extract_if(|filter, _| filter.starts_with(AWAITED));
-        let awaited = awaited.map(|(filter, brokers)| (filter[AWAITED.len()..].into(), brokers));
-        let awaited = awaited.collect();
-        let shared: Vec<Box<str>> = members.keys().cloned().collect();
-        self.neighbours.push(slot);
-        session.link = Some(Box::new(LinkState {
-            filters,
-            members,
-            awaited,
-            behind,
-            ..LinkState::default()
-        }));
-        // Whoever publishes before the first neighbour is back finds members, too.
-        for filter in shared {
-            let links = self.sessions.iter().filter_map(|(_, it)| it.link.as_ref());
-            let brokers = links.flat_map(|link| link.members.get(&filter)).flatten();
-            let signs: Vec<u32> = brokers.map(|broker| sign(broker)).collect();
-            index.share_elsewhere(&filter, &signs, &self.directory.generations);
-        }
-    }
-
-    pub(crate) fn restore_subscriptions(
-        &mut self,
-        slot: u32,
-        mut subscriptions: Vec<Subscription>,
-        wall: u64,
-    ) {
-        let directory = self.directory.clone();
-        let Some(session) = self.sessions.get_mut(slot) else {
-            return;
-        };
-        let count = subscriptions.len();
-        let mut index = directory.index_mut();
-        let lasts = !session.is_transient();
-        for subscription in &mut subscriptions {
-            let (total, bytes) = (&directory.subscription_bytes, subscription.filter.len());
-            subscription.reserved = Some(Reserved::count(total, bytes));
-            subscription.lasting = Subscription::is_lasting(lasts, subscription.options.qos);
-            if subscription.numbered && session.sequences.is_none() {
-                // Not what it was before the restart.
-                let seed = wall ^ wall >> 32 ^ session.handle.number.rotate_left(16);
-                session.sequences = Some(Box::new(Sequences::new(seed as u32)));
-            }
-            let subscriber = Subscriber {
-                session: session.handle.clone(),
-                options: subscription.options,
-                id: subscription.id,
-                demoted: subscription.demoted,
-                numbered: subscription.numbered,
-            };
-            let filter = &subscription.filter;
-            index.subscribe(filter, subscriber, &directory.generations);
-            if let Some(federation) = directory.federation() {
-                federation.subscribed(filter, subscription.lasting);
-            }
-            let shared = filter.starts_with(topic::SHARE_PREFIX);
-            self.stats.shared_subscriptions += u64::from(shared);
-        }
-        session.subscriptions = subscriptions.into_iter().collect();
-        directory.subscriptions.fetch_add(count, Ordering::Relaxed);
-        self.stats.subscriptions += count as u64;
-    }
-
-    fn restore_will(&mut self, slot: u32, mut will: Will, due: Option<Wall>, now: Nanos) {
-        let Some(offset) = self.journal.as_ref().map(|journal| journal.offset) else {
-            return;
-        };
-        let Some(session) = self.sessions.get_mut(slot) else {
-            return;
-        };
-        // Others may have published it meanwhile, and say so.
-        let wait = self.directory.will_wait();
-        let delay = Nanos::from_secs(u64::from(will.delay.min(session.expiry)));
-        will.name = will.name.or_else(|| self.directory.will_name());
-        let at = due.map_or(now + delay, |due| offset.nanos(due));
-        will.due = Some(at);
-        session.will = Some(Box::new(will));
-        let timer = Timer::Will {
-            slot,
-            epoch: session.epoch,
-        };
-        self.timers.arm(at.max(now + wait), timer);
-        if due.is_none() {
-            self.store_will(slot);
-        }
-        self.tell_will(slot);
-    }
 }
 
 fn qos(bits: u8) -> QoS {

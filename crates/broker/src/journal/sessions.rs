@@ -5,12 +5,9 @@ use punctual_codec::Version;
 use punctual_store::Op;
 use punctual_store::op::{Content, SessionOp, SubscriptionOp, WillOp};
 
-use super::{After, Journal, names};
+use super::{Journal, names};
 use crate::Nanos;
-use crate::base::durability::{Durability, StoreTrouble};
-use crate::hub::Hub;
 use crate::session::{Session, Subscription, Will};
-use crate::shard::OPTIONS;
 
 /// Bits of the first byte of what is stored of a subscription beside its
 /// options; the second has the classes that the session takes.
@@ -26,10 +23,10 @@ pub(crate) const BEHIND: &str = "$mesh/behind";
 pub(crate) const AWAITED: &str = "$mesh/awaited/";
 
 /// Between names of brokers, which have no such character.
-pub(super) const BETWEEN: &str = "/";
+pub(crate) const BETWEEN: &str = "/";
 
 impl Journal {
-    fn session(&mut self, session: &Session, version: Version) {
+    pub(crate) fn session(&mut self, session: &Session, version: Version) {
         self.emit(&Op::Session(SessionOp {
             session: session.handle.number,
             client_id: &session.handle.client_id,
@@ -43,13 +40,13 @@ impl Journal {
 
     /// Notes that a session has changed while nothing can be stored: clients that
     /// come and go are not to fill the memory.
-    fn defer(&mut self, session: &mut Session, slot: u32) {
+    pub(crate) fn defer(&mut self, session: &mut Session, slot: u32) {
         if !std::mem::replace(&mut session.stale, true) {
             self.stale_sessions.push(slot);
         }
     }
 
-    pub(super) fn subscription(&mut self, session: &Session, subscription: &Subscription) {
+    pub(crate) fn subscription(&mut self, session: &Session, subscription: &Subscription) {
         Self::with_subscription(session, subscription, |op| {
             self.emit(&Op::Subscription(op));
         });
@@ -96,7 +93,7 @@ impl Journal {
         }
     }
 
-    fn will(&mut self, session: u64, will: &Will) {
+    pub(crate) fn will(&mut self, session: u64, will: &Will) {
         let message = &will.message;
         // An interval until it is published.
         let interval = (message.expires < Nanos::MAX).then(|| message.expires.as_secs() as u32);
@@ -117,285 +114,5 @@ impl Journal {
                 stamp: &will.name.map(names::bytes).unwrap_or_default(),
             },
         }));
-    }
-}
-
-impl Hub {
-    /// Emits who a session is, and since when it is not connected.
-    pub(crate) fn store_session(&mut self, slot: u32, now: Nanos) {
-        let Some(journal) = &mut self.journal else {
-            return;
-        };
-        let Some(session) = self.sessions.get_mut(slot).filter(|s| s.durable) else {
-            return;
-        };
-        // Not when it can be stored: its expiry counts from when it was left.
-        session.detached = match session.conn {
-            Some(_) => None,
-            None => Some(session.detached.unwrap_or(journal.offset.wall(now))),
-        };
-        // A full store has room for what takes the place of what it has.
-        if journal.is_failing() {
-            journal.defer(session, slot);
-            return;
-        }
-        let conn = session.conn.and_then(|slot| self.conns.get(slot));
-        let version = conn.map_or(Version::V5, |conn| conn.version);
-        journal.session(session, version);
-        self.store_custody(slot);
-    }
-
-    /// Emits what CONNECT has changed of a session. CONNACK, and all that follows,
-    /// waits until that is committed; while commits fail, only what depends on
-    /// them waits.
-    pub(crate) fn store_connected(&mut self, conn: u32, slot: u32, new: bool, now: Nanos) {
-        let Some(session) = self.sessions.get(slot).filter(|s| s.durable) else {
-            self.store_testament(conn, slot);
-            return;
-        };
-        let has_will = session.will.is_some();
-        self.store_session(slot, now);
-        if let (true, Some(session), Some(journal)) =
-            (new, self.sessions.get_mut(slot), &self.journal)
-        {
-            session.created = journal.latest();
-        }
-        match has_will {
-            true => self.store_will(slot),
-            false if !new => self.store_no_will(slot),
-            false => {}
-        }
-        if let Some(journal) = &self.journal
-            && !journal.is_failing()
-        {
-            let ticket = journal.latest();
-            let new = !self.is_safe(slot);
-            // Control messages between brokers, QoS 0 and urgent messages do not wait for the disk. A
-            // session that is not stored yet gets nothing: other shards may store entries for it, which a
-            // restart would drop.
-            if new || !self.sessions.get(slot).is_some_and(|it| it.handle.link) {
-                self.cork(conn, ticket, new);
-            }
-        }
-    }
-
-    /// Emits what a session leaves behind that ends with its connection, as a session of which nothing
-    /// else is stored: after a restart its client has lost its connection. CONNACK waits until that is
-    /// committed. While nothing can be stored, it is let in without.
-    fn store_testament(&mut self, conn: u32, slot: u32) {
-        let is_stored = self.store_trouble().is_none();
-        let (Some(session), Some(journal)) = (self.sessions.get_mut(slot), &mut self.journal)
-        else {
-            return;
-        };
-        let Some(will) = session.will.as_ref().filter(|_| {
-            is_stored && session.durability > Durability::None && session.link.is_none()
-        }) else {
-            return;
-        };
-        session.has_testament = true;
-        journal.session(session, Version::V5);
-        journal.will(session.handle.number, will);
-        let ticket = journal.latest();
-        self.cork(conn, ticket, true);
-    }
-
-    /// Emits that a session leaves nothing behind any more that ends with its connection.
-    pub(crate) fn store_no_testament(&mut self, slot: u32) {
-        if let (Some(session), Some(journal)) = (self.sessions.get_mut(slot), &mut self.journal)
-            && std::mem::take(&mut session.has_testament)
-        {
-            let session = session.handle.number;
-            journal.emit(&Op::SessionEnd { session });
-        }
-    }
-
-    /// Whether a session that is to survive would survive now.
-    pub(crate) fn is_safe(&self, slot: u32) -> bool {
-        let (Some(session), Some(journal)) = (self.sessions.get(slot), &self.journal) else {
-            return false;
-        };
-        !session.durable || journal.is_committed(session.created)
-    }
-
-    /// Whether commits fail at the moment.
-    pub(crate) fn is_store_failing(&self) -> bool {
-        self.journal
-            .as_ref()
-            .is_some_and(|journal| journal.is_failing())
-    }
-
-    /// Why nothing new can be stored at the moment.
-    pub(crate) fn store_trouble(&self) -> Option<StoreTrouble> {
-        self.journal.as_ref()?.trouble()
-    }
-
-    /// Emits that a session has ended, or does not survive any more.
-    pub(crate) fn store_session_end(&mut self, slot: u32) {
-        let Some(journal) = &mut self.journal else {
-            return;
-        };
-        if let Some(session) = self.sessions.get_mut(slot)
-            && std::mem::take(&mut session.durable)
-        {
-            session.handle.set_durable(false);
-            journal.end_had(session);
-            let number = session.handle.number;
-            // What comes after this would be kept for ever.
-            if journal.kept.has_foreign() {
-                let waiting = session.queue.iter().map(|delivery| delivery.entry);
-                let in_flight = session.window.unfinished().map(|it| it.entry());
-                for entry in waiting.chain(in_flight) {
-                    if journal.kept.is_foreign(entry) {
-                        journal.dropped(number, entry);
-                    }
-                }
-            }
-            journal.emit(&Op::SessionEnd { session: number });
-        }
-    }
-
-    /// Emits what a session is to leave behind, and when if that is known.
-    pub(crate) fn store_will(&mut self, slot: u32) {
-        let Some(journal) = &mut self.journal else {
-            return;
-        };
-        let Some(session) = self
-            .sessions
-            .get_mut(slot)
-            .filter(|s| s.durable || s.has_testament)
-        else {
-            return;
-        };
-        // There is one for each session, and no new session while the store is full.
-        if journal.is_failing() {
-            journal.defer(session, slot);
-        } else if let Some(will) = &session.will {
-            journal.will(session.handle.number, will);
-        }
-    }
-
-    /// Emits that a session leaves nothing behind any more.
-    pub(crate) fn store_no_will(&mut self, slot: u32) {
-        let Some(journal) = &mut self.journal else {
-            return;
-        };
-        if let Some(session) = self.sessions.get(slot).filter(|s| s.durable) {
-            let session = session.handle.number;
-            journal.emit(&Op::WillGone { session });
-        }
-    }
-
-    /// Emits a subscription of a session.
-    pub(crate) fn store_subscription(&mut self, slot: u32, filter: &str) {
-        let Some(journal) = &mut self.journal else {
-            return;
-        };
-        let Some(session) = self.sessions.get_mut(slot).filter(|s| s.durable) else {
-            return;
-        };
-        journal.began(session);
-        if let Some(known) = session.subscriptions.find(filter) {
-            journal.subscription(session, known);
-        }
-    }
-
-    /// Emits what a neighbour wants, or does not want any more.
-    pub(crate) fn store_wish(&mut self, slot: u32, filter: &str, wanted: bool) {
-        let Some(journal) = &mut self.journal else {
-            return;
-        };
-        let Some(session) = self.sessions.get(slot).filter(|s| s.durable) else {
-            return;
-        };
-        let session = session.handle.number;
-        journal.emit(&match wanted {
-            true => Op::Subscription(SubscriptionOp {
-                session,
-                filter,
-                options: OPTIONS.byte(),
-                id: None,
-                properties: &[],
-            }),
-            false => Op::Unsubscription { session, filter },
-        });
-    }
-
-    /// Emits behind which neighbour's session which brokers have members of a shared
-    /// subscription, or persistent sessions that await a filter, after [`AWAITED`], or with [`BEHIND`]
-    /// are at all: nobody else has one there.
-    pub(crate) fn store_members(&mut self, slot: u32, filter: &str, brokers: &[&str]) {
-        let Some(journal) = &mut self.journal else {
-            return;
-        };
-        let Some(session) = self.sessions.get(slot).filter(|s| s.durable) else {
-            return;
-        };
-        let session = session.handle.number;
-        let names = brokers.join(BETWEEN);
-        journal.emit(&match brokers {
-            [] => Op::Unsubscription { session, filter },
-            _ => Op::Subscription(SubscriptionOp {
-                session,
-                filter,
-                options: OPTIONS.byte(),
-                id: None,
-                properties: names.as_bytes(),
-            }),
-        });
-    }
-
-    /// Emits that a session has given up a subscription.
-    pub(crate) fn store_unsubscription(&mut self, slot: u32, filter: &str) {
-        let Some(journal) = &mut self.journal else {
-            return;
-        };
-        if let Some(session) = self.sessions.get(slot).filter(|s| s.durable) {
-            let session = session.handle.number;
-            journal.emit(&Op::Unsubscription { session, filter });
-        }
-    }
-
-    /// The ticket that an answer about a session's own state waits for.
-    pub(crate) fn ticket_of(&self, slot: u32) -> Option<After> {
-        let journal = self.journal.as_ref()?;
-        let durable = self.sessions.get(slot)?.durable;
-        durable.then(|| After::ticket(journal.latest()))
-    }
-
-    /// Something can be stored again: what changed meanwhile.
-    pub(super) fn catch_up(&mut self, now: Nanos) {
-        let Some(journal) = &mut self.journal else {
-            return;
-        };
-        let sessions = std::mem::take(&mut journal.stale_sessions);
-        // A full store has no room for what is retained.
-        let has_room = journal.trouble().is_none();
-        let topics = has_room.then(|| std::mem::take(&mut journal.stale_topics));
-        let topics = topics.unwrap_or_default();
-        for slot in sessions {
-            if let Some(session) = self.sessions.get_mut(slot)
-                && std::mem::take(&mut session.stale)
-            {
-                let has_will = session.will.is_some();
-                self.store_session(slot, now);
-                match has_will {
-                    true => self.store_will(slot),
-                    false => self.store_no_will(slot),
-                }
-            }
-        }
-        if topics.is_empty() {
-            return;
-        }
-        let directory = self.directory.clone();
-        let retained = directory.retained();
-        for topic in topics {
-            if let Some(kept) = retained.get(&topic)
-                && kept.message.stored != 0
-            {
-                self.store_retained(kept);
-            }
-        }
     }
 }

@@ -6,7 +6,6 @@
 
 use punctual_codec::{Frame, PacketType, Publish, QoS, ReasonCode};
 
-use super::publish::pause_or_go_on;
 use super::row::Row;
 use super::run::Run;
 use super::{Next, Shard, links};
@@ -16,10 +15,13 @@ use crate::base::durability::Durability;
 use crate::base::name::MessageName;
 use crate::egress::{Class, SHARE_FROM};
 use crate::federation::Service;
-use crate::hub::{Hub, Promise, Publication, State};
-use crate::journal::{Journal, Nature};
+use crate::hub::{Hub, State};
+use crate::journal::Journal;
+use crate::journal::keeping::Nature;
 use crate::message::Parts;
+use crate::publication::{Promise, Publication};
 use crate::session::Step;
+use crate::shard::acknowledge::pause_or_go_on;
 use crate::{Nanos, order};
 
 /// First byte of a PUBLISH with QoS 1, not retained, sent for the first time.

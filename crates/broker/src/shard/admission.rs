@@ -1,13 +1,10 @@
 //! Flows of publishers: when to ask about them, how to carry them, and what
 //! the answers change.
 
-use std::sync::Arc;
+use punctual_codec::QoS;
+use punctual_model::{Answer, Conditions, Conformity, Requirements};
 
-use punctual_codec::{QoS, RawPublish};
-use punctual_model::{Answer, Conditions, Conformity, MessageSize, Requirements};
-
-use super::publish::{Stated, requirements_of};
-use super::{Shard, links};
+use super::{Shard, common};
 use crate::admission::{
     Admission, AdmissionRequest, Ask, Asker, Flow, FlowDecision, FlowInfo, Policing,
     SubscriptionDecision,
@@ -19,39 +16,11 @@ use crate::egress::Stamp;
 use crate::federation::Heed;
 use crate::hub::{Conn, Hub, Output};
 use crate::index::subscriber::Subscriber;
+use crate::shard::stated::{Course, Stated, requirements_of};
 use crate::tasks::Task;
 use crate::timers::Timer;
-use crate::watch::{Watch, Watched};
+use crate::watch::Watched;
 use crate::{Message, Nanos};
-
-/// What is done with a message that asks for real time.
-pub(super) enum Course {
-    /// It goes on, as one of an admitted flow that is watched or not, perhaps
-    /// with an answer for its publisher.
-    Go(Stamp, Option<Arc<Watch>>, Option<Answer>),
-    /// It is refused; or dropped, for it is not as declared.
-    Refuse(Answer),
-}
-
-/// Bytes that bear on a flow's frames.
-#[derive(Clone, Copy)]
-pub(super) struct Sizes {
-    pub(super) message: MessageSize,
-    pub(super) packet: usize,
-}
-
-impl Sizes {
-    pub(super) fn of(raw: &RawPublish<'_>, packet: usize) -> Self {
-        let length = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        Self {
-            message: MessageSize {
-                payload: length(raw.payload),
-                properties: length(raw.properties.as_bytes()),
-            },
-            packet,
-        }
-    }
-}
 
 /// Whether a publication has to wait before anything is done with it: for a
 /// decision about its flow, or until its flow may send again. Its connection
@@ -159,7 +128,7 @@ pub(super) fn carry(
     flow.messages += 1;
     let rejected = flow.state.rejection().is_some();
     let refuse = rejected && refuses(admission, conn.as_deref(), topic);
-    let leaves = links::first_of(&hub.directory, stated.matched);
+    let leaves = common::first_of(&hub.directory, stated.matched);
     if is_granted && leaves != flow.leaves.as_ref() {
         flow.leaves = leaves.cloned();
         flow.state.told = false;
@@ -287,7 +256,7 @@ impl Shard {
             return;
         };
         let conditions = hub.conditions();
-        let leaves = links::first_of(&hub.directory, &hub.directory.lookup(topic, 0).1).cloned();
+        let leaves = common::first_of(&hub.directory, &hub.directory.lookup(topic, 0).1).cloned();
         let Some(known) = hub.sessions.get_mut(slot) else {
             return;
         };

@@ -2,162 +2,17 @@
 //! see [`crate::brake`].
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use foldhash::fast::RandomState;
-use hashbrown::HashSet;
-use punctual_codec::{ReasonCode, topic};
+use punctual_codec::ReasonCode;
 
-use super::links::{PARKED, tell_waits};
 use super::{Fail, Shard};
 use crate::Nanos;
-use crate::brake::{HIGH, LOW, TOPIC, encode, gist, parse};
+use crate::brake::{gist, parse};
 use crate::federation::LinkState;
-use crate::hub::Hub;
-use crate::parked::Cause;
-use crate::room::fullness;
-use crate::timers::Timer;
-
-/// After this it is looked again whether neighbours need not be told any more of clients.
-const CLIENTS: Nanos = Nanos::from_millis(20);
-
-impl Hub {
-    /// It is looked at the end of the turn at how full the queues of neighbours are.
-    pub(crate) fn look_at_brakes(&mut self, now: Nanos) {
-        if !self.brakes_armed {
-            self.brakes_armed = true;
-            self.timers.arm(now, Timer::Brakes);
-        }
-    }
-
-    /// Tells neighbours of what only little is taken here now, if that has changed; and looks again
-    /// soon as long as there is any.
-    pub(super) fn tell_brakes(&mut self, now: Nanos) {
-        self.brakes_armed = false;
-        let slots = self.neighbours.clone();
-        let links = slots.iter().filter_map(|slot| {
-            let session = self.sessions.get(*slot)?;
-            session.link.as_deref()
-        });
-        let causes: HashSet<Cause, RandomState> =
-            links.flat_map(|link| link.parked.causes()).collect();
-        let mut parts = Vec::new();
-        for slot in &slots {
-            let part = self.braked_for(*slot, &causes);
-            parts.extend(part.into_iter().flatten().map(|part| (*slot, part)));
-        }
-        let clients = self.directory.full_clients().parts();
-        let mut is_any = !parts.is_empty();
-        for slot in slots {
-            let others = parts.iter().filter(|(of, _)| *of != slot);
-            let others = others.map(|(_, part)| part).chain(&clients);
-            is_any |= self.tell_brake(slot, others.cloned().collect());
-        }
-        if is_any {
-            self.brakes_armed = true;
-            // A client may be away for long.
-            let pause = match parts.is_empty() {
-                true => CLIENTS,
-                false => PARKED,
-            };
-            self.timers.arm(now + pause, Timer::Brakes);
-        }
-    }
-
-    /// In a mesh: notes whether the queue of a client is nearly full for which messages are refused.
-    #[cold]
-    pub(crate) fn look_how_full(&mut self, slot: u32) {
-        if self.directory.federation().is_none() {
-            return;
-        }
-        let Some(session) = self.sessions.get_mut(slot) else {
-            return;
-        };
-        let [eighths, _] = fullness(&self.config.limits, session);
-        let was_full = session.is_full;
-        let is_full = eighths >= HIGH || was_full && eighths >= LOW;
-        session.is_full = is_full;
-        if was_full == is_full {
-            return;
-        }
-        let mut full = self.directory.full_clients();
-        match is_full {
-            true => {
-                let filters = session.subscriptions.iter();
-                let filters = filters.map(|it| topic::split_share(&it.filter).1);
-                full.add(session.handle.number, filters);
-            }
-            false => full.remove(session.handle.number),
-        }
-    }
-
-    /// What others are to be told of because a neighbour has little room; `causes` are those for
-    /// which something of theirs waits already.
-    fn braked_for(
-        &mut self,
-        slot: u32,
-        causes: &HashSet<Cause, RandomState>,
-    ) -> [Option<Arc<[Box<str>]>>; 2] {
-        let Some(session) = self.sessions.get_mut(slot) else {
-            return [None, None];
-        };
-        let [open, braked] = fullness(&self.config.limits, session);
-        let number = session.handle.number;
-        // Nobody waits for who is away for long.
-        let is_away = session.handle.is_away();
-        let Some(link) = &mut session.link else {
-            return [None, None];
-        };
-        let is_full = |was: bool, eighths: usize, cause: Cause| {
-            let is_high = eighths >= HIGH || was && eighths >= LOW;
-            !is_away && (is_high || causes.contains(&cause))
-        };
-        let cause = Cause::Receiver(self.index, number);
-        link.full = match is_full(link.full.is_some(), open, cause) {
-            true => Some(link.full.take().unwrap_or_else(|| link.gist())),
-            false => None,
-        };
-        let cause = Cause::Brake(self.index, number);
-        link.braked_full = is_full(link.braked_full, braked, cause);
-        let passed_on = link.braked_full.then(|| link.brake.clone());
-        [link.full.clone(), passed_on].map(|part| part.filter(|part| !part.is_empty()))
-    }
-
-    /// Tells a neighbour of what only little is taken, unless it was told that last. Returns whether
-    /// there is any.
-    fn tell_brake(&mut self, slot: u32, parts: Vec<Arc<[Box<str>]>>) -> bool {
-        let Some(session) = self.sessions.get_mut(slot) else {
-            return false;
-        };
-        let handle = session.handle.clone();
-        let (Some(link), Some(conn)) = (&mut session.link, session.conn) else {
-            return false;
-        };
-        let parts = match handle.carries.load(Ordering::Acquire) {
-            true => parts,
-            false => Vec::new(),
-        };
-        let mut both = parts.iter().zip(&link.told);
-        if parts.len() == link.told.len() && both.all(|(part, told)| Arc::ptr_eq(part, told)) {
-            return !parts.is_empty();
-        }
-        let filters = gist(parts.iter().flat_map(|part| part.iter()).map(|it| &**it));
-        let waited = link.waits();
-        link.told = parts;
-        let (waits, is_any) = (link.waits(), !link.told.is_empty());
-        self.tell(conn, TOPIC, &encode(&filters));
-        if waits != waited
-            && let Some(id) = self.conns.get(conn).map(|it| it.id(conn))
-        {
-            tell_waits(self, id, waits);
-        }
-        is_any
-    }
-}
 
 impl LinkState {
     /// Few filters that match all that the neighbour wants.
-    pub(super) fn gist(&self) -> Arc<[Box<str>]> {
+    pub(crate) fn gist(&self) -> Arc<[Box<str>]> {
         gist(self.filters.iter().map(|filter| &**filter)).into()
     }
 }

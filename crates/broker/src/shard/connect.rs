@@ -7,11 +7,10 @@ use punctual_codec::{
     Auth, ConnAck, Connect, DecodeError, Frame, Packet, PacketType, PropertyBuf, PropertyId, QoS,
     ReasonCode, Version, Will, topic,
 };
-
 use punctual_mesh::transfer::{HomeId, Mark, Record, Stamp};
 use punctual_model::Requirements;
 
-use super::{AuthAnswer, Fail, Next, REVOKED, Shard, neighbour, publish};
+use super::{AuthAnswer, Fail, Next, REVOKED, Shard, neighbour};
 use crate::admission::Ask;
 use crate::answers::{best_effort, put_answer};
 use crate::base::connection::ConnId;
@@ -24,9 +23,10 @@ use crate::hub::{AuthRequest, Authenticating, Awaited, Conn, Event, Hub, Output,
 use crate::message::put_forwarded;
 use crate::reserved::Reserved;
 use crate::session::{Session, Stored};
+use crate::shard::refusal::Refusal;
+use crate::shard::stated::report_urgency;
 use crate::timers::Timer;
-use crate::urgency;
-use crate::{Config, Credential, Message, Nanos};
+use crate::{Config, Credential, Message, Nanos, urgency};
 
 /// Why no client gets a new session.
 pub(super) const NO_ROOM: &str = "limits.max_sessions reached";
@@ -596,7 +596,7 @@ impl Shard {
             conn.extra().told_dropped = dropped;
         }
         if let Some(remark) = &wish.remark {
-            publish::report_urgency(hub, id, remark, now);
+            report_urgency(hub, id, remark, now);
         }
         if let (true, Some(remark)) = (v5, wish.remark) {
             let rest = properties.as_properties().as_bytes().len() + 2;
@@ -661,22 +661,6 @@ impl Looked<'_> {
         match self {
             Self::Granted { at, .. } => Some(at),
             Self::Not(_) | Self::ForNothing => None,
-        }
-    }
-}
-
-/// Why CONNECT is refused.
-#[derive(Debug)]
-pub(super) struct Refusal {
-    reason: ReasonCode,
-    pub(super) why: String,
-}
-
-impl Refusal {
-    pub(super) fn new(reason: ReasonCode, why: impl Into<String>) -> Self {
-        Self {
-            reason,
-            why: why.into(),
         }
     }
 }

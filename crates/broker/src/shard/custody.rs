@@ -21,9 +21,7 @@ use punctual_mesh::transfer::{
 };
 use punctual_mesh::wire::SessionAddress;
 
-use super::connect::{Looked, NO_ROOM, Refusal};
-use super::lifecycle::Remains;
-use super::publish::{Whom, deliver_all};
+use super::connect::{Looked, NO_ROOM};
 use super::{Fail, Shard};
 use crate::admission::Ask;
 use crate::base::connection::ConnId;
@@ -34,7 +32,7 @@ use crate::custody::{
     Arriving, Custody, Discarded, FORWARD, Frozen, MAX_TRANSIT, RETRY, Snapshot, TRY_AGAIN, Then,
     Transit, WAKE, Waiting,
 };
-use crate::hub::{Awaited, Event, Hub, Output, Publication, State};
+use crate::hub::{Awaited, Event, Hub, Output, State};
 use crate::index::generation_slot;
 use crate::index::matched::{Groups, Matched};
 use crate::index::target::Target;
@@ -43,7 +41,11 @@ use crate::journal::{
 };
 use crate::message::Parts;
 use crate::moves::apart;
+use crate::publication::Publication;
+use crate::remains::Remains;
 use crate::session::{Session, Step, Stored};
+use crate::shard::deliver::{Whom, deliver_all};
+use crate::shard::refusal::Refusal;
 use crate::tasks::{FILTER, FLOW};
 use crate::{Budget, Nanos};
 
@@ -1465,7 +1467,7 @@ impl Hub {
         let known = custody.and_then(|it| it.arriving.remove(client));
         let mut arriving = known.unwrap_or_else(|| Arriving {
             id,
-            round: Some(Box::new(Round::new(self, client, now))),
+            round: Some(Box::new(self.begin_round(client, now))),
         });
         let has_room = self.store_trouble().is_none();
         if let Some(round) = &mut arriving.round

@@ -10,77 +10,24 @@
 //! Nobody can promise room in all queues of a crowd while others are served: where the policy for full
 //! queues is to refuse, a crowd's message is dropped for those that have no room, and counted.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
-
-use foldhash::fast::RandomState;
 use punctual_codec::{Properties, QoS, RawPublish, ReasonCode};
-use punctual_model::Answer;
 
 use super::Shard;
-use super::publish::{Whom, acknowledge, acknowledge_with, deliver_all, note_reception};
 use crate::base::connection::ConnId;
 use crate::egress::SHARE_FROM;
-use crate::hub::{Hub, Publication};
+use crate::fanouts::{FanOut, MOST_WAITING, Receipt};
+use crate::hub::Hub;
 use crate::index::Place;
-use crate::journal::Keeping;
-use crate::sequence::Number;
+use crate::publication::Publication;
+use crate::shard::acknowledge::{acknowledge, acknowledge_with, note_reception};
+use crate::shard::deliver::{Whom, deliver_all};
 use crate::tasks::{COPY, Task};
-use crate::{Budget, Message, Nanos};
+use crate::{Budget, Nanos};
 
-/// Messages of one publisher that may wait while none is read from it any more. Further ones are dropped.
-const MOST_WAITING: usize = 1024;
 /// Units of work of offering a message to a client with QoS 0, and above: memory that was not used for long.
 const OFFER: [u64; 2] = [2, 8];
 /// Clients that are looked for at once, with QoS 0 and above, where queues may have to grow.
 const STEP: [usize; 2] = [64, 4];
-
-/// A message on its way to a crowd.
-#[derive(Debug)]
-struct FanOut {
-    message: Arc<Message>,
-    /// What it is called in the mesh, if it has a name.
-    name: Option<Number>,
-    keeping: Keeping,
-    /// The place of the client that it was offered to last.
-    after: Place,
-    /// Whether its publisher waits for receivers that do not keep up.
-    waits: bool,
-    receipt: Option<Receipt>,
-}
-
-/// What the publisher of a message is told when all have it.
-#[derive(Debug)]
-pub(crate) struct Receipt {
-    pub(crate) conn: ConnId,
-    /// Place of its session.
-    pub(crate) session: u32,
-    pub(crate) packet_id: u16,
-    /// About what the message stated.
-    pub(crate) answer: Option<Answer>,
-}
-
-/// Messages of one publisher to crowds.
-#[derive(Debug, Default)]
-struct Queue {
-    messages: VecDeque<FanOut>,
-    /// Connections of the publisher that are not read until all have been given out.
-    paused: Vec<ConnId>,
-}
-
-/// All messages on their way to crowds, by the number of the publisher's session; 0 is the broker.
-#[derive(Debug, Default)]
-pub(crate) struct FanOuts {
-    queues: HashMap<u64, Queue, RandomState>,
-}
-
-impl FanOuts {
-    /// Whether messages of a publisher are on their way.
-    #[inline]
-    pub(crate) fn are_under_way(&self, publisher: u64) -> bool {
-        !self.queues.is_empty() && self.queues.contains_key(&publisher)
-    }
-}
 
 impl Hub {
     /// Has a task give a publication to the crowd of clients that receive it. Its publisher, if that is

@@ -4,11 +4,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use hashbrown::hash_map::IntoIter;
 use punctual_codec::{Disconnect, PropertyId, ReasonCode, topic};
 
 use super::{Fail, Shard};
-use crate::admission::{Ask, Flow};
+use crate::admission::Ask;
 use crate::base::connection::ConnId;
 use crate::base::delivery::Delivery;
 use crate::base::handle::SessionHandle;
@@ -16,7 +15,8 @@ use crate::base::name::peer_of;
 use crate::federation::LinkNews;
 use crate::hub::{Event, Hub, Output, State};
 use crate::moves::TakenUp;
-use crate::session::{Queue, Session, Subscription, Window};
+use crate::remains::Remains;
+use crate::session::{Queue, Subscription, Window};
 use crate::tasks::{FILTER, FLOW, Task};
 use crate::timers::Timer;
 use crate::{Budget, Nanos};
@@ -485,33 +485,3 @@ const SHARED: u64 = 16;
 const AT_ONCE: u64 = 32 * FILTER;
 /// Subscriptions that are removed before others may use the index.
 const UNDER_LOCK: usize = 16;
-
-/// What is left of a session that has ended. No message is for it any more, and its client may have
-/// another session already.
-#[derive(Debug)]
-pub(crate) struct Remains {
-    handle: Arc<SessionHandle>,
-    subscriptions: Vec<Subscription>,
-    flows: IntoIter<Box<str>, Flow>,
-    window: Window,
-    queue: Queue,
-}
-
-impl Remains {
-    /// Of all that a session has had.
-    pub(super) fn of(session: Session) -> Self {
-        let flows = session.flows.map(|flows| *flows);
-        Self {
-            handle: session.handle,
-            subscriptions: session.subscriptions.into_iter().collect(),
-            flows: flows.unwrap_or_default().into_iter(),
-            window: session.window,
-            queue: session.queue,
-        }
-    }
-
-    /// Whose session it was.
-    pub(crate) fn client_id(&self) -> Arc<str> {
-        self.handle.client_id.clone()
-    }
-}

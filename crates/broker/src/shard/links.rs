@@ -5,59 +5,56 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use hashbrown::HashSet;
-use punctual_codec::packet::RetainHandling;
 use punctual_codec::{
     Connect, Packet, Properties, PropertyBuf, PropertyId, PropertySet, Publish, QoS, RawPublish,
-    ReasonCode, Split, SubscribeOptions, Version, split,
+    ReasonCode, Split, Version, split,
 };
 use smallvec::SmallVec;
 
-use super::publish::is_congested;
-use super::run::Packed;
-use super::{Fail, Next, Shard, replica};
+use super::{Fail, Next, Shard, common};
 use crate::base::connection::ConnId;
 use crate::base::delivery::{Delivery, Load};
 use crate::base::durability::Durability;
-use crate::base::handle::SessionHandle;
 use crate::base::name::{LINK_PREFIX, LINK_TOPIC, MessageName, NAME_KEY, peer_of};
-use crate::brake;
 use crate::custody::FORWARD;
-use crate::directory::Directory;
 use crate::egress::Class;
 use crate::federation::{
     Early, Entitlement, KeptLink, LinkNews, LinkState, Notes, Packing, Relay, Service,
 };
-use crate::hub::{Alias, Conn, ConnMeta, Hub, Publication};
+use crate::hub::brakes::tell_waits;
+use crate::hub::{Alias, Conn, ConnMeta, Hub};
 use crate::index::matched::{Groups, Matched, TargetList};
-use crate::index::subscriber::Subscriber;
+use crate::index::subscriber::subscriber;
 use crate::index::target::Target;
-use crate::journal::{AWAITED, BEHIND, Journal, Nature, Reception};
+use crate::journal::keeping::{Nature, Reception};
+use crate::journal::{AWAITED, BEHIND, Journal};
 use crate::message::Parts;
-use crate::parked::Cause;
+use crate::parked::{Cause, PARKED};
+use crate::publication::Publication;
 use crate::room::Need;
 use crate::route::Route;
 use crate::sequence::Number;
+use crate::shard::capacity::is_congested;
 use crate::timers::Timer;
-use crate::{Message, Nanos};
+use crate::{Message, Nanos, brake};
+
+/// A run from a neighbour.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Packed<'a> {
+    /// The packets.
+    pub(crate) bytes: &'a [u8],
+    pub(crate) packing: Packing,
+    pub(crate) name: MessageName,
+}
 
 /// Bytes from which a part of a run is long enough: more costs urgent messages time, and
 /// less saves little.
 pub(super) const PACKED: usize = 4 << 10;
 /// Bytes of the longest part of a run, with the longest topic.
 const MAX_PACKED: u32 = 128 << 10;
-/// After this it is looked again whether what waits has room.
-pub(super) const PARKED: Nanos = Nanos::from_millis(2);
 /// Publications of a neighbour that wait for others, at most: each is looked at every
 /// [`PARKED`].
 const MOST_EARLY: usize = 512;
-/// How a neighbour's session gets what it gets: as it was published, and not what it
-/// has sent itself.
-pub(crate) const OPTIONS: SubscribeOptions = SubscribeOptions {
-    qos: QoS::ExactlyOnce,
-    no_local: true,
-    retain_as_published: true,
-    retain_handling: RetainHandling::DoNotSend,
-};
 
 /// What a neighbour accepts, as its CONNACK says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,7 +84,7 @@ pub(super) fn incoming<'a>(
     raw: &mut RawPublish<'a>,
     aliases: &[Alias],
 ) -> Result<Incoming<'a>, Fail> {
-    if raw.topic == replica::TOPIC.as_bytes() {
+    if raw.topic == common::TOPIC.as_bytes() {
         return Ok(Incoming::Retains(raw.payload));
     }
     if raw.topic == brake::TOPIC.as_bytes() {
@@ -389,18 +386,6 @@ pub(super) fn park(
     Ok(Next::Packet)
 }
 
-/// Tells the federation whether publications of a neighbour wait.
-pub(super) fn tell_waits(hub: &Hub, id: ConnId, waits: bool) {
-    let session = hub.conns.get(id.slot).map(|conn| conn.session);
-    let session = session.and_then(|slot| hub.sessions.get(slot));
-    if let (Some(federation), Some(peer)) = (
-        hub.directory.federation(),
-        session.and_then(|session| peer_of(&session.handle.client_id)),
-    ) {
-        federation.link(id, peer, LinkNews::Waits(waits));
-    }
-}
-
 impl Shard {
     /// A connection that this broker has opened to another one, after CONNACK: the
     /// neighbour `peer` is treated from now on as if it had connected here, and both
@@ -469,10 +454,10 @@ impl Shard {
             session.handle.set_away(false);
             let subscriber = subscriber(&session.handle, by_root);
             let mut index = hub.directory.index_mut();
-            index.subscribe(replica::TOPIC, subscriber, generations);
+            index.subscribe(common::TOPIC, subscriber, generations);
         } else {
             let mut index = hub.directory.index_mut();
-            index.unsubscribe(replica::TOPIC, &session.handle, generations);
+            index.unsubscribe(common::TOPIC, &session.handle, generations);
             session.replays.clear();
             link.has.clear();
         }
@@ -960,7 +945,7 @@ impl Shard {
         if let Some(link) = session.link.take() {
             hub.neighbours.retain(|neighbour| *neighbour != slot);
             let mut index = hub.directory.index_mut();
-            index.unsubscribe(replica::TOPIC, &session.handle, &hub.directory.generations);
+            index.unsubscribe(common::TOPIC, &session.handle, &hub.directory.generations);
             for broker in &link.behind {
                 let filter = format!("{FORWARD}{broker}");
                 index.unsubscribe(&filter, &session.handle, &hub.directory.generations);
@@ -1068,7 +1053,7 @@ impl Hub {
     }
 
     /// Sends a connection what one broker has to say to another.
-    pub(super) fn tell(&mut self, conn: u32, topic: &str, payload: &[u8]) {
+    pub(crate) fn tell(&mut self, conn: u32, topic: &str, payload: &[u8]) {
         let publish = Publish {
             dup: false,
             qos: QoS::AtMostOnce,
@@ -1195,26 +1180,4 @@ pub(super) fn taking_runs(packing: Packing, neighbours: &[&Target]) -> SmallVec<
         ..(*neighbour).clone()
     });
     told.collect()
-}
-
-/// A neighbour as a subscriber. What goes by the root comes back from there.
-pub(crate) fn subscriber(session: &Arc<SessionHandle>, by_root: bool) -> Subscriber {
-    Subscriber {
-        session: session.clone(),
-        options: SubscribeOptions {
-            no_local: !by_root,
-            ..OPTIONS
-        },
-        id: 0,
-        demoted: false,
-        numbered: true,
-    }
-}
-
-/// The session of a neighbour among those that messages go to, if there is one.
-pub(super) fn first_of<'a>(directory: &Directory, matched: &'a Matched) -> Option<&'a Arc<str>> {
-    directory.federation()?;
-    let mut targets = matched.targets();
-    let link = targets.find(|target| target.session.link)?;
-    Some(&link.session.client_id)
 }

@@ -1,12 +1,16 @@
 //! One shard: what the shell calls, and the meaning of every packet.
 
+mod acknowledge;
 mod acknowledged;
 mod admission;
 mod brakes;
+mod capacity;
+mod common;
 mod connect;
 mod custody;
+mod deliver;
 mod fanout;
-pub(crate) mod flush;
+mod flush;
 mod had;
 mod inspect;
 mod lifecycle;
@@ -14,22 +18,20 @@ mod links;
 mod neighbour;
 mod plain;
 mod publish;
+mod redistribution;
+mod refusal;
 mod replica;
-mod row;
+mod retain;
+pub(crate) mod row;
 mod run;
 mod shares;
+mod stated;
 mod store;
 mod subscribe;
 mod wills;
 
 pub use inspect::{ClientView, ScanPosition, SubscriptionView};
 pub use links::LinkLimits;
-pub(crate) use links::{OPTIONS, subscriber};
-
-pub(crate) use fanout::FanOuts;
-pub(crate) use lifecycle::Remains;
-pub(crate) use run::{Packets, Taking};
-pub(crate) use subscribe::FilterRequest;
 pub use wills::WillTurn;
 
 use std::collections::VecDeque;
@@ -49,9 +51,10 @@ use crate::base::name::MessageName;
 use crate::custody::{TRY_AGAIN, WAKE};
 use crate::directory::Directory;
 use crate::egress::{Class, Egress, Pool, Rank, Scope, Shared, Shares};
+use crate::fanouts::FanOuts;
 use crate::hub::{
-    Conn, ConnMeta, Event, Fences, Flow, Hub, Outbox, Output, Promise, Received, Remote,
-    RemoteMessage, State,
+    Conn, ConnMeta, Event, Fences, Flow, Hub, Outbox, Output, Received, Remote, RemoteMessage,
+    State,
 };
 use crate::index::delivered_qos;
 use crate::journal::{After, HeldAnswers, Journal};
@@ -59,6 +62,7 @@ use crate::message::Messages;
 use crate::moves::Moves;
 use crate::overflow::Fullest;
 use crate::passed::PassedOn;
+use crate::publication::Promise;
 use crate::ready::Need;
 use crate::route::RouteCache;
 use crate::sampling::Sampling;
@@ -581,7 +585,7 @@ impl Shard {
                 Ok(Split::Frame(frame)) => {
                     let rest = &data[received.consumed..];
                     let run = match frame.first {
-                        publish::PLAIN => {
+                        row::PLAIN => {
                             // What comes alone is no row.
                             let run = match frame.bytes.len() == rest.len() {
                                 true => None,
@@ -1158,7 +1162,7 @@ impl Shard {
         }
         let task = hub.tasks.pop()?;
         let kind = task.kind();
-        self.hub.worked_for = task.subject(&self.hub);
+        self.hub.worked_for = self.hub.subject_of(&task);
         self.run_slice(task, &mut slice, now);
         budget.spend(slice.spent());
         Some(kind)
@@ -1582,7 +1586,7 @@ impl Shard {
     ) {
         let hub = &mut self.hub;
         hub.came(entry, delivered_qos(message.qos, target.qos), from);
-        let mut publication = crate::hub::Publication::from_message(message, now);
+        let mut publication = crate::publication::Publication::from_message(message, now);
         publication.queue_full = hub.config.queue_policies.of_topic(message.topic());
         publication.keeping.entry = entry;
         let known = MessageName::from_key(message.name).map(Number::from);
@@ -1601,7 +1605,7 @@ impl Shard {
         match successor {
             // It has another place there, and an entry.
             Some(successor) => {
-                let mut publication = crate::hub::Publication::from_message(message, now);
+                let mut publication = crate::publication::Publication::from_message(message, now);
                 publication.name = name.or(known);
                 let _ = hub.deliver(&mut publication, &successor, now);
             }

@@ -6,13 +6,13 @@
 
 use punctual_codec::{Connect, ReasonCode, Version};
 
-use super::connect::Refusal;
 use crate::base::connection::{Admits, ConnId};
 use crate::base::name::{LINK_PREFIX, SECRET_USER, peer_of};
 use crate::directory::Directory;
 use crate::federation::{Entitlement, LINKED_ALREADY, Newcomer, Unwelcome};
 use crate::hub::Hub;
 use crate::session::Session;
+use crate::shard::refusal::Refusal;
 
 /// Whether a client presents the secret of the mesh instead of a user's password.
 pub(super) fn presents_secret(connect: &Connect<'_>) -> bool {

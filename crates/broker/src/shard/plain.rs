@@ -8,16 +8,18 @@
 use punctual_codec::Frame;
 
 use super::Shard;
-use super::publish::{Whom, deliver_all, pause_or_go_on};
 use super::row::Row;
 use super::run::Run;
 use crate::Nanos;
 use crate::base::connection::ConnId;
 use crate::egress::{Class, SHARE_FROM};
-use crate::hub::{Hub, Publication, State};
+use crate::hub::{Hub, State};
 use crate::index::target::Target;
 use crate::message::Parts;
+use crate::publication::Publication;
 use crate::sequence::Number;
+use crate::shard::acknowledge::pause_or_go_on;
+use crate::shard::deliver::{Whom, deliver_all};
 
 impl Shard {
     /// Delivers a publication with QoS 0 and no properties on a topic that is known, in a mesh only if

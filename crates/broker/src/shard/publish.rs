@@ -5,45 +5,45 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use punctual_codec::{
-    Ack, DecodeError, Frame, Packet, PacketType, Properties, PropertyBuf, PropertyId, Publish, QoS,
-    RawPublish, ReasonCode, Version, topic,
+    DecodeError, Frame, PacketType, PropertyId, QoS, RawPublish, ReasonCode, Version, topic,
 };
-use punctual_model::{Answer, Requirements};
 use smallvec::SmallVec;
 
-use super::admission::{self, Course, Sizes};
-use super::fanout::Receipt;
 use super::links::{self, Incoming, Reach, Wait};
-use super::run::{Packed, not_a_run};
-use super::shares::{self, Choice, Sharing, choose};
-use super::{Fail, Next, Shard, replica};
-use crate::answers::{self, put_answer};
+use super::run::not_a_run;
+use super::shares::Sharing;
+use super::stated::asked;
+use super::{Fail, Next, Shard, admission, common, redistribution};
 use crate::base::author::Author;
 use crate::base::connection::ConnId;
-use crate::base::durability::{Durability, StoreTrouble};
+use crate::base::durability::Durability;
 use crate::base::name::{MessageName, peer_of};
 use crate::custody::FORWARD;
 use crate::directory::Directory;
 use crate::egress::{Class, Stamp};
+use crate::fanouts::Receipt;
 use crate::federation::{Heed, LinkNews, Notes, Service};
-use crate::hub::{Alias, Event, Hub, Output, Promise, Publication, Remote};
+use crate::hub::{Alias, Hub};
 use crate::index::matched::{Matched, TargetList};
 use crate::index::target::Target;
-use crate::journal::{After, Nature};
+use crate::journal::After;
+use crate::journal::keeping::Nature;
 use crate::message::{Parts, expiry, put_forwarded};
-use crate::order;
-use crate::retained::Entry;
+use crate::publication::{Promise, Publication};
 use crate::sequence::Number;
 use crate::session::gist;
-use crate::urgency::{self, Asked, UrgencyRights, UrgencyRule};
-use crate::{Message, Nanos};
+use crate::shard::acknowledge::{
+    acknowledge, acknowledge_with, note_reception, pause_or_go_on, refuse, refuse_unstored,
+};
+use crate::shard::capacity::is_neighbour;
+use crate::shard::deliver::{Whom, deliver_all};
+use crate::shard::links::Packed;
+use crate::shard::retain::{has_retained_room, retain};
+use crate::shard::stated::{Course, Sizes, Stated, is_urgent, report_urgency};
+use crate::{Message, Nanos, answers, order, urgency};
 
-/// Time between two log events about urgency that is not followed.
-const REPORT_INTERVAL: Nanos = Nanos::from_secs(10);
 /// Why nothing is confirmed that others may have to get.
 const NOT_JOINED: &str = "this broker has reached none of its neighbours and knows nothing of them";
-/// First byte of a PUBLISH with QoS 0, not retained.
-pub(super) const PLAIN: u8 = Publish::first_byte(false, QoS::AtMostOnce, false);
 impl Shard {
     /// A PUBLISH from a connected client.
     #[inline(never)]
@@ -260,7 +260,7 @@ impl Shard {
                 links::cause_to_wait(hub, session_slot, topic, matched, nature, size, promise)
             };
             let cause = match cause(hub, matched) {
-                None if raw.retain => cause(hub, &replica::keepers(hub)),
+                None if raw.retain => cause(hub, &common::keepers(hub)),
                 cause => cause,
             };
             // What came before it on its topic may be what it waits behind.
@@ -469,7 +469,7 @@ impl Shard {
                 version => version,
             };
             kept = (keeps && is_true && version > known).then_some(version);
-            if replica::is_common(hub, topic_bytes) {
+            if common::is_common(hub, topic_bytes) {
                 notes.version = version;
             }
             route = match routes.find(topic_bytes, route, &hub.directory) {
@@ -481,7 +481,7 @@ impl Shard {
         let upwards = reach.as_ref().is_some_and(Reach::is_upwards);
         let wanted = matched;
         let mut handed = SmallVec::new();
-        let shares = !matched.groups.is_empty() && replica::is_common(hub, topic_bytes);
+        let shares = !matched.groups.is_empty() && common::is_common(hub, topic_bytes);
         let common = match hub.directory.federation() {
             Some(federation) if shares || !notes.is_empty() => {
                 let named = name.is_some() || hub.unpacking.is_some();
@@ -519,7 +519,7 @@ impl Shard {
         }
         if !handed.is_empty() && !relayed {
             let handed = (handed, notes.heed);
-            shares::hand_on(hub, wanted, &mut publication, handed, now);
+            redistribution::hand_on(hub, wanted, &mut publication, handed, now);
         }
         if let (Some(entry), Some(version)) = (entry, kept) {
             retain(hub, entry, &mut publication, version);
@@ -643,7 +643,7 @@ impl Shard {
         };
         publication.queue_full = routes.get(route).queue_full;
         let matched = &routes.get(route).matched;
-        let common = replica::is_common(hub, message.topic_bytes())
+        let common = common::is_common(hub, message.topic_bytes())
             && (!notes.is_empty() || !matched.groups.is_empty());
         let common = common.then(|| {
             let all = notes.version > 0;
@@ -683,17 +683,6 @@ impl Shard {
     }
 }
 
-/// Who waits for room for a message that receivers are to keep, where their policy is to refuse.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Whom {
-    /// Its publisher, which is refused.
-    Publisher,
-    /// A neighbour, which has waited until there was ([`links::cause_to_wait`]).
-    Neighbour,
-    /// Nobody: what has no room is dropped and counted.
-    Nobody,
-}
-
 /// For whom a publication is that nobody waits for an answer to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Audience {
@@ -729,69 +718,6 @@ impl Hub {
                 .clone(),
         )
     }
-}
-
-/// What bears on the urgency of a publication.
-pub(super) struct Stated<'a> {
-    route: u64,
-    pub(super) topic: &'a [u8],
-    properties: Properties<'a>,
-    rule: Option<&'a UrgencyRule>,
-    /// How far it is followed, as a neighbour says.
-    pub(super) heed: Heed,
-    pub(super) sizes: Sizes,
-    /// Who gets it.
-    pub(super) matched: &'a Matched,
-}
-
-/// What a publication asks for, and what of it cannot be understood.
-fn asked(hub: &mut Hub, id: ConnId, stated: &Stated<'_>) -> Option<(Asked, Option<String>)> {
-    let conn = hub.conns.get_mut(id.slot)?;
-    let mut error = None;
-    let own = match stated.heed {
-        Heed::Nothing => Ok(Requirements::NONE),
-        Heed::All | Heed::UpTo(_) => urgency::stated(stated.properties),
-    };
-    let own = own.unwrap_or_else(|wrong| {
-        error = Some(wrong.to_string());
-        Requirements::NONE
-    });
-    let default = conn
-        .extra
-        .as_ref()
-        .map_or(Requirements::NONE, |e| e.default);
-    let permissions = conn.permissions.clone();
-    let own = own.or(default);
-    let rights = || {
-        let Some(permissions) = permissions else {
-            return UrgencyRights::ALL;
-        };
-        let cached = &mut conn.extra().rights;
-        match cached {
-            Some((known, rights)) if *known == stated.route => *rights,
-            _ => {
-                let topic = std::str::from_utf8(stated.topic).unwrap_or_default();
-                cached.insert((stated.route, permissions.urgency(topic))).1
-            }
-        }
-    };
-    let asked = urgency::asked(own, stated.rule, || stated.heed.limit(rights()));
-    Some((asked, error))
-}
-
-/// The real-time requirements of a publication, if it may have them.
-pub(super) fn requirements_of(
-    hub: &mut Hub,
-    id: ConnId,
-    stated: &Stated<'_>,
-) -> Option<Requirements> {
-    let requirements = asked(hub, id, stated)?.0.requirements;
-    requirements.is_real_time().then_some(requirements)
-}
-
-/// Whether a publication is urgent, as far as it may be.
-fn is_urgent(hub: &mut Hub, id: ConnId, stated: &Stated<'_>) -> bool {
-    asked(hub, id, stated).is_some_and(|(asked, _)| asked.urgency.class().is_urgent())
 }
 
 /// How urgent a publication is, what its publisher is to be told, and how far neighbours are to
@@ -836,437 +762,6 @@ fn decide_stamp(hub: &mut Hub, id: ConnId, stated: &Stated<'_>, now: Nanos) -> (
     (course, heed)
 }
 
-/// Tells the log, now and then, that what a client states is not followed.
-pub(super) fn report_urgency(hub: &mut Hub, id: ConnId, why: &str, now: Nanos) {
-    if now < hub.urgency_reported {
-        return;
-    }
-    hub.urgency_reported = now + REPORT_INTERVAL;
-    let session = hub.conns.get(id.slot).map(|conn| conn.session);
-    if let Some(session) = session.and_then(|slot| hub.sessions.get(slot)) {
-        hub.outputs.push(Output::Event(Event::UrgencyIgnored {
-            client_id: session.handle.client_id.clone(),
-            reason: why.to_owned(),
-        }));
-    }
-}
-
-/// Makes a publication what its topic retains.
-pub(super) fn retain(
-    hub: &mut Hub,
-    entry: Entry<'_>,
-    publication: &mut Publication<'_>,
-    version: u64,
-) {
-    let message = publication.message(&mut hub.messages).to_be_retained();
-    if let Some(journal) = &mut hub.journal {
-        journal.retain(publication, version, entry.is_stored());
-    }
-    entry.set(message, version, publication.author.clone());
-}
-
-fn has_retained_room(hub: &Hub, entry: &Entry<'_>, publication: &Publication<'_>) -> bool {
-    let limits = &hub.config.limits;
-    publication.parts.payload.is_empty()
-        || entry.has_room(
-            publication.size(),
-            limits.max_retained_messages,
-            limits.max_retained_bytes,
-        )
-}
-
-/// Answers a PUBLISH by its QoS, when that may be.
-pub(super) fn acknowledge(
-    hub: &mut Hub,
-    id: ConnId,
-    raw: &RawPublish<'_>,
-    session: u32,
-    reason: ReasonCode,
-    mut after: Option<After>,
-) -> Next {
-    let kind = match raw.qos {
-        QoS::AtMostOnce => return pause_or_go_on(hub, id),
-        QoS::AtLeastOnce => PacketType::PubAck,
-        QoS::ExactlyOnce => {
-            let v5 = hub.conns.get(id.slot).is_some_and(|conn| conn.v5());
-            // A refusal in MQTT 5 ends the handshake; before, PUBREL follows.
-            if !reason.is_error() || !v5 {
-                after = await_release(hub, id, raw, session, after);
-            }
-            PacketType::PubRec
-        }
-    };
-    hub.answer(id.slot, kind, raw.packet_id, reason, after);
-    pause_or_go_on(hub, id)
-}
-
-/// Notes a QoS 2 message until its PUBREL comes, and counts it for its connection. Returns what its
-/// PUBREC waits for, which is `after` for the message.
-fn await_release(
-    hub: &mut Hub,
-    id: ConnId,
-    raw: &RawPublish<'_>,
-    session: u32,
-    after: Option<After>,
-) -> Option<After> {
-    let after = note_reception(hub, raw, session, after);
-    if let Some(conn) = hub.conns.get_mut(id.slot) {
-        conn.unreleased = conn.unreleased.saturating_add(1);
-    }
-    after
-}
-
-/// Notes that a QoS 2 message came, in the store too where the message is. Returns what its PUBREC
-/// waits for.
-pub(super) fn note_reception(
-    hub: &mut Hub,
-    raw: &RawPublish<'_>,
-    session: u32,
-    after: Option<After>,
-) -> Option<After> {
-    let is_client = hub
-        .sessions
-        .get(session)
-        .is_some_and(|it| it.link.is_none());
-    let gist = match is_client && hub.directory.federation().is_some() {
-        true => gist(raw.topic, raw.payload),
-        false => 0,
-    };
-    hub.note_received(session, raw.packet_id, gist, after)
-}
-
-/// Like [`acknowledge`], and tells an MQTT 5 publisher what became of what it
-/// stated.
-pub(super) fn acknowledge_with(
-    hub: &mut Hub,
-    id: ConnId,
-    raw: &RawPublish<'_>,
-    session: u32,
-    reason: ReasonCode,
-    answer: &Answer,
-    mut after: Option<After>,
-) -> Next {
-    let mut properties = PropertyBuf::new();
-    let told = hub.conns.get(id.slot).is_some_and(|conn| {
-        conn.v5()
-            && conn.problem_information
-            && put_answer(&mut properties, answer, 4, conn.max_packet)
-    });
-    let kind = match raw.qos {
-        QoS::AtLeastOnce => PacketType::PubAck,
-        QoS::ExactlyOnce => PacketType::PubRec,
-        QoS::AtMostOnce => return pause_or_go_on(hub, id),
-    };
-    if !told {
-        return acknowledge(hub, id, raw, session, reason, after);
-    }
-    if kind == PacketType::PubRec && !reason.is_error() {
-        after = await_release(hub, id, raw, session, after);
-    }
-    let ack = Ack {
-        packet_id: raw.packet_id,
-        reason,
-        properties: properties.as_properties(),
-    };
-    let packet = match kind {
-        PacketType::PubAck => Packet::PubAck(ack),
-        _ => Packet::PubRec(ack),
-    };
-    let about = (kind, raw.packet_id, !reason.is_error());
-    hub.answer_with(id.slot, &packet, about, after);
-    pause_or_go_on(hub, id)
-}
-
-#[inline]
-pub(super) fn pause_or_go_on(hub: &mut Hub, id: ConnId) -> Next {
-    match hub.conns.get(id.slot) {
-        Some(conn) if conn.paused > 0 => Next::Pause,
-        Some(_) => Next::Packet,
-        None => Next::Closed,
-    }
-}
-
-/// Refuses a message that cannot be kept: with a reason code where the
-/// protocol has one, by closing the connection where it has not.
-fn refuse(
-    hub: &mut Hub,
-    id: ConnId,
-    raw: &RawPublish<'_>,
-    session: u32,
-    why: &'static str,
-) -> Result<Next, Fail> {
-    let v5 = hub.conns.get(id.slot).is_some_and(|conn| conn.v5());
-    if v5 || raw.qos == QoS::AtMostOnce {
-        return Ok(acknowledge(
-            hub,
-            id,
-            raw,
-            session,
-            ReasonCode::QuotaExceeded,
-            None,
-        ));
-    }
-    Err(Fail::new(ReasonCode::QuotaExceeded, why))
-}
-
-/// Refuses a message that cannot be stored now; otherwise like [`refuse`].
-#[cold]
-fn refuse_unstored(
-    hub: &mut Hub,
-    id: ConnId,
-    raw: &RawPublish<'_>,
-    trouble: StoreTrouble,
-) -> Result<Next, Fail> {
-    if !hub.conns.get(id.slot).is_some_and(|conn| conn.v5()) {
-        hub.stats.refused_store += 1;
-        return Err(Fail::new(trouble.reason(), trouble.why()));
-    }
-    let kind = match raw.qos {
-        QoS::ExactlyOnce => PacketType::PubRec,
-        _ => PacketType::PubAck,
-    };
-    hub.send_refusal(id.slot, kind, raw.packet_id, trouble);
-    Ok(pause_or_go_on(hub, id))
-}
-
-/// Delivers to all receivers of a topic. If somebody waits for room, nobody gets a
-/// message with QoS above 0 unless everyone can keep it whose policy is to refuse.
-pub(super) fn deliver_all(
-    hub: &mut Hub,
-    matched: &Matched,
-    publication: &mut Publication<'_>,
-    publisher: Option<ConnId>,
-    now: Nanos,
-    whom: Whom,
-) -> Result<(), ()> {
-    let acknowledged = publication.qos.min(matched.max_qos) != QoS::AtMostOnce;
-    let refusable = match whom {
-        // Queues of neighbours refuse whatever the policy.
-        Whom::Publisher => hub.may_refuse || hub.directory.federation().is_some(),
-        Whom::Neighbour => hub.may_refuse,
-        Whom::Nobody => false,
-    };
-    let mut members: SmallVec<[Target; 2]> = SmallVec::new();
-    let groups = if publication.relayed {
-        &[][..]
-    } else {
-        &matched.groups
-    };
-    for group in groups {
-        match choose(hub, group, publication) {
-            Choice::Member(member) => members.push(member),
-            Choice::Full(member) if whom == Whom::Publisher => {
-                hub.report_full(&member.session, true, now);
-                return Err(());
-            }
-            Choice::Full(member) => {
-                hub.stats.not_queued(publication.stamp.class());
-                hub.report_full(&member.session, false, now);
-            }
-            Choice::Nobody => hub.stats.dropped_offline += 1,
-        }
-    }
-    let targets: usize = matched.shards.iter().map(|(_, to)| to.len()).sum();
-    hub.offered += (targets + groups.len()) as u64;
-    // Who gets it here and somewhere else, too, having moved, is to recognise it.
-    let goes_on =
-        |target: &Target| target.session.link || target.session.carries.load(Ordering::Relaxed);
-    let mut all = matched.shards.iter().flat_map(|(_, to)| to.iter());
-    if hub.directory.federation().is_some() && hub.unpacking.is_none() && all.any(goes_on) {
-        publication.named(&hub.directory);
-    }
-    if acknowledged && refusable {
-        if let [(shard, targets)] = &*matched.shards
-            && *shard == hub.index
-            && let [only] = &**targets
-            && matched.groups.is_empty()
-        {
-            publication.promise = match hub.refuses(&only.session, publication.queue_full) {
-                true if whom == Whom::Publisher => Promise::Due,
-                true => Promise::Made,
-                false => Promise::None,
-            };
-            let receiver = hub.deliver(publication, only, now);
-            if publication.promise == Promise::Refused {
-                hub.release(publication.reserved);
-                hub.report_full(&only.session, true, now);
-                return Err(());
-            }
-            if let (Some(receiver), Some(publisher)) = (receiver, publisher) {
-                hub.wait_for(publisher, receiver);
-            }
-            hub.release(publication.reserved);
-            return Ok(());
-        }
-        publication.reserved = promise_room(hub, matched, &members, publication, (whom, now))?;
-        publication.promise = Promise::Made;
-    }
-    for (shard, targets) in &matched.shards {
-        if publication.relayed && *shard != hub.index {
-            continue;
-        }
-        if *shard == hub.index {
-            // Nobody waits for a publisher's own copy of what is urgent: it goes last.
-            let own = match publication.stamp.class().is_urgent() {
-                true => targets
-                    .iter()
-                    .position(|target| is_own(target, publication)),
-                false => None,
-            };
-            let (before, after) = targets.split_at(own.unwrap_or_default());
-            let (last, after) = after.split_at(usize::from(own.is_some()));
-            for target in before.iter().chain(after).chain(last) {
-                if let Some(receiver) = hub.deliver(publication, target, now)
-                    && let Some(publisher) = publisher
-                {
-                    hub.wait_for(publisher, receiver);
-                }
-            }
-        } else {
-            let congested = targets.iter().any(is_congested);
-            let entries = hub.keep_elsewhere(publication, targets);
-            let message = publication.message(&mut hub.messages);
-            let (targets, from) = (targets.clone(), hub.index);
-            post(
-                hub,
-                *shard,
-                Remote::Publish {
-                    from,
-                    message,
-                    targets,
-                    promised: publication.promise == Promise::Made,
-                    entries,
-                    name: publication.name,
-                },
-                publisher,
-                congested,
-            );
-        }
-    }
-    for member in &members {
-        if member.session.shard == hub.index {
-            if let Some(receiver) = hub.deliver(publication, member, now)
-                && let Some(publisher) = publisher
-            {
-                hub.wait_for(publisher, receiver);
-            }
-        } else {
-            let entries = hub.keep_elsewhere(publication, std::slice::from_ref(member));
-            let message = publication.message(&mut hub.messages);
-            let (target, from) = (member.clone(), hub.index);
-            let congested = is_congested(member);
-            post(
-                hub,
-                member.session.shard,
-                Remote::Share {
-                    from,
-                    message,
-                    target,
-                    promised: publication.promise == Promise::Made,
-                    entry: entries.map_or(0, |entries| entries[0]),
-                },
-                publisher,
-                congested,
-            );
-        }
-    }
-    hub.release(publication.reserved);
-    Ok(())
-}
-
-pub(super) fn is_congested(target: &Target) -> bool {
-    target.session.congested.load(Ordering::Acquire)
-}
-
-fn post(hub: &mut Hub, shard: u16, message: Remote, publisher: Option<ConnId>, congested: bool) {
-    let room = hub.post(shard, message);
-    let Some(publisher) = publisher else {
-        return;
-    };
-    if !room {
-        hub.wait_for_outbox(publisher, shard);
-    }
-    if congested {
-        hub.wait_for_remote(publisher);
-    }
-}
-
-/// Whether a receiver is the publisher itself.
-fn is_own(target: &Target, publication: &Publication<'_>) -> bool {
-    target.session.number == publication.publisher
-}
-
-/// Whether a receiver is to get the message with QoS above 0.
-pub(super) fn is_kept(target: &Target, publication: &Publication<'_>) -> bool {
-    publication.qos.min(target.qos) != QoS::AtMostOnce
-}
-
-/// Promises room to a message wherever it is to be kept, or nowhere: of a shard that is another one
-/// there is a reservation for every session, which that shard gives back, and only those are asked
-/// whose policy is to refuse. Returns the bytes reserved for sessions of this shard.
-fn promise_room(
-    hub: &mut Hub,
-    matched: &Matched,
-    members: &[Target],
-    publication: &Publication<'_>,
-    (whom, now): (Whom, Nanos),
-) -> Result<usize, ()> {
-    let size = publication.size();
-    let all = || {
-        matched
-            .shards
-            .iter()
-            .flat_map(|(_, targets)| targets.iter())
-    };
-    let plain = || {
-        all().filter(|target| {
-            let own = target.no_local && is_own(target, publication);
-            target.qos != QoS::AtMostOnce && !own
-        })
-    };
-    let kept = || {
-        let members = members.iter().enumerate();
-        members.filter(|(_, target)| target.qos != QoS::AtMostOnce)
-    };
-    let (mut checked, mut reserved) = (0, 0);
-    let mut promise = |target: &Target, copies: usize| {
-        let need = publication.need(target);
-        let asks = whom == Whom::Publisher && hub.refuses(&target.session, publication.queue_full);
-        let room = if target.session.shard == hub.index {
-            !asks || hub.promise(target, need, copies, &mut reserved)
-        } else {
-            hub.reserve(&target.session, need, asks)
-        };
-        checked += usize::from(room);
-        room
-    };
-    let full = plain().find(|target| !promise(target, 0)).or_else(|| {
-        // A session may be a receiver by itself and as a member of groups. A
-        // copy with QoS 0 counts too: it may fill the buffer that the next is
-        // to be sent from.
-        kept().find_map(|(at, target)| {
-            let before = all().chain(&members[..at]);
-            let copies = before.filter(|t| Arc::ptr_eq(&t.session, &target.session));
-            (!promise(target, copies.count())).then_some(target)
-        })
-    });
-    let Some(full) = full else {
-        return Ok(reserved);
-    };
-    for target in plain()
-        .chain(kept().map(|(_, target)| target))
-        .take(checked)
-    {
-        if target.session.shard != hub.index {
-            hub.give_back(&target.session, size);
-            hub.release(size);
-        }
-    }
-    hub.release(reserved);
-    hub.report_full(&full.session, true, now);
-    Err(())
-}
-
 /// A payload as receivers share it: a part of the packet that it came in, or a copy where other things
 /// take more than half of the packet, which is kept as long as the payload.
 fn share(packet: Option<&Bytes>, payload: &[u8]) -> Bytes {
@@ -1278,24 +773,6 @@ fn share(packet: Option<&Bytes>, payload: &[u8]) -> Bytes {
         Some(packet) if payload.len() >= packet.len() / 2 => packet.slice_ref(payload),
         _ => Bytes::copy_from_slice(payload),
     }
-}
-
-/// Whether a receiver can keep a publication, if it is to.
-pub(super) fn has_room(hub: &Hub, target: &Target, publication: &Publication<'_>) -> bool {
-    let need = publication.need(target);
-    if !is_kept(target, publication) {
-        true
-    } else if target.session.shard == hub.index {
-        hub.has_room(target, need)
-    } else {
-        hub.may_have_room(&target.session, need)
-    }
-}
-
-/// Whether a session is that of a neighbour.
-fn is_neighbour(hub: &Hub, session: u32) -> bool {
-    let session = hub.sessions.get(session);
-    session.is_some_and(|session| session.handle.link)
 }
 
 #[cfg(test)]

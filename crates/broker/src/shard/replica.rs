@@ -8,24 +8,20 @@
 //! has nothing any more counts as something. It goes on to others who lack it, and to
 //! their subscribers.
 
-use std::sync::Arc;
-
 use punctual_codec::ReasonCode;
 
-use super::publish::{Whom, deliver_all, retain};
+use super::common::TOPIC;
 use super::{Fail, Shard};
 use crate::federation::Notes;
-use crate::hub::{Hub, Publication};
-use crate::index::generation_slot;
 use crate::index::matched::{Groups, Matched};
-use crate::index::target::Target;
+use crate::publication::Publication;
 use crate::retained::lack::{Lack, removal};
 use crate::retained::{DigestCursor, PARTS};
+use crate::shard::common::{is_common, reach};
+use crate::shard::deliver::{Whom, deliver_all};
+use crate::shard::retain::retain;
 use crate::{Budget, Nanos};
 
-/// Where neighbours compare what they retain. Who is sent all that is retained has
-/// subscribed there, too.
-pub(super) const TOPIC: &str = "$mesh/retained";
 /// Digests in one message, and topics looked at for it.
 const BATCH: u64 = 4096;
 
@@ -33,37 +29,6 @@ const BATCH: u64 = 4096;
 const SUMS: u8 = 0;
 const HAS: u8 = 1;
 const HAS_AND_MORE: u8 = 2;
-
-/// Who gets a message: who wants it and, with `all`, every neighbour that has subscribed
-/// to [`TOPIC`]; the neighbours with its notes. If it was handed on, they only.
-pub(super) fn reach(hub: &Hub, matched: &Matched, notes: &Notes, all: bool) -> Vec<Target> {
-    let ids = (!notes.is_empty()).then(|| notes.ids());
-    let keepers = all.then(|| keepers(hub));
-    let keepers = keepers.iter().flat_map(Matched::targets);
-    let gets = |target: &&Target| target.session.link || !notes.handed;
-    let mut targets: Vec<Target> = matched.targets().filter(gets).cloned().collect();
-    for keeper in keepers.filter(|target| target.session.link) {
-        let same = |target: &Target| Arc::ptr_eq(&target.session, &keeper.session);
-        if !targets.iter().any(same) {
-            targets.push(keeper.clone());
-        }
-    }
-    for target in targets.iter_mut().filter(|target| target.session.link) {
-        target.subscription_ids = ids.clone();
-    }
-    targets.sort_unstable_by_key(Target::key);
-    targets
-}
-
-/// Neighbours that are sent all that is retained.
-pub(super) fn keepers(hub: &Hub) -> Matched {
-    hub.directory.lookup(TOPIC, generation_slot(TOPIC)).1
-}
-
-/// Whether a topic is the same in all of a mesh.
-pub(super) fn is_common(hub: &Hub, topic: &[u8]) -> bool {
-    !topic.starts_with(b"$") && hub.directory.federation().is_some()
-}
 
 impl Shard {
     /// Removes the retained message of a topic, on all shards and in all of a mesh; says

@@ -3,11 +3,13 @@
 
 use std::num::NonZeroU32;
 
-use punctual_codec::{Frame, PropertyId};
+use punctual_codec::{Frame, PropertyId, Publish, QoS};
 
-use super::publish::PLAIN;
 use crate::base::name::{MessageName, NAME_KEY};
 use crate::hub::Alias;
+
+/// First byte of a PUBLISH with QoS 0, not retained.
+pub(crate) const PLAIN: u8 = Publish::first_byte(false, QoS::AtMostOnce, false);
 
 /// Before a topic alias among properties.
 const ALIAS: u8 = PropertyId::TopicAlias as u8;

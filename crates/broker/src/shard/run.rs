@@ -5,19 +5,20 @@
 //! receivers take a run is decided before its length is measured, so that no byte is measured twice:
 //! what is measured is delivered, but for a run of one message.
 
-use punctual_codec::{Frame, ReasonCode, Split, put_varint, split};
+use punctual_codec::{Frame, ReasonCode, Split, split};
 use smallvec::SmallVec;
 
-use super::links;
-use super::publish::{PLAIN, pause_or_go_on};
-use super::{Fail, Next, Shard};
+use super::{Fail, Next, Shard, links};
 use crate::Nanos;
 use crate::base::connection::ConnId;
-use crate::base::name::MessageName;
 use crate::federation::Packing;
 use crate::hub::{Hub, State};
 use crate::index::target::Target;
+use crate::packets::{Packets, rewrite};
 use crate::route::Route;
+use crate::shard::acknowledge::pause_or_go_on;
+use crate::shard::links::Packed;
+use crate::shard::row::PLAIN;
 use crate::tasks::COPY;
 
 /// Bytes of one run, and so by how much a receiver's bound may be exceeded.
@@ -293,15 +294,6 @@ fn deliver_packets<'a>(
     }
 }
 
-/// A run from a neighbour.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Packed<'a> {
-    /// The packets.
-    pub(crate) bytes: &'a [u8],
-    pub(crate) packing: Packing,
-    pub(crate) name: MessageName,
-}
-
 pub(super) fn not_a_run() -> Fail {
     Fail::new(ReasonCode::ProtocolError, "a neighbour's run is not one")
 }
@@ -378,62 +370,6 @@ fn begins_with(data: &[u8], prefix: &[u8]) -> bool {
             (Some(one), Some(two)) => are((one, two)),
             _ => rest.iter().zip(other).all(|(one, two)| one == two),
         }
-}
-
-/// How a receiver takes plain publications of one protocol version.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Taking {
-    /// As the other version has them.
-    pub(crate) other_version: bool,
-    /// The largest packet, as received, that it certainly takes.
-    pub(crate) most: u32,
-}
-
-/// The packets of a run.
-pub(crate) struct Packets<'a> {
-    /// The protocol version in which they were received is MQTT 5.
-    v5: bool,
-    received: &'a [u8],
-    /// As the other version has them, where a receiver takes that.
-    rewritten: &'a [u8],
-    pub(crate) messages: u64,
-    /// Bytes of all payloads.
-    pub(crate) payload: usize,
-}
-
-impl Packets<'_> {
-    /// As a receiver takes them.
-    #[inline]
-    pub(crate) fn bytes(&self, v5: bool) -> &[u8] {
-        match v5 == self.v5 {
-            true => self.received,
-            false => self.rewritten,
-        }
-    }
-}
-
-/// Writes plain publications without properties as the other protocol version has them: with the
-/// length of the properties between topic and payload, or without it. `v5` is the version of
-/// `data`, whose packets begin with `topic` bytes of topic and its length.
-fn rewrite(data: &[u8], topic: usize, v5: bool, rewritten: &mut Vec<u8>) {
-    rewritten.clear();
-    let mut rest = data;
-    while let Ok(Split::Frame(frame)) = split(rest, u32::MAX) {
-        rest = &rest[frame.bytes.len()..];
-        let (prefix, payload) = frame.body.split_at(topic.min(frame.body.len()));
-        rewritten.push(PLAIN);
-        if v5 {
-            let payload = payload.get(1..).unwrap_or_default();
-            put_varint(rewritten, prefix.len() + payload.len());
-            rewritten.extend_from_slice(prefix);
-            rewritten.extend_from_slice(payload);
-        } else {
-            put_varint(rewritten, frame.body.len() + 1);
-            rewritten.extend_from_slice(prefix);
-            rewritten.push(0);
-            rewritten.extend_from_slice(payload);
-        }
-    }
 }
 
 #[cfg(test)]

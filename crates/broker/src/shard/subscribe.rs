@@ -1,29 +1,27 @@
 //! SUBSCRIBE and UNSUBSCRIBE.
 
-use std::iter::Peekable;
 use std::sync::atomic::Ordering;
-use std::vec::IntoIter;
 
 use punctual_codec::packet::{RetainHandling, SubscribeFilters, UnsubscribeFilters};
 use punctual_codec::{
     Packet, PacketType, PropertyBuf, PropertyId, QoS, ReasonCode, SubAck, Subscribe,
     SubscribeOptions, UnsubAck, Unsubscribe, Version, topic, varint_len,
 };
-use punctual_model::{Answer, Requirements};
+use punctual_model::Answer;
 
-use super::publish::report_urgency;
 use super::{Fail, Next, Shard};
 use crate::admission::{Ask, FilterVerdict, SubscriptionDecision};
 use crate::answers::{best_effort, put_answer};
 use crate::base::connection::ConnId;
+use crate::filter_request::{FilterRequest, Inquiry, Kind, Request};
 use crate::hub::Hub;
 use crate::index::subscriber::Subscriber;
 use crate::reserved::Reserved;
 use crate::sequence::Sequences;
 use crate::session::{Stored, Subscription};
+use crate::shard::stated::report_urgency;
 use crate::tasks::{FILTER, Task};
-use crate::urgency;
-use crate::{Budget, Federation, Nanos};
+use crate::{Budget, Federation, Nanos, urgency};
 
 /// Filters of a packet that are handled at once.
 const AT_ONCE: u64 = 32;
@@ -33,90 +31,6 @@ const ASK: u64 = 4;
 
 /// Bytes of a packet with so many filters, if they are long.
 const SHORT: usize = 4096;
-
-/// SUBSCRIBE or UNSUBSCRIBE whose filters are being handled. Meanwhile nothing is read from the
-/// connection, so that what the client sends is handled in its order.
-#[derive(Debug)]
-pub(crate) struct FilterRequest {
-    conn: ConnId,
-    session: u32,
-    packet_id: u16,
-    kind: Kind,
-    /// For the acknowledgement, one for each filter.
-    reasons: Vec<u8>,
-    /// Filters as they stand in the packet, those up to `handled` done.
-    payload: Box<[u8]>,
-    handled: usize,
-}
-
-#[derive(Debug)]
-enum Kind {
-    Subscribe(Box<Request>),
-    Unsubscribe,
-    /// Whoever admits flows is asked about the filters of a SUBSCRIBE, which is handled then.
-    Ask(Box<Inquiry>),
-}
-
-/// What is asked about the filters of a SUBSCRIBE.
-#[derive(Debug)]
-struct Inquiry {
-    version: Version,
-    requirements: Requirements,
-    /// Those that the client may subscribe to.
-    filters: Vec<Box<str>>,
-}
-
-/// What a SUBSCRIBE asks for with all of its filters.
-#[derive(Debug)]
-struct Request {
-    version: Version,
-    /// Whether the client is a bridge before MQTT 5.
-    bridge: bool,
-    /// Subscription Identifier; 0 for none.
-    id: u32,
-    /// Whether messages are to be numbered, or what is wrong with how that was asked for.
-    numbered: Result<bool, String>,
-    /// What is wrong with the requirements that were stated.
-    misstated: Option<String>,
-    /// What whoever admits flows said of each filter that he was asked about, in their order.
-    verdicts: Peekable<IntoIter<(Box<str>, FilterVerdict)>>,
-    answer: Option<Answer>,
-    /// Whether it was asked.
-    decided: bool,
-    /// Filters that were refused here although it had agreed.
-    given_up: Vec<Box<str>>,
-}
-
-impl FilterRequest {
-    fn new(conn: ConnId, session: u32, packet_id: u16, kind: Kind) -> Self {
-        Self {
-            conn,
-            session,
-            packet_id,
-            kind,
-            reasons: Vec::new(),
-            payload: Box::default(),
-            handled: 0,
-        }
-    }
-
-    /// The session that it is for.
-    pub(crate) fn session(&self) -> u32 {
-        self.session
-    }
-
-    /// The filter whose turn it is.
-    pub(crate) fn next_filter(&self) -> Option<Box<str>> {
-        let (length, rest) = self.payload[self.handled..].split_first_chunk()?;
-        let filter = rest.get(..usize::from(u16::from_be_bytes(*length)))?;
-        Some(std::str::from_utf8(filter).ok()?.into())
-    }
-
-    /// Bytes that it keeps.
-    pub(crate) fn bytes(&self) -> usize {
-        self.payload.len()
-    }
-}
 
 impl Shard {
     pub(super) fn subscribe(

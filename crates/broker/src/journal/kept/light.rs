@@ -13,9 +13,9 @@ use punctual_store::{Batch, Op};
 
 use super::{Done, Kept};
 use crate::base::connection::ConnId;
-use crate::hub::Publication;
-use crate::journal::messages::with_content;
+use crate::journal::content::with_content;
 use crate::journal::wall::Offset;
+use crate::publication::Publication;
 use crate::{Message, Nanos};
 
 /// Bytes of the records of a message, of its entry and of its packet identifier beside

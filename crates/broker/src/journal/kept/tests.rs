@@ -9,8 +9,8 @@ use punctual_store::op::{Content as Stored, EntryOp, Ids};
 
 use super::*;
 use crate::Message;
-use crate::hub::Publication;
-use crate::journal::messages::with_content;
+use crate::journal::content::with_content;
+use crate::publication::Publication;
 
 const MS: Nanos = Nanos::from_millis(1);
 const PATIENCE: Nanos = Nanos::from_millis(100);

@@ -15,7 +15,8 @@ use crate::base::connection::ConnId;
 use crate::base::durability::{Durability, DurabilityRule, StoreTrouble};
 use crate::base::name::MessageName;
 use crate::federation::{Federation, LinkNews, Newcomer, Unwelcome};
-use crate::journal::{Journal, Reception, Restorer};
+use crate::journal::keeping::Reception;
+use crate::journal::{Journal, Restorer};
 use crate::{Budget, Config, ConnMeta, Directory, Nanos, Output, Scope, Shard, Work};
 
 const NOW: Nanos = Nanos::from_secs(1);

@@ -1,0 +1,534 @@
+//! Packets that wait for a commit.
+
+use punctual_codec::{Ack, Packet, PacketType, PropertyBuf, PropertyId, QoS, ReasonCode};
+
+use crate::Nanos;
+use crate::base::connection::ConnId;
+use crate::base::delivery::Delivery;
+use crate::base::durability::StoreTrouble;
+use crate::egress::{Attempt, Class};
+use crate::hub::{Hub, put_publish};
+use crate::index::matched::Matched;
+use crate::journal::answers::{After, Answer, HeldAnswers, Needed, Waiting};
+use crate::journal::gate::{FEW, Held, What};
+use crate::journal::keeping::Nature;
+use crate::journal::messages::is_to_be_stored;
+use crate::journal::{HELD, Journal, Operations};
+use crate::message::Form;
+use crate::session::Step;
+
+impl Hub {
+    /// Sends an acknowledgement when what it waits for is over, and after those of its
+    /// kind that wait already; with `None` and none that waits like
+    /// [`Self::send_ack_late`].
+    #[inline]
+    pub(crate) fn answer(
+        &mut self,
+        slot: u32,
+        kind: PacketType,
+        packet_id: u16,
+        reason: ReasonCode,
+        after: Option<After>,
+    ) {
+        if self.journal.is_some() && self.must_hold(slot, kind, after) {
+            let answer = Answer::Plain {
+                kind,
+                packet_id,
+                reason,
+            };
+            return self.hold(slot, after, answer);
+        }
+        self.send_ack_late(slot, kind, packet_id, reason);
+    }
+
+    /// The same for a packet with properties; `about` is its kind, its
+    /// identifier, and whether it says that something was done.
+    pub(crate) fn answer_with(
+        &mut self,
+        slot: u32,
+        packet: &Packet<'_>,
+        about: (PacketType, u16, bool),
+        after: Option<After>,
+    ) {
+        let (kind, packet_id, success) = about;
+        if self.journal.is_none() || !self.must_hold(slot, kind, after) {
+            self.send(slot, packet);
+            return;
+        }
+        let Some(conn) = self.conns.get(slot) else {
+            return;
+        };
+        let mut bytes = Vec::new();
+        let encoded = packet.encode(conn.version, &mut bytes);
+        if encoded.is_err() || bytes.len() > conn.max_packet as usize {
+            return;
+        }
+        let answer = Answer::Encoded {
+            kind,
+            packet_id,
+            success,
+            bytes: bytes.into(),
+        };
+        self.hold(slot, after, answer);
+    }
+
+    fn must_hold(&self, slot: u32, kind: PacketType, after: Option<After>) -> bool {
+        let journal = self.journal.as_ref();
+        let is_open = |after: After| journal.is_some_and(|journal| !after.is_over(journal));
+        let conn = self.conns.get(slot);
+        after.is_some_and(is_open) || conn.is_some_and(|conn| conn.held.are_before(kind))
+    }
+
+    fn hold(&mut self, slot: u32, after: Option<After>, answer: Answer) {
+        let (Some(conn), Some(journal)) = (self.conns.get_mut(slot), &mut self.journal) else {
+            return;
+        };
+        let id = conn.id(slot);
+        let places = conn.held.0.get_or_insert_default();
+        match HeldAnswers::place(answer.kind()) {
+            None => {
+                places.others += 1;
+                let ticket = after.map_or(0, |after| after.ticket);
+                journal.hold(ticket, id, What::Answer(answer));
+            }
+            Some(place) => {
+                let after = after.filter(|after| !after.is_over(journal));
+                if let Some(Needed::Content(content)) = after.map(|after| after.or) {
+                    journal.kept.tell(content, id);
+                }
+                places.queues[place].push_back(Waiting { after, answer });
+            }
+        }
+        self.has_held(slot);
+    }
+
+    /// Holds the acknowledgement of a message with QoS 1 that was kept a moment ago, with only
+    /// that entry.
+    pub(crate) fn hold_light(&mut self, slot: u32, packet_id: u16, entry: u64) {
+        let (Some(conn), Some(journal)) = (self.conns.get_mut(slot), &mut self.journal) else {
+            return;
+        };
+        let places = conn.held.0.get_or_insert_default();
+        places.queues[0].push_back(Waiting {
+            after: Some(After::light(entry, journal.latest())),
+            answer: Answer::Plain {
+                kind: PacketType::PubAck,
+                packet_id,
+                reason: ReasonCode::Success,
+            },
+        });
+        self.has_held(slot);
+    }
+
+    /// An answer to a connection was held.
+    fn has_held(&mut self, slot: u32) {
+        let (Some(conn), Some(journal)) = (self.conns.get_mut(slot), &mut self.journal) else {
+            return;
+        };
+        let id = conn.id(slot);
+        let many = conn.held.all() >= HELD;
+        if conn.held.begin_list() {
+            journal.answering.push(id);
+            if journal.answering.len() > journal.most_answering {
+                let conns = &self.conns;
+                journal.answering.retain(|id| {
+                    let conn = conns.get(id.slot);
+                    conn.is_some_and(|conn| conn.generation == id.generation)
+                });
+                journal.most_answering = 2 * journal.answering.len() + FEW;
+            }
+        }
+        // A neighbour has no more of them than its window.
+        let is_link = self.conns.get(slot).is_some_and(|conn| conn.link);
+        if many && !is_link {
+            self.wait_for_commit(id);
+        }
+    }
+
+    /// Lets nothing leave to a connection until what has been emitted is
+    /// committed.
+    pub(crate) fn cork(&mut self, slot: u32, ticket: u64, new: bool) {
+        if let (Some(conn), Some(journal)) = (self.conns.get_mut(slot), &mut self.journal) {
+            conn.corked = true;
+            journal.hold(ticket, conn.id(slot), What::Connection { new });
+        }
+    }
+
+    /// Packets that are held.
+    pub(crate) fn held(&self) -> usize {
+        let Some(journal) = &self.journal else {
+            return 0;
+        };
+        let conns = journal.answering.iter();
+        let conns = conns.filter_map(|id| {
+            let conn = self.conns.get(id.slot);
+            conn.filter(|conn| conn.generation == id.generation)
+        });
+        journal.gate() + conns.map(|conn| conn.held.in_order()).sum::<usize>()
+    }
+
+    /// Does not read from a publisher until commits have caught up.
+    pub(crate) fn wait_for_commit(&mut self, id: ConnId) {
+        let Some(journal) = &mut self.journal else {
+            return;
+        };
+        if !journal.waiters.contains(&id) {
+            journal.waiters.push(id);
+            if let Some(conn) = self.conn(id) {
+                conn.paused += 1;
+            }
+        }
+    }
+
+    /// Holds a publisher back whose messages are not committed as fast as they
+    /// come. The connection of a neighbour is read on, since other brokers' messages come over it;
+    /// a single message that has to be stored is parked ([`Self::is_store_behind`]).
+    pub(crate) fn pace(&mut self, id: ConnId, class: Class) {
+        let max = self.config.durability.max_uncommitted;
+        let max = match class.is_urgent() {
+            true => max.saturating_mul(2),
+            false => max,
+        };
+        // Who is refused need not wait.
+        let is_behind = self
+            .journal
+            .as_ref()
+            .is_some_and(|journal| journal.uncommitted() >= max && journal.failed.is_none());
+        if is_behind && self.conn(id).is_some_and(|conn| !conn.link) {
+            self.stats.store_pauses += 1;
+            self.wait_for_commit(id);
+        }
+    }
+
+    /// Whether so much waits for commits that publishers are held back, and the publication would have to
+    /// wait for a commit, too.
+    pub(crate) fn is_store_behind(&self, matched: &Matched, nature: Nature) -> bool {
+        let max = self.config.durability.max_uncommitted;
+        let journal = self.journal.as_ref();
+        journal.is_some_and(|journal| journal.uncommitted() >= max)
+            && is_to_be_stored(matched, nature)
+    }
+
+    /// Everything up to `ticket` is committed: what waited for it leaves.
+    pub(crate) fn committed(&mut self, ticket: u64, now: Nanos) {
+        let Some(journal) = &mut self.journal else {
+            return;
+        };
+        let was_failing = journal.is_failing();
+        journal.commit(ticket, now);
+        self.open_gate(now);
+        self.custody_committed(now);
+        self.tell_kept_wishes();
+        if was_failing {
+            self.catch_up(now);
+        }
+        self.resume_waiters();
+    }
+
+    /// Why there is room only for what was emitted already, or that there is more.
+    pub(crate) fn store_full(&mut self, full: Option<StoreTrouble>, now: Nanos) {
+        let Some(journal) = &mut self.journal else {
+            return;
+        };
+        let was_full = std::mem::replace(&mut journal.full, full);
+        if was_full.is_some() && journal.trouble().is_none() {
+            self.catch_up(now);
+        }
+    }
+
+    /// Lets go what waited for what is committed or needless now.
+    fn open_gate(&mut self, now: Nanos) {
+        let Some(journal) = &mut self.journal else {
+            return;
+        };
+        let committed = journal.committed;
+        let mut answering = std::mem::take(&mut journal.answering);
+        while let Some(journal) = &mut self.journal
+            && let Some(held) = journal.gate.pop_front_if(|held| held.ticket <= committed)
+        {
+            self.let_go(held, now);
+        }
+        answering.retain(|id| self.let_answers_go(*id));
+        if let Some(journal) = &mut self.journal {
+            // Nothing that was let go is followed by another answer.
+            journal.answering.append(&mut answering);
+        }
+    }
+
+    /// Lets answers go that wait for nothing any more; whether others remain.
+    fn let_answers_go(&mut self, id: ConnId) -> bool {
+        while let Some(answer) = self.next_answer(id) {
+            self.send_answer(id.slot, answer);
+        }
+        let Some(conn) = self.conn(id) else {
+            return false;
+        };
+        let remain = conn.held.in_order() > 0;
+        conn.held.list(remain);
+        remain
+    }
+
+    /// The next answer to a connection that may leave.
+    fn next_answer(&mut self, id: ConnId) -> Option<Answer> {
+        let conn = self.conns.get_mut(id.slot)?;
+        let journal = self.journal.as_ref()?;
+        (conn.generation == id.generation).then(|| conn.held.next(journal))?
+    }
+
+    /// Lets answers go about messages that are not needed any more. To be called
+    /// after what was received.
+    #[inline]
+    pub(crate) fn let_needless_go(&mut self) {
+        if let Some(journal) = &mut self.journal
+            && !journal.kept.freed.is_empty()
+        {
+            let mut freed = std::mem::take(&mut journal.kept.freed);
+            for id in freed.drain(..) {
+                // It stays listed until the next commit.
+                while let Some(answer) = self.next_answer(id) {
+                    self.send_answer(id.slot, answer);
+                }
+            }
+            if let Some(journal) = &mut self.journal {
+                // For the next.
+                journal.kept.freed = freed;
+            }
+            self.resume_waiters();
+        }
+    }
+
+    /// Reads again from publishers of which enough is done.
+    pub(crate) fn resume_waiters(&mut self) {
+        let max = self.config.durability.max_uncommitted;
+        let Some(journal) = &mut self.journal else {
+            return;
+        };
+        if journal.waiters.is_empty() || journal.uncommitted() > max / 2 {
+            return;
+        }
+        let conns = &self.conns;
+        let has_many = |id: &mut ConnId| {
+            let conn = conns.get(id.slot);
+            conn.is_some_and(|conn| conn.generation == id.generation && conn.held.all() > HELD / 2)
+        };
+        let mut waiters = std::mem::take(&mut journal.waiters);
+        journal.waiters = waiters.extract_if(.., has_many).collect();
+        self.resume(waiters);
+    }
+
+    /// What was emitted since is to be committed, as far as it need not stay here.
+    pub(crate) fn take_operations(&mut self, now: Nanos) -> Option<Operations> {
+        let patience = self.config.durability.patience;
+        let journal = self.journal.as_mut()?;
+        let before = journal.committed;
+        let operations = journal.take(patience, now);
+        if journal.committed > before {
+            let committed = journal.committed;
+            journal.kept.forget(committed);
+            self.open_gate(now);
+            self.custody_committed(now);
+            self.tell_kept_wishes();
+        }
+        self.let_needless_go();
+        self.resume_waiters();
+        self.tell_elsewhere();
+        operations
+    }
+
+    fn let_go(&mut self, held: Held, now: Nanos) {
+        let Held { conn: id, what, .. } = held;
+        let conn = self.conns.get_mut(id.slot);
+        let Some(conn) = conn.filter(|conn| conn.generation == id.generation) else {
+            return;
+        };
+        match what {
+            What::Answer(answer) => {
+                conn.held.remove_other();
+                self.send_answer(id.slot, answer);
+            }
+            What::Publish {
+                packet_id,
+                class,
+                dup,
+            } => self.send_held(id.slot, packet_id, class, dup, now),
+            What::Connection { .. } => {
+                conn.corked = false;
+                Self::mark_dirty(conn, id.slot, &mut self.dirty);
+                if conn.out.rank().is_some_and(|rank| rank.class.is_urgent()) {
+                    Self::mark_urgent(conn, id.slot, &mut self.urgent);
+                }
+            }
+        }
+    }
+
+    fn send_answer(&mut self, slot: u32, answer: Answer) {
+        match answer {
+            Answer::Plain {
+                kind,
+                packet_id,
+                reason,
+            } => self.send_ack(slot, kind, packet_id, reason),
+            Answer::Encoded { bytes, .. } => self.send_bytes(slot, &bytes),
+        }
+    }
+
+    fn send_bytes(&mut self, slot: u32, bytes: &[u8]) {
+        if let Some(conn) = self.conns.get_mut(slot) {
+            conn.out
+                .control(&mut self.pool, |buffer| buffer.extend_from_slice(bytes));
+            self.stats.packets_sent += 1;
+            Self::mark_dirty(conn, slot, &mut self.dirty);
+        }
+    }
+
+    /// Sends the PUBLISH of a message whose packet identifier is on disk.
+    fn send_held(&mut self, slot: u32, packet_id: u16, class: Class, dup: bool, now: Nanos) {
+        let Some(conn) = self.conns.get_mut(slot) else {
+            return;
+        };
+        let Some(session) = self.sessions.get_mut(conn.session) else {
+            return;
+        };
+        let Some(inflight) = session.window.in_flight(packet_id) else {
+            return;
+        };
+        if inflight.step == Step::Comp {
+            // Held with its PUBREL, which was to be sent again.
+            return self.send_ack(slot, PacketType::PubRel, packet_id, ReasonCode::Success);
+        }
+        let (Some(delivery), Step::Rec) = (inflight.delivery, inflight.step) else {
+            return;
+        };
+        if class.is_urgent() {
+            let attempt = match dup {
+                true => Attempt::Redelivery,
+                false => Attempt::First,
+            };
+            let delivery = Delivery::clone(delivery);
+            return self.push_urgent(slot, delivery, packet_id, attempt, now);
+        }
+        let form = Form {
+            v5: conn.version.is_v5(),
+            dup,
+            qos: delivery.qos,
+            retain: delivery.retain,
+            packet_id,
+            subscription_ids: delivery.ids(),
+            number: delivery.number,
+            alias: None,
+        };
+        let parts = delivery.message.parts(now);
+        if put_publish(conn, &mut self.pool, &parts, form, class) {
+            self.stats.packets_sent += 1;
+            self.stats.class(class).sent += 1;
+            self.stats
+                .published(QoS::ExactlyOnce, delivery.message.payload().len());
+            Self::mark_dirty(conn, slot, &mut self.dirty);
+        } else {
+            let entry = session.window.advance(packet_id, Step::Rec, Step::Done);
+            self.stats.inflight_messages -= 1;
+            self.stats.dropped_too_large += 1;
+            Journal::done(&mut self.journal, session, entry.unwrap_or(0));
+        }
+    }
+
+    /// A commit failed, and is tried again until it succeeds. Who can be told
+    /// that a message may be lost is told; the others wait. Returns clients that
+    /// were connecting, and whether their sessions are new and would not survive.
+    pub(crate) fn store_failed(
+        &mut self,
+        trouble: StoreTrouble,
+        now: Nanos,
+    ) -> Vec<(ConnId, bool)> {
+        // What need not be stored is not lost.
+        self.let_needless_go();
+        let Some(journal) = &mut self.journal else {
+            return Vec::new();
+        };
+        journal.failed = Some(trouble);
+        let waiters = std::mem::take(&mut journal.waiters);
+        let (mut connecting, gate) = (Vec::new(), std::mem::take(&mut journal.gate));
+        for held in gate {
+            let conn = self.conns.get(held.conn.slot);
+            match held.what {
+                What::Connection { new } => connecting.push((held.conn, new)),
+                _ if conn.is_some_and(|conn| conn.generation == held.conn.generation) => {
+                    journal.gate.push_back(held);
+                }
+                _ => {}
+            }
+        }
+        for id in journal.answering.clone() {
+            self.refuse_held(id, trouble);
+        }
+        self.open_gate(now);
+        self.resume(waiters);
+        connecting
+    }
+
+    /// Refuses what can be refused of the answers to a connection, and lets go what
+    /// only waited for its turn behind that.
+    fn refuse_held(&mut self, id: ConnId, trouble: StoreTrouble) {
+        // With QoS 2, a refusal that does not arrive would make a repetition a new
+        // message. What a neighbour has sent was acknowledged to its publisher.
+        let Some(conn) = self.conn(id).filter(|conn| conn.v5() && !conn.link) else {
+            return;
+        };
+        let Some(places) = &mut conn.held.0 else {
+            return;
+        };
+        for Waiting { after, answer } in std::mem::take(&mut places.queues[0]) {
+            let is_open = |after: &After| {
+                let journal = self.journal.as_ref();
+                journal.is_some_and(|journal| !after.is_over(journal))
+            };
+            match answer.accepted() {
+                Some(packet_id) if after.as_ref().is_some_and(is_open) => {
+                    let words = self.words(id.slot, trouble);
+                    let ack = Ack {
+                        packet_id,
+                        reason: trouble.reason(),
+                        properties: words.as_properties(),
+                    };
+                    self.stats.refused_store += 1;
+                    self.send(id.slot, &Packet::PubAck(ack));
+                }
+                _ => self.send_answer(id.slot, answer),
+            }
+        }
+    }
+
+    /// Says that a message cannot be stored; to MQTT 5 clients only.
+    pub(crate) fn send_refusal(
+        &mut self,
+        slot: u32,
+        kind: PacketType,
+        packet_id: u16,
+        trouble: StoreTrouble,
+    ) {
+        let words = self.words(slot, trouble);
+        let ack = Ack {
+            packet_id,
+            reason: trouble.reason(),
+            properties: words.as_properties(),
+        };
+        self.stats.refused_store += 1;
+        let packet = match kind {
+            PacketType::PubAck => Packet::PubAck(ack),
+            _ => Packet::PubRec(ack),
+        };
+        self.answer_with(slot, &packet, (kind, packet_id, false), None);
+    }
+
+    /// The reason in words, if the client wants any.
+    fn words(&self, slot: u32, trouble: StoreTrouble) -> PropertyBuf {
+        let mut properties = PropertyBuf::new();
+        let conn = self.conns.get(slot);
+        if conn.is_some_and(|conn| {
+            conn.problem_information && trouble.why().len() + 16 < conn.max_packet as usize
+        }) {
+            let _ = properties.push_data(PropertyId::ReasonString, trouble.why().as_bytes());
+        }
+        properties
+    }
+}

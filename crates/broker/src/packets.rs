@@ -1,0 +1,61 @@
+//! Packets of a neighbour that are passed on together, as they are or in the other protocol version.
+
+use punctual_codec::{Split, put_varint, split};
+
+use crate::shard::row::PLAIN;
+
+/// How a receiver takes plain publications of one protocol version.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Taking {
+    /// As the other version has them.
+    pub(crate) other_version: bool,
+    /// The largest packet, as received, that it certainly takes.
+    pub(crate) most: u32,
+}
+
+/// The packets of a run.
+pub(crate) struct Packets<'a> {
+    /// The protocol version in which they were received is MQTT 5.
+    pub(crate) v5: bool,
+    pub(crate) received: &'a [u8],
+    /// As the other version has them, where a receiver takes that.
+    pub(crate) rewritten: &'a [u8],
+    pub(crate) messages: u64,
+    /// Bytes of all payloads.
+    pub(crate) payload: usize,
+}
+
+impl Packets<'_> {
+    /// As a receiver takes them.
+    #[inline]
+    pub(crate) fn bytes(&self, v5: bool) -> &[u8] {
+        match v5 == self.v5 {
+            true => self.received,
+            false => self.rewritten,
+        }
+    }
+}
+
+/// Writes plain publications without properties as the other protocol version has them: with the
+/// length of the properties between topic and payload, or without it. `v5` is the version of
+/// `data`, whose packets begin with `topic` bytes of topic and its length.
+pub(crate) fn rewrite(data: &[u8], topic: usize, v5: bool, rewritten: &mut Vec<u8>) {
+    rewritten.clear();
+    let mut rest = data;
+    while let Ok(Split::Frame(frame)) = split(rest, u32::MAX) {
+        rest = &rest[frame.bytes.len()..];
+        let (prefix, payload) = frame.body.split_at(topic.min(frame.body.len()));
+        rewritten.push(PLAIN);
+        if v5 {
+            let payload = payload.get(1..).unwrap_or_default();
+            put_varint(rewritten, prefix.len() + payload.len());
+            rewritten.extend_from_slice(prefix);
+            rewritten.extend_from_slice(payload);
+        } else {
+            put_varint(rewritten, frame.body.len() + 1);
+            rewritten.extend_from_slice(prefix);
+            rewritten.push(0);
+            rewritten.extend_from_slice(payload);
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! What of the topics of a mesh goes to every broker.
+
+use std::sync::Arc;
+
+use crate::directory::Directory;
+use crate::federation::Notes;
+use crate::hub::Hub;
+use crate::index::generation_slot;
+use crate::index::matched::Matched;
+use crate::index::target::Target;
+
+/// The session of a neighbour among those that messages go to, if there is one.
+pub(super) fn first_of<'a>(directory: &Directory, matched: &'a Matched) -> Option<&'a Arc<str>> {
+    directory.federation()?;
+    let mut targets = matched.targets();
+    let link = targets.find(|target| target.session.link)?;
+    Some(&link.session.client_id)
+}
+
+/// Where neighbours compare what they retain. Who is sent all that is retained has
+/// subscribed there, too.
+pub(super) const TOPIC: &str = "$mesh/retained";
+
+/// Who gets a message: who wants it and, with `all`, every neighbour that has subscribed
+/// to [`TOPIC`]; the neighbours with its notes. If it was handed on, they only.
+pub(super) fn reach(hub: &Hub, matched: &Matched, notes: &Notes, all: bool) -> Vec<Target> {
+    let ids = (!notes.is_empty()).then(|| notes.ids());
+    let keepers = all.then(|| keepers(hub));
+    let keepers = keepers.iter().flat_map(Matched::targets);
+    let gets = |target: &&Target| target.session.link || !notes.handed;
+    let mut targets: Vec<Target> = matched.targets().filter(gets).cloned().collect();
+    for keeper in keepers.filter(|target| target.session.link) {
+        let same = |target: &Target| Arc::ptr_eq(&target.session, &keeper.session);
+        if !targets.iter().any(same) {
+            targets.push(keeper.clone());
+        }
+    }
+    for target in targets.iter_mut().filter(|target| target.session.link) {
+        target.subscription_ids = ids.clone();
+    }
+    targets.sort_unstable_by_key(Target::key);
+    targets
+}
+
+/// Neighbours that are sent all that is retained.
+pub(super) fn keepers(hub: &Hub) -> Matched {
+    hub.directory.lookup(TOPIC, generation_slot(TOPIC)).1
+}
+
+/// Whether a topic is the same in all of a mesh.
+pub(super) fn is_common(hub: &Hub, topic: &[u8]) -> bool {
+    !topic.starts_with(b"$") && hub.directory.federation().is_some()
+}

@@ -1,0 +1,257 @@
+//! From the receivers of a topic to their queues and connections, on this shard and on others.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use punctual_codec::QoS;
+use smallvec::SmallVec;
+
+use crate::Nanos;
+use crate::base::connection::ConnId;
+use crate::hub::{Hub, Remote};
+use crate::index::matched::Matched;
+use crate::index::target::Target;
+use crate::publication::{Promise, Publication};
+use crate::shard::capacity::{is_congested, is_own};
+use crate::shard::shares::{Choice, choose};
+
+/// Who waits for room for a message that receivers are to keep, where their policy is to refuse.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Whom {
+    /// Its publisher, which is refused.
+    Publisher,
+    /// A neighbour, which has waited until there was ([`links::cause_to_wait`]).
+    Neighbour,
+    /// Nobody: what has no room is dropped and counted.
+    Nobody,
+}
+
+/// Delivers to all receivers of a topic. If somebody waits for room, nobody gets a
+/// message with QoS above 0 unless everyone can keep it whose policy is to refuse.
+pub(super) fn deliver_all(
+    hub: &mut Hub,
+    matched: &Matched,
+    publication: &mut Publication<'_>,
+    publisher: Option<ConnId>,
+    now: Nanos,
+    whom: Whom,
+) -> Result<(), ()> {
+    let acknowledged = publication.qos.min(matched.max_qos) != QoS::AtMostOnce;
+    let refusable = match whom {
+        // Queues of neighbours refuse whatever the policy.
+        Whom::Publisher => hub.may_refuse || hub.directory.federation().is_some(),
+        Whom::Neighbour => hub.may_refuse,
+        Whom::Nobody => false,
+    };
+    let mut members: SmallVec<[Target; 2]> = SmallVec::new();
+    let groups = if publication.relayed {
+        &[][..]
+    } else {
+        &matched.groups
+    };
+    for group in groups {
+        match choose(hub, group, publication) {
+            Choice::Member(member) => members.push(member),
+            Choice::Full(member) if whom == Whom::Publisher => {
+                hub.report_full(&member.session, true, now);
+                return Err(());
+            }
+            Choice::Full(member) => {
+                hub.stats.not_queued(publication.stamp.class());
+                hub.report_full(&member.session, false, now);
+            }
+            Choice::Nobody => hub.stats.dropped_offline += 1,
+        }
+    }
+    let targets: usize = matched.shards.iter().map(|(_, to)| to.len()).sum();
+    hub.offered += (targets + groups.len()) as u64;
+    // Who gets it here and somewhere else, too, having moved, is to recognise it.
+    let goes_on =
+        |target: &Target| target.session.link || target.session.carries.load(Ordering::Relaxed);
+    let mut all = matched.shards.iter().flat_map(|(_, to)| to.iter());
+    if hub.directory.federation().is_some() && hub.unpacking.is_none() && all.any(goes_on) {
+        publication.named(&hub.directory);
+    }
+    if acknowledged && refusable {
+        if let [(shard, targets)] = &*matched.shards
+            && *shard == hub.index
+            && let [only] = &**targets
+            && matched.groups.is_empty()
+        {
+            publication.promise = match hub.refuses(&only.session, publication.queue_full) {
+                true if whom == Whom::Publisher => Promise::Due,
+                true => Promise::Made,
+                false => Promise::None,
+            };
+            let receiver = hub.deliver(publication, only, now);
+            if publication.promise == Promise::Refused {
+                hub.release(publication.reserved);
+                hub.report_full(&only.session, true, now);
+                return Err(());
+            }
+            if let (Some(receiver), Some(publisher)) = (receiver, publisher) {
+                hub.wait_for(publisher, receiver);
+            }
+            hub.release(publication.reserved);
+            return Ok(());
+        }
+        publication.reserved = promise_room(hub, matched, &members, publication, (whom, now))?;
+        publication.promise = Promise::Made;
+    }
+    for (shard, targets) in &matched.shards {
+        if publication.relayed && *shard != hub.index {
+            continue;
+        }
+        if *shard == hub.index {
+            // Nobody waits for a publisher's own copy of what is urgent: it goes last.
+            let own = match publication.stamp.class().is_urgent() {
+                true => targets
+                    .iter()
+                    .position(|target| is_own(target, publication)),
+                false => None,
+            };
+            let (before, after) = targets.split_at(own.unwrap_or_default());
+            let (last, after) = after.split_at(usize::from(own.is_some()));
+            for target in before.iter().chain(after).chain(last) {
+                if let Some(receiver) = hub.deliver(publication, target, now)
+                    && let Some(publisher) = publisher
+                {
+                    hub.wait_for(publisher, receiver);
+                }
+            }
+        } else {
+            let congested = targets.iter().any(is_congested);
+            let entries = hub.keep_elsewhere(publication, targets);
+            let message = publication.message(&mut hub.messages);
+            let (targets, from) = (targets.clone(), hub.index);
+            post(
+                hub,
+                *shard,
+                Remote::Publish {
+                    from,
+                    message,
+                    targets,
+                    promised: publication.promise == Promise::Made,
+                    entries,
+                    name: publication.name,
+                },
+                publisher,
+                congested,
+            );
+        }
+    }
+    for member in &members {
+        if member.session.shard == hub.index {
+            if let Some(receiver) = hub.deliver(publication, member, now)
+                && let Some(publisher) = publisher
+            {
+                hub.wait_for(publisher, receiver);
+            }
+        } else {
+            let entries = hub.keep_elsewhere(publication, std::slice::from_ref(member));
+            let message = publication.message(&mut hub.messages);
+            let (target, from) = (member.clone(), hub.index);
+            let congested = is_congested(member);
+            post(
+                hub,
+                member.session.shard,
+                Remote::Share {
+                    from,
+                    message,
+                    target,
+                    promised: publication.promise == Promise::Made,
+                    entry: entries.map_or(0, |entries| entries[0]),
+                },
+                publisher,
+                congested,
+            );
+        }
+    }
+    hub.release(publication.reserved);
+    Ok(())
+}
+
+pub(super) fn post(
+    hub: &mut Hub,
+    shard: u16,
+    message: Remote,
+    publisher: Option<ConnId>,
+    congested: bool,
+) {
+    let room = hub.post(shard, message);
+    let Some(publisher) = publisher else {
+        return;
+    };
+    if !room {
+        hub.wait_for_outbox(publisher, shard);
+    }
+    if congested {
+        hub.wait_for_remote(publisher);
+    }
+}
+
+/// Promises room to a message wherever it is to be kept, or nowhere: of a shard that is another one
+/// there is a reservation for every session, which that shard gives back, and only those are asked
+/// whose policy is to refuse. Returns the bytes reserved for sessions of this shard.
+pub(super) fn promise_room(
+    hub: &mut Hub,
+    matched: &Matched,
+    members: &[Target],
+    publication: &Publication<'_>,
+    (whom, now): (Whom, Nanos),
+) -> Result<usize, ()> {
+    let size = publication.size();
+    let all = || {
+        matched
+            .shards
+            .iter()
+            .flat_map(|(_, targets)| targets.iter())
+    };
+    let plain = || {
+        all().filter(|target| {
+            let own = target.no_local && is_own(target, publication);
+            target.qos != QoS::AtMostOnce && !own
+        })
+    };
+    let kept = || {
+        let members = members.iter().enumerate();
+        members.filter(|(_, target)| target.qos != QoS::AtMostOnce)
+    };
+    let (mut checked, mut reserved) = (0, 0);
+    let mut promise = |target: &Target, copies: usize| {
+        let need = publication.need(target);
+        let asks = whom == Whom::Publisher && hub.refuses(&target.session, publication.queue_full);
+        let room = if target.session.shard == hub.index {
+            !asks || hub.promise(target, need, copies, &mut reserved)
+        } else {
+            hub.reserve(&target.session, need, asks)
+        };
+        checked += usize::from(room);
+        room
+    };
+    let full = plain().find(|target| !promise(target, 0)).or_else(|| {
+        // A session may be a receiver by itself and as a member of groups. A
+        // copy with QoS 0 counts too: it may fill the buffer that the next is
+        // to be sent from.
+        kept().find_map(|(at, target)| {
+            let before = all().chain(&members[..at]);
+            let copies = before.filter(|t| Arc::ptr_eq(&t.session, &target.session));
+            (!promise(target, copies.count())).then_some(target)
+        })
+    });
+    let Some(full) = full else {
+        return Ok(reserved);
+    };
+    for target in plain()
+        .chain(kept().map(|(_, target)| target))
+        .take(checked)
+    {
+        if target.session.shard != hub.index {
+            hub.give_back(&target.session, size);
+            hub.release(size);
+        }
+    }
+    hub.release(reserved);
+    hub.report_full(&full.session, true, now);
+    Err(())
+}

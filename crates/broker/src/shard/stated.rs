@@ -1,0 +1,129 @@
+//! What a publication states about its urgency, and how far that is followed.
+
+use std::sync::Arc;
+
+use punctual_codec::{Properties, RawPublish};
+use punctual_model::{Answer, MessageSize, Requirements};
+
+use crate::Nanos;
+use crate::base::connection::ConnId;
+use crate::egress::Stamp;
+use crate::federation::Heed;
+use crate::hub::{Event, Hub, Output};
+use crate::index::matched::Matched;
+use crate::urgency::{self, Asked, UrgencyRights, UrgencyRule};
+use crate::watch::Watch;
+
+/// Time between two log events about urgency that is not followed.
+pub(super) const REPORT_INTERVAL: Nanos = Nanos::from_secs(10);
+
+/// What bears on the urgency of a publication.
+pub(super) struct Stated<'a> {
+    pub(crate) route: u64,
+    pub(super) topic: &'a [u8],
+    pub(crate) properties: Properties<'a>,
+    pub(crate) rule: Option<&'a UrgencyRule>,
+    /// How far it is followed, as a neighbour says.
+    pub(super) heed: Heed,
+    pub(super) sizes: Sizes,
+    /// Who gets it.
+    pub(super) matched: &'a Matched,
+}
+
+/// What a publication asks for, and what of it cannot be understood.
+pub(super) fn asked(
+    hub: &mut Hub,
+    id: ConnId,
+    stated: &Stated<'_>,
+) -> Option<(Asked, Option<String>)> {
+    let conn = hub.conns.get_mut(id.slot)?;
+    let mut error = None;
+    let own = match stated.heed {
+        Heed::Nothing => Ok(Requirements::NONE),
+        Heed::All | Heed::UpTo(_) => urgency::stated(stated.properties),
+    };
+    let own = own.unwrap_or_else(|wrong| {
+        error = Some(wrong.to_string());
+        Requirements::NONE
+    });
+    let default = conn
+        .extra
+        .as_ref()
+        .map_or(Requirements::NONE, |e| e.default);
+    let permissions = conn.permissions.clone();
+    let own = own.or(default);
+    let rights = || {
+        let Some(permissions) = permissions else {
+            return UrgencyRights::ALL;
+        };
+        let cached = &mut conn.extra().rights;
+        match cached {
+            Some((known, rights)) if *known == stated.route => *rights,
+            _ => {
+                let topic = std::str::from_utf8(stated.topic).unwrap_or_default();
+                cached.insert((stated.route, permissions.urgency(topic))).1
+            }
+        }
+    };
+    let asked = urgency::asked(own, stated.rule, || stated.heed.limit(rights()));
+    Some((asked, error))
+}
+
+/// The real-time requirements of a publication, if it may have them.
+pub(super) fn requirements_of(
+    hub: &mut Hub,
+    id: ConnId,
+    stated: &Stated<'_>,
+) -> Option<Requirements> {
+    let requirements = asked(hub, id, stated)?.0.requirements;
+    requirements.is_real_time().then_some(requirements)
+}
+
+/// Whether a publication is urgent, as far as it may be.
+pub(super) fn is_urgent(hub: &mut Hub, id: ConnId, stated: &Stated<'_>) -> bool {
+    asked(hub, id, stated).is_some_and(|(asked, _)| asked.urgency.class().is_urgent())
+}
+
+/// Tells the log, now and then, that what a client states is not followed.
+pub(crate) fn report_urgency(hub: &mut Hub, id: ConnId, why: &str, now: Nanos) {
+    if now < hub.urgency_reported {
+        return;
+    }
+    hub.urgency_reported = now + REPORT_INTERVAL;
+    let session = hub.conns.get(id.slot).map(|conn| conn.session);
+    if let Some(session) = session.and_then(|slot| hub.sessions.get(slot)) {
+        hub.outputs.push(Output::Event(Event::UrgencyIgnored {
+            client_id: session.handle.client_id.clone(),
+            reason: why.to_owned(),
+        }));
+    }
+}
+
+/// What is done with a message that asks for real time.
+pub(super) enum Course {
+    /// It goes on, as one of an admitted flow that is watched or not, perhaps
+    /// with an answer for its publisher.
+    Go(Stamp, Option<Arc<Watch>>, Option<Answer>),
+    /// It is refused; or dropped, for it is not as declared.
+    Refuse(Answer),
+}
+
+/// Bytes that bear on a flow's frames.
+#[derive(Clone, Copy)]
+pub(super) struct Sizes {
+    pub(super) message: MessageSize,
+    pub(super) packet: usize,
+}
+
+impl Sizes {
+    pub(super) fn of(raw: &RawPublish<'_>, packet: usize) -> Self {
+        let length = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        Self {
+            message: MessageSize {
+                payload: length(raw.payload),
+                properties: length(raw.properties.as_bytes()),
+            },
+            packet,
+        }
+    }
+}
