@@ -4,7 +4,7 @@
 mod aliases;
 mod api;
 pub(crate) mod brakes;
-mod conn;
+pub(crate) mod conn;
 mod custody;
 mod deliver;
 mod fence;

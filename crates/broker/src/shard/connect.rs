@@ -11,6 +11,7 @@ use punctual_mesh::transfer::{HomeId, Mark, Record, Stamp};
 use punctual_model::Requirements;
 
 use super::{AuthAnswer, Fail, Next, REVOKED, Shard, neighbour};
+use crate::access::Permissions;
 use crate::admission::Ask;
 use crate::answers::{best_effort, put_answer};
 use crate::base::connection::ConnId;
@@ -341,8 +342,8 @@ impl Shard {
         }
     }
 
-    /// Lets an authenticated client in: finds or makes its session, answers,
-    /// and sends what waits. Its session may first be looked for elsewhere.
+    /// Lets an authenticated client in: finds or makes its session, answers, and sends what waits. Its
+    /// session may first be looked for elsewhere.
     pub(super) fn accept(
         &mut self,
         id: ConnId,
@@ -352,11 +353,50 @@ impl Shard {
         looked: Looked<'_>,
         now: Nanos,
     ) -> Result<(), Refusal> {
+        let Some(mut newcomer) = self.introduce(id, connect, username, auth.as_ref(), now)? else {
+            return Ok(());
+        };
+        let Some(place) = self.session_for(&newcomer, auth, looked, now)? else {
+            return Ok(());
+        };
+        let hub = &mut self.hub;
+        let Some(attached) = attach_session(hub, &mut newcomer, place, looked) else {
+            return Ok(());
+        };
+        if attach_connection(hub, &newcomer, place.slot, &attached, now).is_none() {
+            return Ok(());
+        }
+        let (is_link, entitlement) = (newcomer.is_link, newcomer.entitlement);
+        welcome(hub, newcomer, place, &attached, now);
+        if is_link {
+            self.link_is_up(id, place.slot, entitlement);
+            return Ok(());
+        }
+        if hub.config.admission.is_some() {
+            if let Some(conn) = hub.conns.get_mut(id.slot) {
+                conn.paused += 1;
+            }
+            hub.ask(place.slot, Ask::Connected { conn: id });
+        }
+        hub.pump(place.slot, now);
+        Ok(())
+    }
+
+    /// Reads what a CONNECT asks for, and checks what does not depend on its session. `None` if the
+    /// connection is gone.
+    fn introduce<'a>(
+        &mut self,
+        id: ConnId,
+        connect: &'a Connect<'a>,
+        username: Option<Arc<str>>,
+        auth: Option<&(Box<str>, Box<[u8]>)>,
+        now: Nanos,
+    ) -> Result<Option<Newcomer<'a>>, Refusal> {
         let config = self.hub.config.clone();
         let v5 = connect.version.is_v5();
         let mut wish = Wish::new(connect, &config)?;
         let Some(conn) = self.hub.conn(id) else {
-            return Ok(());
+            return Ok(None);
         };
         // It may have been since it was looked at.
         if conn.meta.is_revoked() {
@@ -373,8 +413,8 @@ impl Shard {
         // One that this broker opened itself needs no right, and no answer.
         let (max_packet, dialled) = (conn.max_packet, conn.link);
         let listener = conn.meta.listener;
-        let mut properties = match v5 {
-            true => wish.answer(connect, &config, &client_id, auth.as_ref()),
+        let properties = match v5 {
+            true => wish.answer(connect, &config, &client_id, auth),
             false => PropertyBuf::new(),
         };
         // Without CONNACK there is no connection, and it may be no larger [MQTT-3.1.2-24].
@@ -390,7 +430,6 @@ impl Shard {
             .will
             .map(|will| make_will(&will, &config, &self.hub.directory.will_bytes))
             .transpose()?;
-
         let is_link = client_id.starts_with(LINK_PREFIX);
         let durability = match self.hub.journal {
             Some(_) => config.durability.of_listener(listener),
@@ -412,27 +451,53 @@ impl Shard {
                 auth.is_some() || config.checks_passwords(listener) && username.is_some();
             entitlement = neighbour::admit(&self.hub, id, connect, username.as_deref(), is_proven)?;
         }
-
-        let durable = durability > Durability::None && wish.session_expiry > 0;
         self.end_testator(&client_id, now);
-        let existing = self.hub.session_named(&client_id);
-        let session = existing.and_then(|slot| self.hub.sessions.get(slot));
-        if !is_link && !assigned {
-            check_identifier(&self.hub, &client_id, session, username.as_deref())?;
-        }
         // What waits for one user is not for another who uses the same identifier.
         let is_foreign = !is_link && self.hub.is_foreign(&client_id, username.as_deref());
-        let clean_start = connect.clean_start || is_foreign;
-        let may_stay = session.is_some() && !clean_start;
+        Ok(Some(Newcomer {
+            id,
+            connect,
+            clean_start: connect.clean_start || is_foreign,
+            wish,
+            client_id,
+            assigned,
+            username,
+            listener,
+            is_link,
+            dialled,
+            entitlement,
+            durability,
+            will,
+            properties,
+            max_packet,
+        }))
+    }
+
+    /// The session that a client gets: the one that is here, or a new one. `None` if it is first looked for
+    /// elsewhere.
+    fn session_for(
+        &mut self,
+        newcomer: &Newcomer<'_>,
+        auth: Option<(Box<str>, Box<[u8]>)>,
+        looked: Looked<'_>,
+        now: Nanos,
+    ) -> Result<Option<Place>, Refusal> {
+        let (id, client_id) = (newcomer.id, &newcomer.client_id);
+        let is_own = !newcomer.is_link && !newcomer.assigned;
+        let existing = self.hub.session_named(client_id);
+        let session = existing.and_then(|slot| self.hub.sessions.get(slot));
+        if is_own {
+            check_identifier(&self.hub, client_id, session, newcomer.username.as_deref())?;
+        }
+        let may_stay = session.is_some() && !newcomer.clean_start;
         // A full store has room for a neighbour: without it others are cut off.
         if let Some(trouble) = self.hub.store_trouble()
-            && durable
-            && (!is_link || self.hub.is_store_failing())
+            && newcomer.is_durable()
+            && (!newcomer.is_link || self.hub.is_store_failing())
             && !existing.is_some_and(|slot| may_stay && self.hub.is_safe(slot))
         {
             return Err(Refusal::new(trouble.reason(), trouble.why()));
         }
-        let is_own = !is_link && !assigned;
         let moves = is_own && self.hub.has_custody();
         if moves && let Looked::Not(body) = looked {
             if let Some(slot) = existing {
@@ -441,189 +506,288 @@ impl Shard {
             }
             let awaited = Awaited {
                 body: body.into(),
-                username,
+                username: newcomer.username.clone(),
                 auth,
             };
-            return self.await_transfer(id, &client_id, clean_start, awaited, now);
+            self.await_transfer(id, client_id, newcomer.clean_start, awaited, now)?;
+            return Ok(None);
         }
         if moves && existing.is_none() {
             // It was decided that there is one, and there was no room for it.
             return Err(Refusal::new(ReasonCode::QuotaExceeded, NO_ROOM));
         }
         if let Some(slot) = existing.filter(|_| !moves) {
-            self.take_over(slot, clean_start, now);
+            self.take_over(slot, newcomer.clean_start, now);
         }
-        let existing = self.hub.session_named(&client_id);
-        let session_present = match looked {
+        let existing = self.hub.session_named(client_id);
+        let is_present = match looked {
             Looked::Granted { present, .. } => present,
             _ => existing.is_some(),
         };
         let slot = match existing {
             Some(slot) => slot,
-            None => {
-                let hub = &mut self.hub;
-                let max = config.limits.max_sessions;
-                if let Err(error) = hub.directory.claim(&client_id, hub.index, max) {
-                    return Err(match error {
-                        ClaimError::Quota => Refusal::new(ReasonCode::QuotaExceeded, NO_ROOM),
-                        ClaimError::Elsewhere => Refusal::new(
-                            ReasonCode::ServerBusy,
-                            "client identifier is being connected elsewhere",
-                        ),
-                    });
-                }
-                let (directory, index) = (hub.directory.clone(), hub.index);
-                let slot = hub
-                    .sessions
-                    .insert_with(|slot| Session::new(directory.handle(&client_id, index, slot)));
-                hub.names.insert(&hub.sessions, slot);
-                slot
-            }
+            None => make_session(&mut self.hub, client_id)?,
         };
-        let hub = &mut self.hub;
-        let permissions = match is_link {
-            true => None,
-            false => hub
-                .directory
-                .permissions(Some(listener), username.as_deref(), &client_id),
-        };
-        if let (Some(will), Some(permissions)) = (&connect.will, &permissions) {
-            let stated = urgency::stated(will.properties).unwrap_or_default();
-            let asked = urgency::asked(stated, None, || permissions.urgency(will.topic));
-            if let Some(excess) = asked.refused {
-                add(
-                    &mut wish.remark,
-                    &format!("will: {}", excess.on(will.topic)),
-                );
-            }
-        }
-        let epoch = hub.epoch();
-        if existing.is_some() && wish.session_expiry == 0 {
-            hub.store_session_end(slot);
-        }
-        let Some(session) = hub.sessions.get_mut(slot) else {
-            return Ok(());
-        };
-        if !session_present {
-            session.durable = durable;
-            session.handle.set_durable(durable);
-        }
-        session.durability = durability;
-        session.conn = Some(id.slot);
-        session.epoch = epoch;
-        session.expiry = wish.session_expiry;
-        session.sweep_at = Nanos::MAX;
-        session.classes = wish.classes;
-        let rights_changed =
-            session.username != username || permissions.is_some() || session.handle.is_restricted();
-        session.username = username.clone();
-        session.listener = Some(listener);
-        hub.config.note_queue_full(&session.handle, Some(listener));
-        let losses = session.losses.as_ref().filter(|_| v5 && !is_link);
-        let [dropped, lost] = losses.map_or([0, 0], |losses| losses.count());
-        session.handle.set_permissions(permissions.clone());
-        session.handle.connected.store(true, Ordering::Release);
-        if !is_link
-            && session.custody.is_none()
-            && let Some(mark) = new_mark(&hub.directory)
-        {
-            session.set_record(Stored::new(Record::Session(mark)));
-        }
-        let is_confirmed = session.mark().is_none_or(|mark| mark.confirmed);
-        let number = session.handle.number;
-        let has_flows = session.flows.is_some();
-        let flows = session.flows.iter().flat_map(|flows| flows.values());
-        let promised = flows.filter_map(|flow| Some(flow.state.grant()?.priority));
-        let promised = promised.max();
-        let has_subscriptions = !session.subscriptions.is_empty();
-        hub.tell_lasting(slot);
-        let Some(session) = hub.sessions.get_mut(slot) else {
-            return Ok(());
-        };
-        if let (false, false, Some(federation)) = (is_link, assigned, hub.directory.federation()) {
-            let user = session.username.as_deref();
-            session.arrived = federation.arrived(&client_id, user, clean_start, looked.since());
-            session.mark_received();
-        }
-        let name = will.as_ref().and_then(|_| hub.directory.will_name());
-        hub.set_will(slot, will.map(|will| crate::session::Will { name, ..will }));
-        if session_present && rights_changed && has_subscriptions {
-            hub.directory.generations.bump_all();
-        }
-
-        let Some(conn) = hub.conns.get_mut(id.slot) else {
-            return Ok(());
-        };
-        conn.state = State::Connected;
-        if wish.classes == 1 << Class::Bulk as u8 {
-            conn.class = Class::Bulk;
-        }
-        conn.session = slot;
-        // Until it is heard of the client, it need not know either how much it has lost.
-        conn.unheard = !is_confirmed || lost > 0;
-        conn.number = number;
-        conn.durability = durability;
-        conn.permissions = permissions;
-        conn.connected_at = now;
-        conn.keep_alive = wish.keep_alive;
-        conn.receive_max = wish.receive_max;
-        conn.max_packet = wish.max_packet.min(conn.max_packet);
-        conn.alias_max = wish.alias_max;
-        conn.problem_information = wish.problem_information;
-        if !wish.default.is_empty() {
-            conn.extra().default = wish.default;
-            conn.states = true;
-        }
-        conn.states |= has_flows;
-        conn.promised = promised;
-        let peer = conn.meta.peer();
-        hub.stats.clients_connected += 1;
-        if wish.keep_alive > 0 {
-            let timer = Timer::KeepAlive {
-                slot: id.slot,
-                generation: id.generation,
-            };
-            hub.timers.arm(now + conn.patience(), timer);
-        }
-        hub.outputs.push(Output::Event(Event::Connected {
-            client_id: client_id.clone(),
-            peer,
-            version: connect.version,
-            username,
-        }));
-
-        if lost > 0 && put_dropped(&mut properties, lost, rest, max_packet) {
-            conn.extra().told_dropped = dropped;
-        }
-        if let Some(remark) = &wish.remark {
-            report_urgency(hub, id, remark, now);
-        }
-        if let (true, Some(remark)) = (v5, wish.remark) {
-            let rest = properties.as_properties().as_bytes().len() + 2;
-            put_answer(&mut properties, &best_effort(remark), rest, max_packet);
-        }
-        let connack = ConnAck {
-            session_present,
-            reason: ReasonCode::Success,
-            properties: properties.as_properties(),
-        };
-        if !dialled {
-            hub.send(id.slot, &Packet::ConnAck(connack));
-        }
-        hub.store_connected(id.slot, slot, !session_present, now);
-        if is_link {
-            self.link_is_up(id, slot, entitlement);
-            return Ok(());
-        }
-        if config.admission.is_some() {
-            if let Some(conn) = hub.conns.get_mut(id.slot) {
-                conn.paused += 1;
-            }
-            hub.ask(slot, Ask::Connected { conn: id });
-        }
-        hub.pump(slot, now);
-        Ok(())
+        Ok(Some(Place {
+            slot,
+            existed: existing.is_some(),
+            is_present,
+        }))
     }
+}
+
+/// A client or neighbour that is let in.
+struct Newcomer<'a> {
+    id: ConnId,
+    connect: &'a Connect<'a>,
+    /// Whether it gets a new session whatever is here.
+    clean_start: bool,
+    wish: Wish,
+    client_id: Arc<str>,
+    /// Whether the broker has chosen its identifier.
+    assigned: bool,
+    username: Option<Arc<str>>,
+    listener: u16,
+    is_link: bool,
+    /// Whether this broker has opened the connection.
+    dialled: bool,
+    entitlement: Entitlement,
+    durability: Durability,
+    will: Option<crate::session::Will>,
+    /// For CONNACK.
+    properties: PropertyBuf,
+    max_packet: u32,
+}
+
+impl Newcomer<'_> {
+    /// Whether its session outlives the process.
+    fn is_durable(&self) -> bool {
+        self.durability > Durability::None && self.wish.session_expiry > 0
+    }
+}
+
+/// Where the session of a newcomer is.
+#[derive(Clone, Copy)]
+struct Place {
+    slot: u32,
+    /// Whether there was a session in the slot already.
+    existed: bool,
+    /// Session Present.
+    is_present: bool,
+}
+
+/// What of a session matters to the connection that it gets.
+struct Attached {
+    number: u64,
+    /// Whether its client is known to know of it.
+    is_confirmed: bool,
+    permissions: Option<Arc<dyn Permissions>>,
+    has_flows: bool,
+    /// The most urgent priority of its admitted flows.
+    promised: Option<u8>,
+    /// Messages that it has dropped, and those of them that its client has not been told of.
+    dropped: u64,
+    lost: u64,
+}
+
+/// Makes a session for a client that has none here.
+fn make_session(hub: &mut Hub, client_id: &Arc<str>) -> Result<u32, Refusal> {
+    let max = hub.config.limits.max_sessions;
+    if let Err(error) = hub.directory.claim(client_id, hub.index, max) {
+        return Err(match error {
+            ClaimError::Quota => Refusal::new(ReasonCode::QuotaExceeded, NO_ROOM),
+            ClaimError::Elsewhere => Refusal::new(
+                ReasonCode::ServerBusy,
+                "client identifier is being connected elsewhere",
+            ),
+        });
+    }
+    let (directory, index) = (hub.directory.clone(), hub.index);
+    let slot = hub
+        .sessions
+        .insert_with(|slot| Session::new(directory.handle(client_id, index, slot)));
+    hub.names.insert(&hub.sessions, slot);
+    Ok(slot)
+}
+
+/// The rights of a newcomer; what its will states beyond them is remarked.
+fn permissions_of(hub: &Hub, newcomer: &mut Newcomer<'_>) -> Option<Arc<dyn Permissions>> {
+    if newcomer.is_link {
+        return None;
+    }
+    let user = newcomer.username.as_deref();
+    let listener = Some(newcomer.listener);
+    let permissions = hub
+        .directory
+        .permissions(listener, user, &newcomer.client_id)?;
+    if let Some(will) = &newcomer.connect.will {
+        let stated = urgency::stated(will.properties).unwrap_or_default();
+        let asked = urgency::asked(stated, None, || permissions.urgency(will.topic));
+        if let Some(excess) = asked.refused {
+            let remark = format!("will: {}", excess.on(will.topic));
+            add(&mut newcomer.wish.remark, &remark);
+        }
+    }
+    Some(permissions)
+}
+
+/// Gives a session its client. `None` if the session is gone.
+fn attach_session(
+    hub: &mut Hub,
+    newcomer: &mut Newcomer<'_>,
+    place: Place,
+    looked: Looked<'_>,
+) -> Option<Attached> {
+    let permissions = permissions_of(hub, newcomer);
+    let slot = place.slot;
+    let epoch = hub.epoch();
+    let wish = &newcomer.wish;
+    if place.existed && wish.session_expiry == 0 {
+        hub.store_session_end(slot);
+    }
+    let session = hub.sessions.get_mut(slot)?;
+    if !place.is_present {
+        let durable = newcomer.is_durable();
+        session.durable = durable;
+        session.handle.set_durable(durable);
+    }
+    session.durability = newcomer.durability;
+    session.conn = Some(newcomer.id.slot);
+    session.epoch = epoch;
+    session.expiry = wish.session_expiry;
+    session.sweep_at = Nanos::MAX;
+    session.classes = wish.classes;
+    let rights_changed = session.username != newcomer.username
+        || permissions.is_some()
+        || session.handle.is_restricted();
+    session.username.clone_from(&newcomer.username);
+    session.listener = Some(newcomer.listener);
+    hub.config
+        .note_queue_full(&session.handle, Some(newcomer.listener));
+    let is_told = newcomer.connect.version.is_v5() && !newcomer.is_link;
+    let losses = session.losses.as_ref().filter(|_| is_told);
+    let [dropped, lost] = losses.map_or([0, 0], |losses| losses.count());
+    session.handle.set_permissions(permissions.clone());
+    session.handle.connected.store(true, Ordering::Release);
+    if !newcomer.is_link
+        && session.custody.is_none()
+        && let Some(mark) = new_mark(&hub.directory)
+    {
+        session.set_record(Stored::new(Record::Session(mark)));
+    }
+    let flows = session.flows.iter().flat_map(|flows| flows.values());
+    let promised = flows.filter_map(|flow| Some(flow.state.grant()?.priority));
+    let attached = Attached {
+        number: session.handle.number,
+        is_confirmed: session.mark().is_none_or(|mark| mark.confirmed),
+        permissions,
+        has_flows: session.flows.is_some(),
+        promised: promised.max(),
+        dropped,
+        lost,
+    };
+    let has_subscriptions = !session.subscriptions.is_empty();
+    hub.tell_lasting(slot);
+    let session = hub.sessions.get_mut(slot)?;
+    if !newcomer.is_link
+        && !newcomer.assigned
+        && let Some(federation) = hub.directory.federation()
+    {
+        let (client, user) = (&newcomer.client_id, session.username.as_deref());
+        let since = looked.since();
+        session.arrived = federation.arrived(client, user, newcomer.clean_start, since);
+        session.mark_received();
+    }
+    let will = newcomer.will.take();
+    let name = will.as_ref().and_then(|_| hub.directory.will_name());
+    hub.set_will(slot, will.map(|will| crate::session::Will { name, ..will }));
+    if place.is_present && rights_changed && has_subscriptions {
+        hub.directory.generations.bump_all();
+    }
+    Some(attached)
+}
+
+/// Gives a connection its session. `None` if the connection is gone.
+fn attach_connection(
+    hub: &mut Hub,
+    newcomer: &Newcomer<'_>,
+    slot: u32,
+    attached: &Attached,
+    now: Nanos,
+) -> Option<()> {
+    let (id, wish) = (newcomer.id, &newcomer.wish);
+    let conn = hub.conns.get_mut(id.slot)?;
+    conn.state = State::Connected;
+    if wish.classes == 1 << Class::Bulk as u8 {
+        conn.class = Class::Bulk;
+    }
+    conn.session = slot;
+    // Until it is heard of the client, it need not know either how much it has lost.
+    conn.unheard = !attached.is_confirmed || attached.lost > 0;
+    conn.number = attached.number;
+    conn.durability = newcomer.durability;
+    conn.permissions.clone_from(&attached.permissions);
+    conn.connected_at = now;
+    conn.keep_alive = wish.keep_alive;
+    conn.receive_max = wish.receive_max;
+    conn.max_packet = wish.max_packet.min(conn.max_packet);
+    conn.alias_max = wish.alias_max;
+    conn.problem_information = wish.problem_information;
+    if !wish.default.is_empty() {
+        conn.extra().default = wish.default;
+        conn.states = true;
+    }
+    conn.states |= attached.has_flows;
+    conn.promised = attached.promised;
+    let peer = conn.meta.peer();
+    hub.stats.clients_connected += 1;
+    if wish.keep_alive > 0 {
+        let ConnId { slot, generation } = id;
+        let timer = Timer::KeepAlive { slot, generation };
+        hub.timers.arm(now + conn.patience(), timer);
+    }
+    hub.outputs.push(Output::Event(Event::Connected {
+        client_id: newcomer.client_id.clone(),
+        peer,
+        version: newcomer.connect.version,
+        username: newcomer.username.clone(),
+    }));
+    Some(())
+}
+
+/// Answers CONNECT.
+fn welcome(hub: &mut Hub, newcomer: Newcomer<'_>, place: Place, attached: &Attached, now: Nanos) {
+    let Newcomer {
+        id,
+        connect,
+        wish,
+        mut properties,
+        max_packet,
+        ..
+    } = newcomer;
+    let rest = properties.as_properties().as_bytes().len() + 2;
+    if attached.lost > 0
+        && put_dropped(&mut properties, attached.lost, rest, max_packet)
+        && let Some(conn) = hub.conns.get_mut(id.slot)
+    {
+        conn.extra().told_dropped = attached.dropped;
+    }
+    if let Some(remark) = &wish.remark {
+        report_urgency(hub, id, remark, now);
+    }
+    if let (true, Some(remark)) = (connect.version.is_v5(), wish.remark) {
+        let rest = properties.as_properties().as_bytes().len() + 2;
+        put_answer(&mut properties, &best_effort(remark), rest, max_packet);
+    }
+    let connack = ConnAck {
+        session_present: place.is_present,
+        reason: ReasonCode::Success,
+        properties: properties.as_properties(),
+    };
+    if !newcomer.dialled {
+        hub.send(id.slot, &Packet::ConnAck(connack));
+    }
+    hub.store_connected(id.slot, place.slot, !place.is_present, now);
 }
 
 /// The mark of a session with an identifier that was assigned now, in a mesh: nobody else can have one.

@@ -68,6 +68,7 @@ use crate::route::RouteCache;
 use crate::sampling::Sampling;
 use crate::sequence::Number;
 use crate::session::{Acknowledgement, Names, Step};
+use crate::shard::publish::PublishBuffers;
 use crate::slab::Slab;
 use crate::sys::SysTopics;
 use crate::tasks::{FLOW, SLICE, Subject, Task, Tasks, Work};
@@ -201,10 +202,7 @@ pub struct Shard {
     hub: Hub,
     routes: RouteCache,
     sys: Option<SysTopics>,
-    /// Reused for a topic that an alias stands for.
-    alias_topic: Vec<u8>,
-    /// Reused for properties that are not forwarded as received.
-    properties: Vec<u8>,
+    buffers: PublishBuffers,
     /// Reused for a run as another protocol version has it.
     rewritten: Vec<u8>,
     /// Packets of a row are handled as any others.
@@ -293,8 +291,7 @@ impl Shard {
                 expires: false,
             },
             sys,
-            alias_topic: Vec::new(),
-            properties: Vec::new(),
+            buffers: PublishBuffers::default(),
             rewritten: Vec::new(),
             #[cfg(test)]
             one_by_one: false,

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use punctual_codec::{
     DecodeError, Frame, PacketType, PropertyId, QoS, RawPublish, ReasonCode, Version, topic,
 };
+use punctual_model::Answer;
 use smallvec::SmallVec;
 
 use super::links::{self, Incoming, Reach, Wait};
@@ -18,11 +19,13 @@ use crate::base::author::Author;
 use crate::base::connection::ConnId;
 use crate::base::durability::Durability;
 use crate::base::name::{MessageName, peer_of};
+use crate::config::Limits;
 use crate::custody::FORWARD;
 use crate::directory::Directory;
 use crate::egress::{Class, Stamp};
 use crate::fanouts::Receipt;
-use crate::federation::{Heed, LinkNews, Notes, Service};
+use crate::federation::{Duty, Heed, LinkNews, Notes, Service};
+use crate::hub::conn::Conn;
 use crate::hub::{Alias, Hub};
 use crate::index::matched::{Matched, TargetList};
 use crate::index::target::Target;
@@ -30,6 +33,8 @@ use crate::journal::After;
 use crate::journal::keeping::Nature;
 use crate::message::{Parts, expiry, put_forwarded};
 use crate::publication::{Promise, Publication};
+use crate::retained::Entry;
+use crate::route::{Route, RouteCache};
 use crate::sequence::Number;
 use crate::session::gist;
 use crate::shard::acknowledge::{
@@ -40,12 +45,71 @@ use crate::shard::deliver::{Whom, deliver_all};
 use crate::shard::links::Packed;
 use crate::shard::retain::{has_retained_room, retain};
 use crate::shard::stated::{Course, Sizes, Stated, is_urgent, report_urgency};
+use crate::watch::Watch;
 use crate::{Message, Nanos, answers, order, urgency};
 
 /// Why nothing is confirmed that others may have to get.
 const NOT_JOINED: &str = "this broker has reached none of its neighbours and knows nothing of them";
+
+/// Buffers that are used again for each PUBLISH.
+#[derive(Debug, Default)]
+pub(super) struct PublishBuffers {
+    /// The topic that an alias stands for.
+    alias_topic: Vec<u8>,
+    /// Properties that are not forwarded as received.
+    properties: Vec<u8>,
+}
+
+/// A PUBLISH on its way through the steps of [`Shard::publish_packet`].
+struct Arrival<'a> {
+    id: ConnId,
+    frame: Frame<'a>,
+    /// What it says; its topic is what a topic alias stands for.
+    raw: RawPublish<'a>,
+    /// What it is called in the mesh, and what else a neighbour says of it.
+    name: Option<MessageName>,
+    notes: Notes,
+    /// Whether it is a packet of MQTT 5.
+    v5: bool,
+    /// Whether its properties may be forwarded as they are.
+    forwardable: bool,
+    now: Nanos,
+}
+
+/// What is known of who published it, once its topic is known.
+#[derive(Clone, Copy)]
+struct Publisher {
+    /// Number of its session, and the slot of that.
+    number: u64,
+    session: u32,
+    is_link: bool,
+    /// Whether it may publish to the topic.
+    allowed: bool,
+    /// Whether what it publishes may state requirements.
+    states: bool,
+    /// What is promised about what comes by its listener.
+    durability: Durability,
+    /// Messages with QoS 2 that it has not released.
+    unreleased: u16,
+}
+
+/// Why a PUBLISH goes through no further step.
+enum Exit {
+    /// All is done.
+    Done(Next),
+    /// The connection is to be ended.
+    Fail(Fail),
+}
+
+impl<T: Into<Fail>> From<T> for Exit {
+    fn from(fail: T) -> Self {
+        Self::Fail(fail.into())
+    }
+}
+
 impl Shard {
-    /// A PUBLISH from a connected client.
+    /// A PUBLISH from a connected client or neighbour. It is decoded, its topic is resolved to a route, it
+    /// is admitted, and it is delivered; each step may be the last.
     #[inline(never)]
     pub(super) fn publish_packet(
         &mut self,
@@ -53,22 +117,46 @@ impl Shard {
         frame: Frame<'_>,
         now: Nanos,
     ) -> Result<Next, Fail> {
-        let Self {
-            hub,
-            routes,
-            alias_topic,
-            properties,
-            ..
-        } = self;
+        let mut buffers = std::mem::take(&mut self.buffers);
+        let next = self.publish_in_steps(id, frame, &mut buffers, now);
+        self.buffers = buffers;
+        match next {
+            Ok(next) | Err(Exit::Done(next)) => Ok(next),
+            Err(Exit::Fail(fail)) => Err(fail),
+        }
+    }
+
+    fn publish_in_steps(
+        &mut self,
+        id: ConnId,
+        frame: Frame<'_>,
+        buffers: &mut PublishBuffers,
+        now: Nanos,
+    ) -> Result<Next, Exit> {
+        let mut arrival = self.decode(id, frame, &mut buffers.alias_topic, now)?;
+        let (route, publisher) = self.resolve(&arrival)?;
+        self.admit(&mut arrival, publisher, route)?;
+        self.deliver(arrival, publisher, route, &mut buffers.properties)
+    }
+
+    /// The first step: a packet becomes a message. What a neighbour says of the link ends here.
+    fn decode<'a>(
+        &mut self,
+        id: ConnId,
+        frame: Frame<'a>,
+        alias_topic: &'a mut Vec<u8>,
+        now: Nanos,
+    ) -> Result<Arrival<'a>, Exit> {
+        let hub = &mut self.hub;
         let Some(conn) = hub.conns.get_mut(id.slot) else {
-            return Ok(Next::Closed);
+            return Err(Exit::Done(Next::Closed));
         };
+        let (is_link, publisher) = (conn.link, conn.number);
         let in_turn = hub.unpacking.is_none() && !hub.unparking;
-        if in_turn && hub.fanouts.are_under_way(conn.number) {
+        if in_turn && hub.fanouts.are_under_way(publisher) {
             // An earlier connection of the client has sent them.
-            let publisher = conn.number;
             hub.wait_for_fan_out(publisher, id);
-            return Ok(Next::Hold);
+            return Err(Exit::Done(Next::Hold));
         }
         let version = match hub.unpacking {
             None => conn.version,
@@ -81,135 +169,122 @@ impl Shard {
             return Err(DecodeError::Malformed("remaining length").into());
         }
         if raw.qos as u8 > hub.config.maximum_qos {
-            return Err(Fail::new(ReasonCode::QosNotSupported, "QoS not supported"));
+            return Err(Fail::new(ReasonCode::QosNotSupported, "QoS not supported").into());
         }
         if raw.retain && !hub.config.retain_available {
-            return Err(Fail::new(
-                ReasonCode::RetainNotSupported,
-                "retain not supported",
-            ));
+            let why = "retain not supported";
+            return Err(Fail::new(ReasonCode::RetainNotSupported, why).into());
         }
         let (mut name, mut notes) = (None, Notes::default());
-        if conn.link && hub.unpacking.is_none() {
-            let told = match links::incoming(&mut raw, conn.aliases_in())? {
-                Incoming::Told(message) => Some(message),
-                Incoming::Retains(message) => {
-                    let session = conn.session;
-                    self.told_of_retained(session, message, now)?;
-                    return Ok(Next::Packet);
-                }
-                Incoming::Brakes(message) => {
-                    let session = conn.session;
-                    self.told_to_brake(session, message, now)?;
-                    return Ok(Next::Packet);
-                }
-                Incoming::Named(of, with) => {
-                    (name, notes) = (Some(of), with);
-                    // It is retained, and not urgent any more.
-                    if notes.missing {
-                        notes.heed = Heed::Nothing;
-                    }
-                    None
-                }
-            };
-            if let (Some(told), Some(federation)) = (told, hub.directory.federation())
-                && let Some(session) = hub.sessions.get(conn.session)
-                && let Some(peer) = peer_of(&session.handle.client_id)
-            {
-                federation.link(id, peer, LinkNews::Message(told));
-                return Ok(Next::Packet);
-            }
+        if is_link && hub.unpacking.is_none() {
+            (name, notes) = self.hear_neighbour(id, &mut raw, now)?;
         }
-        let mut topic_bytes = raw.topic;
+        let hub = &mut self.hub;
+        let limits = &hub.config.limits;
         let mut forwardable = true;
         if !raw.properties.is_empty() {
-            let limits = &hub.config.limits;
-            if raw.properties.contains(PropertyId::SubscriptionIdentifier) {
-                return Err(Fail::new(
-                    ReasonCode::ProtocolError,
-                    "Subscription Identifier in a PUBLISH from a client",
-                ));
-            }
-            if raw.properties.contains(PropertyId::UserProperty)
-                && raw.properties.user_count() > limits.max_user_properties
-            {
-                return Err(Fail::new(
-                    ReasonCode::QuotaExceeded,
-                    "more user properties than limits.max_user_properties",
-                ));
-            }
-            if let Some(response) = raw.properties.data(PropertyId::ResponseTopic) {
-                topic::validate_name(response)?;
-            }
+            check_properties(&raw, limits)?;
             forwardable = !raw.properties.contains(PropertyId::TopicAlias)
                 && !raw.properties.contains(PropertyId::MessageExpiryInterval);
-            if let Some(alias) = raw.properties.number(PropertyId::TopicAlias) {
-                if alias > u32::from(limits.topic_alias_maximum) {
-                    return Err(Fail::new(
-                        ReasonCode::TopicAliasInvalid,
-                        "topic alias above Topic Alias Maximum",
-                    ));
-                }
-                let at = alias as usize - 1;
-                if raw.topic.is_empty() {
-                    let aliases = &conn.extra.get_or_insert_default().aliases_in;
-                    let known = aliases.get(at).map(|alias| &alias.topic);
-                    let known = known.filter(|topic| !topic.is_empty());
-                    let Some(known) = known else {
-                        return Err(Fail::new(
-                            ReasonCode::ProtocolError,
-                            "topic alias was never defined",
-                        ));
-                    };
-                    alias_topic.clear();
-                    alias_topic.extend_from_slice(known);
-                    topic_bytes = alias_topic;
-                } else {
-                    topic::validate_name(raw.topic)?;
-                    let aliases = &mut conn.extra().aliases_in;
-                    if aliases.len() <= at {
-                        aliases.resize_with(at + 1, Alias::default);
-                    }
-                    aliases[at].topic = raw.topic.into();
-                }
-                if let (Some(name), Some(extra)) = (name, &mut conn.extra) {
-                    extra.aliases_in[at].origin = Some(name.origin);
-                }
+            if let Some(alias) = raw.properties.number(PropertyId::TopicAlias)
+                && let Some(conn) = hub.conns.get_mut(id.slot)
+            {
+                raw.topic = resolve_alias(conn, limits, &raw, (alias, name), alias_topic)?;
             }
         }
-        if conn.link && topic_bytes.starts_with(FORWARD.as_bytes()) && hub.unpacking.is_none() {
+        if is_link && raw.topic.starts_with(FORWARD.as_bytes()) && hub.unpacking.is_none() {
             let (packet_id, payload) = (raw.packet_id, raw.payload);
             if raw.qos != QoS::AtLeastOnce || !self.forwarded_packet(id, packet_id, payload) {
                 return Err(DecodeError::Malformed("message for a session").into());
             }
-            return Ok(Next::Packet);
+            return Err(Exit::Done(Next::Packet));
         }
-        let mut route = match routes.find(topic_bytes, conn.route, &hub.directory) {
+        Ok(Arrival {
+            id,
+            frame,
+            raw,
+            name,
+            notes,
+            v5,
+            forwardable,
+            now,
+        })
+    }
+
+    /// What a neighbour says with a PUBLISH: how the message is called, and notes on it, or something about
+    /// the link or what is retained, which ends here.
+    fn hear_neighbour(
+        &mut self,
+        id: ConnId,
+        raw: &mut RawPublish<'_>,
+        now: Nanos,
+    ) -> Result<(Option<MessageName>, Notes), Exit> {
+        let hub = &mut self.hub;
+        let Some(conn) = hub.conns.get_mut(id.slot) else {
+            return Err(Exit::Done(Next::Closed));
+        };
+        let session = conn.session;
+        let told = match links::incoming(raw, conn.aliases_in())? {
+            Incoming::Told(message) => message,
+            Incoming::Retains(message) => {
+                self.told_of_retained(session, message, now)?;
+                return Err(Exit::Done(Next::Packet));
+            }
+            Incoming::Brakes(message) => {
+                self.told_to_brake(session, message, now)?;
+                return Err(Exit::Done(Next::Packet));
+            }
+            Incoming::Named(name, mut notes) => {
+                // It is retained, and not urgent any more.
+                if notes.missing {
+                    notes.heed = Heed::Nothing;
+                }
+                return Ok((Some(name), notes));
+            }
+        };
+        if let Some(federation) = hub.directory.federation()
+            && let Some(session) = hub.sessions.get(session)
+            && let Some(peer) = peer_of(&session.handle.client_id)
+        {
+            federation.link(id, peer, LinkNews::Message(told));
+            return Err(Exit::Done(Next::Packet));
+        }
+        Ok((None, Notes::default()))
+    }
+
+    /// The second step: from the topic to the route of its messages. A batch of a neighbour's messages is
+    /// taken apart or passed on here.
+    fn resolve(&mut self, arrival: &Arrival<'_>) -> Result<(u64, Publisher), Exit> {
+        let Self { hub, routes, .. } = self;
+        let Arrival { id, raw, .. } = arrival;
+        let Some(conn) = hub.conns.get_mut(id.slot) else {
+            return Err(Exit::Done(Next::Closed));
+        };
+        let route = match routes.find(raw.topic, conn.route, &hub.directory) {
             Some(route) => route,
             None => {
-                let name = topic::validate_name(topic_bytes)?;
+                let name = topic::validate_name(raw.topic)?;
                 let limits = &hub.config.limits;
                 if name.len() > limits.max_topic_length
                     || topic::levels(name) > limits.max_topic_levels
                 {
-                    return Err(Fail::new(
-                        ReasonCode::TopicNameInvalid,
-                        "topic exceeds limits.max_topic_length or limits.max_topic_levels",
-                    ));
+                    let why = "topic exceeds limits.max_topic_length or limits.max_topic_levels";
+                    return Err(Fail::new(ReasonCode::TopicNameInvalid, why).into());
                 }
                 routes.insert(name, &hub.directory)
             }
         };
-        let topic_name = routes.get(route).topic();
-        let mut stamp = Stamp::PLAIN;
-        let (mut watch, mut answer) = (None, None);
-        let states = conn.states || raw.properties.contains(PropertyId::UserProperty);
-        conn.set_route(route, topic_name);
-        let (allowed, number, session_slot) = (conn.route_allowed, conn.number, conn.session);
-        let is_link = conn.link;
-        let durability = conn.durability;
-        let unreleased = conn.unreleased;
-        if let (Some(packing), Some(name)) = (notes.packing, name) {
+        conn.set_route(route, routes.get(route).topic());
+        let publisher = Publisher {
+            number: conn.number,
+            session: conn.session,
+            is_link: conn.link,
+            allowed: conn.route_allowed,
+            states: conn.states || raw.properties.contains(PropertyId::UserProperty),
+            durability: conn.durability,
+            unreleased: conn.unreleased,
+        };
+        if let (Some(packing), Some(name)) = (arrival.notes.packing, arrival.name) {
             let packed = Packed {
                 bytes: raw.payload,
                 packing,
@@ -217,222 +292,122 @@ impl Shard {
             };
             let mut properties = raw.properties.iter();
             let bare = properties.all(|property| property.id == PropertyId::TopicAlias);
-            if !bare || raw.qos != QoS::AtMostOnce || raw.retain || !allowed {
-                return Err(not_a_run());
+            if !bare || raw.qos != QoS::AtMostOnce || raw.retain || !publisher.allowed {
+                return Err(not_a_run().into());
             }
-            return self.publish_packed(id, route, packed, now);
+            let next = self.publish_packed(*id, route, packed, arrival.now)?;
+            return Err(Exit::Done(next));
         }
-        let rule = routes.get(route).rule.as_deref();
-        let stated = (states || rule.is_some()).then_some(Stated {
-            route,
-            topic: topic_bytes,
-            properties: raw.properties,
-            rule,
-            heed: notes.heed,
-            sizes: Sizes::of(&raw, frame.bytes.len()),
-            matched: &routes.get(route).matched,
-        });
-        if let (Some(stated), true, Some(_)) = (&stated, allowed, hub.config.admission)
+        Ok((route, publisher))
+    }
+
+    /// The third step: whether it is its turn, it is not a repetition, and its publisher may publish it.
+    fn admit(
+        &mut self,
+        arrival: &mut Arrival<'_>,
+        publisher: Publisher,
+        route: u64,
+    ) -> Result<(), Exit> {
+        let Self { hub, routes, .. } = self;
+        let Arrival { id, now, .. } = *arrival;
+        let qos = arrival.raw.qos;
+        let stated = stated_of(routes, arrival, publisher, route);
+        if let (Some(stated), true, Some(_)) = (&stated, publisher.allowed, hub.config.admission)
             && hub.unpacking.is_none()
-            && admission::must_wait(hub, id, stated, raw.qos, now)
+            && admission::must_wait(hub, id, stated, qos, now)
         {
-            return Ok(Next::Hold);
+            return Err(Exit::Done(Next::Hold));
         }
-        if is_link && raw.qos != QoS::AtMostOnce {
-            let entry = routes.get(route);
-            let matched = &entry.matched;
-            if let (Some(name), true) = (&mut name, hub.ripe) {
+        if publisher.is_link && qos != QoS::AtMostOnce {
+            if let (Some(name), true) = (&mut arrival.name, hub.ripe) {
                 // Nobody else is to wait for it either.
                 name.back = 0;
             }
-            let durability = entry.durability.unwrap_or(durability);
-            let nature = Nature {
-                qos: raw.qos,
-                retain: raw.retain,
-                publisher: number,
-                relayed: false,
-            };
-            let size = raw.topic.len() + raw.properties.as_bytes().len() + raw.payload.len();
             let urgent = stated.as_ref().is_some_and(|it| is_urgent(hub, id, it));
-            let promise = (durability, urgent);
-            let topic = topic_bytes;
-            let cause = |hub: &Hub, matched: &Matched| {
-                links::cause_to_wait(hub, session_slot, topic, matched, nature, size, promise)
-            };
-            let cause = match cause(hub, matched) {
-                None if raw.retain => cause(hub, &common::keepers(hub)),
-                cause => cause,
-            };
-            // What came before it on its topic may be what it waits behind.
-            let wait = cause.map(Wait::Room).or_else(|| {
-                let previous = links::missing(hub, entry, name?, raw.qos)?;
-                Some(Wait::Previous(previous))
-            });
-            if let Some(wait) = wait {
-                return links::park(hub, id, topic_bytes, &raw, (name, &notes), wait, now);
+            if let Some(wait) =
+                wait_of_neighbour(hub, arrival, publisher, routes.get(route), urgent)
+            {
+                let said = (arrival.name, &arrival.notes);
+                let raw = &arrival.raw;
+                return Err(Exit::Done(links::park(
+                    hub, id, raw.topic, raw, said, wait, now,
+                )?));
             }
         }
-        hub.stats.publish_bytes_received += raw.payload.len() as u64;
-        // What an alias stands for is part of what it says.
-        let raw = RawPublish {
-            topic: topic_bytes,
-            ..raw
-        };
-
-        // QoS 2: a repetition is acknowledged again and not delivered again
-        // [MQTT-4.3.3-10].
-        match raw.qos {
+        hub.stats.publish_bytes_received += arrival.raw.payload.len() as u64;
+        match qos {
             QoS::AtMostOnce => hub.stats.publishes_received_qos0 += 1,
             QoS::AtLeastOnce => hub.stats.publishes_received_qos1 += 1,
             QoS::ExactlyOnce => {
-                if let Some(session) = hub.sessions.get_mut(session_slot) {
-                    let incoming = session.incoming.as_mut();
-                    // A neighbour may have begun anew: there the name decides.
-                    let incoming = incoming.filter(|_| name.is_none());
-                    let known = incoming.and_then(|it| it.get_mut(&raw.packet_id));
-                    let is_void = known.as_ref().is_some_and(|known| {
-                        known.is_other(raw.dup, || gist(raw.topic, raw.payload))
-                    });
-                    if let (Some(known), false) = (known, is_void) {
-                        known.earlier = false;
-                        let (kind, after) = (PacketType::PubRec, After::ticket(known.ticket));
-                        let reason = ReasonCode::Success;
-                        hub.answer(id.slot, kind, raw.packet_id, reason, Some(after));
-                        return Ok(Next::Packet);
-                    }
-                    // A neighbour may send as many again where it was told to brake.
-                    let most = hub.config.limits.receive_maximum;
-                    let most = most.saturating_mul(1 + u16::from(is_link));
-                    if v5 && unreleased >= most {
-                        return Err(Fail::new(
-                            ReasonCode::ReceiveMaximumExceeded,
-                            "more unreleased QoS 2 messages than Receive Maximum",
-                        ));
-                    }
-                    if is_void {
-                        hub.forget_received(session_slot, raw.packet_id);
-                    }
-                }
+                recognise(hub, arrival, publisher)?;
                 hub.stats.publishes_received_qos2 += 1;
             }
         }
-        if !allowed {
+        let raw = &arrival.raw;
+        if !publisher.allowed {
             hub.stats.refused_not_authorized += 1;
-            return Ok(acknowledge(
-                hub,
-                id,
-                &raw,
-                session_slot,
-                ReasonCode::NotAuthorized,
-                None,
-            ));
+            let reason = ReasonCode::NotAuthorized;
+            let next = acknowledge(hub, id, raw, publisher.session, reason, None);
+            return Err(Exit::Done(next));
         }
-
-        if raw.qos != QoS::AtMostOnce && !is_link && hub.service() != Service::Full {
+        if qos != QoS::AtMostOnce && !publisher.is_link && hub.service() != Service::Full {
             hub.stats.refused_not_joined += 1;
-            return refuse(hub, id, &raw, session_slot, NOT_JOINED);
+            let next = refuse(hub, id, raw, publisher.session, NOT_JOINED)?;
+            return Err(Exit::Done(next));
         }
+        Ok(())
+    }
 
-        let mut reach = None;
-        if let Some(federation) = hub.directory.federation()
-            && let Some(relay) = federation.relay()
-        {
-            let session = hub.sessions.get(session_slot);
-            let peer = session.and_then(|s| peer_of(&s.handle.client_id));
-            let own = name.is_some_and(|name| name.origin == federation.origin());
-            reach = Some(Reach::new(relay, peer, own));
+    /// The fourth step: its receivers get it, and its publisher is answered.
+    fn deliver(
+        &mut self,
+        mut arrival: Arrival<'_>,
+        publisher: Publisher,
+        mut route: u64,
+        properties: &mut Vec<u8>,
+    ) -> Result<Next, Exit> {
+        let Self { hub, routes, .. } = self;
+        let Arrival { id, now, .. } = arrival;
+        let reach = reach_of(hub, &arrival, publisher);
+        let upwards = reach.as_ref().is_some_and(Reach::is_upwards);
+        let relayed = is_relayed(hub, &arrival, publisher, reach.as_ref())?;
+        let mut urgency = Urgency::PLAIN;
+        if let Some(stated) = stated_of(routes, &arrival, publisher, route) {
+            urgency = decide_urgency(hub, &mut arrival, publisher, &stated)?;
         }
-        let mut relayed = false;
-        if let (Some(name), Some(federation)) = (name, hub.directory.federation())
-            && !match &reach {
-                Some(reach) if reach.is_upwards() => federation.is_new_upwards(name),
-                _ => {
-                    federation.is_new(name, raw.qos != QoS::AtLeastOnce)
-                        && !hub.directory.is_own_will(name)
-                }
-            }
-        {
-            hub.stats.publishes_recognised += 1;
-            // Who has come to a neighbour since it was here may not have it.
-            relayed = name.again
-                && raw.qos != QoS::AtMostOnce
-                && reach.is_none()
-                && hub.passed_on.is_due(name, number);
-            if !relayed {
-                // What came before it is perhaps not committed yet.
-                let (reason, after) = (ReasonCode::Success, hub.after_all());
-                return Ok(acknowledge(hub, id, &raw, session_slot, reason, after));
-            }
-        }
-
-        properties.clear();
-        let forwarded = if forwardable {
-            raw.properties.as_bytes()
-        } else {
-            put_forwarded(raw.properties, properties);
-            properties
-        };
-        let interval = match forwardable {
-            true => None,
-            false => raw.properties.number(PropertyId::MessageExpiryInterval),
-        };
-        // What a neighbour sends has its name in it.
-        let plain = raw.qos == QoS::AtMostOnce && !raw.retain && forwardable && name.is_none();
-        if let Some(stated) = &stated {
-            let (course, heed) = decide_stamp(hub, id, stated, now);
-            if hub.directory.federation().is_some() {
-                notes.heed = heed;
-            }
-            match course {
-                Course::Go(course, flow, said) => (stamp, watch, answer) = (course, flow, said),
-                Course::Refuse(answer) => {
-                    let reason = ReasonCode::QuotaExceeded;
-                    return Ok(acknowledge_with(
-                        hub,
-                        id,
-                        &raw,
-                        session_slot,
-                        reason,
-                        &answer,
-                        None,
-                    ));
-                }
-            }
-        }
-        let durability = routes.get(route).durability.unwrap_or(durability);
-        let keeping = hub.keeping(durability, raw.retain || raw.qos != QoS::AtMostOnce);
+        let Urgency {
+            stamp,
+            watch,
+            answer,
+        } = urgency;
+        let raw = &arrival.raw;
+        let name = arrival.name;
         let stream = match (name, hub.directory.federation()) {
-            (None, Some(_)) => order::stream(raw.qos, stamp.class(), interval.is_some()),
+            (None, Some(_)) => order::stream(raw.qos, stamp.class(), arrival.expiry().is_some()),
             _ => None,
         };
-        let last_given = |stream| routes.get(route).order(|order| order.last_given(stream));
-        let follows = stream.map_or(0, last_given);
+        let parts = arrival.parts(properties);
+        let entry = routes.get(route);
+        let durability = entry.durability.unwrap_or(publisher.durability);
         let mut publication = Publication {
-            parts: Parts {
-                topic: topic_bytes,
-                properties: forwarded,
-                expiry: interval,
-                payload: raw.payload,
-                shared: None,
-            },
+            parts,
             qos: raw.qos,
             retain: raw.retain,
-            publisher: number,
-            frame: (plain && raw.payload.len() < crate::egress::SHARE_FROM && frame.is_minimal())
-                .then_some((frame.bytes, v5)),
-            expires: expiry(interval, now),
+            publisher: publisher.number,
+            frame: arrival.frame_as_it_is(),
+            expires: expiry(arrival.expiry(), now),
             stamp,
             watch,
             promise: Promise::None,
             reserved: 0,
             message: None,
-            keeping,
+            keeping: hub.keeping(durability, raw.retain || raw.qos != QoS::AtMostOnce),
             name: name.map(Number::from),
-            follows,
+            follows: stream.map_or(0, |it| entry.order(|order| order.last_given(it))),
             relayed,
-            queue_full: routes.get(route).queue_full,
+            queue_full: entry.queue_full,
             sole: false,
-            author: match raw.retain && !is_link {
+            author: match raw.retain && !publisher.is_link {
                 true => hub.author_of(id),
                 false => None,
             },
@@ -443,152 +418,76 @@ impl Shard {
         let directory = retains.then(|| hub.directory.clone());
         let mut retained = directory.as_ref().map(|d| d.retained_mut());
         let mut kept = None;
-        let name_of_topic = std::str::from_utf8(topic_bytes).unwrap_or_default();
+        let name_of_topic = std::str::from_utf8(arrival.raw.topic).unwrap_or_default();
         let mut entry = retained.as_mut().map(|it| it.entry(name_of_topic));
         if let (Some(entry), Some(directory)) = (&mut entry, &directory) {
-            // What another broker says of the future would stay for ever.
-            let clock = directory.version_clock();
-            let latest = Directory::latest_version(clock);
-            let is_true = notes.version <= latest;
-            hub.stats.refused_versions += u64::from(!is_true);
-            let known = Some(entry.version()).filter(|known| *known <= latest);
-            let known = known.unwrap_or(0);
-            let keeps = has_retained_room(hub, entry, &publication);
-            hub.stats.refused_retained_full += u64::from(!keeps);
-            if !keeps && name.is_none() {
-                return refuse(hub, id, &raw, session_slot, "no room for retained messages");
-            }
-            // Who hears here of a topic that it has nothing any more knew nothing of it.
-            publication.relayed |= notes.missing && known == 0 && raw.payload.is_empty();
-            if notes.missing && (known >= notes.version || !keeps || !is_true) {
-                let (reason, after) = (ReasonCode::Success, hub.after_all());
-                return Ok(acknowledge(hub, id, &raw, session_slot, reason, after));
-            }
-            let version = match notes.version {
-                0 => entry.next_version(clock),
-                version => version,
-            };
-            kept = (keeps && is_true && version > known).then_some(version);
-            if common::is_common(hub, topic_bytes) {
-                notes.version = version;
-            }
-            route = match routes.find(topic_bytes, route, &hub.directory) {
+            kept = retained_version(
+                hub,
+                &mut arrival,
+                publisher,
+                entry,
+                directory,
+                &mut publication,
+            )?;
+            route = match routes.find(arrival.raw.topic, route, &hub.directory) {
                 Some(route) => route,
-                None => routes.insert(topic::validate_name(topic_bytes)?, &hub.directory),
+                None => routes.insert(topic::validate_name(arrival.raw.topic)?, &hub.directory),
             };
         }
-        let matched = &routes.get(route).matched;
-        let upwards = reach.as_ref().is_some_and(Reach::is_upwards);
-        let wanted = matched;
-        let mut handed = SmallVec::new();
-        let shares = !matched.groups.is_empty() && common::is_common(hub, topic_bytes);
-        let common = match hub.directory.federation() {
-            Some(federation) if shares || !notes.is_empty() => {
-                let named = name.is_some() || hub.unpacking.is_some();
-                let decided = named && is_neighbour(hub, session_slot);
-                let sharing = match decided {
-                    true => Sharing::follow(federation.name(), matched, &notes),
-                    false => Sharing::decide(hub, matched, &publication),
-                };
-                let all = notes.version > 0 && (retains || upwards);
-                let (common, others) = sharing.reach(hub, matched, &mut notes, all);
-                handed = others;
-                Some(common)
-            }
-            _ => None,
-        };
-        let matched = common.as_ref().unwrap_or(matched);
-        let reached = reach.map(|reach| reach.of(matched));
-        let matched = reached.as_ref().unwrap_or(matched);
+        let wanted = &routes.get(route).matched;
+        let all = retains || upwards;
+        let (narrowed, handed) = receivers(
+            hub,
+            &mut arrival,
+            publisher,
+            wanted,
+            (reach, all),
+            &publication,
+        );
+        let matched = narrowed.as_ref().unwrap_or(wanted);
+        let raw = &arrival.raw;
         if let Some(trouble) = hub.trouble_for(matched, &publication) {
-            return refuse_unstored(hub, id, &raw, trouble);
+            return Ok(refuse_unstored(hub, id, raw, trouble)?);
         }
         if raw.payload.len() >= crate::egress::SHARE_FROM && !matched.is_empty() {
             publication.parts.shared = Some(share(hub.packet.as_ref(), publication.parts.payload));
         }
         // A neighbour waits for its acknowledgement instead, see `links::cause_to_wait`.
-        let patient = is_link && raw.qos != QoS::AtMostOnce;
-        let publisher = (!patient).then_some(id);
-        let whom = match is_link {
+        let patient = publisher.is_link && raw.qos != QoS::AtMostOnce;
+        let waiting = (!patient).then_some(id);
+        let whom = match publisher.is_link {
             true => Whom::Neighbour,
             false => Whom::Publisher,
         };
-        if deliver_all(hub, matched, &mut publication, publisher, now, whom).is_err() {
+        if deliver_all(hub, matched, &mut publication, waiting, now, whom).is_err() {
             hub.stats.refused_queue_full += 1;
-            return refuse(hub, id, &raw, session_slot, "a receiver's queue is full");
+            let why = "a receiver's queue is full";
+            return Ok(refuse(hub, id, raw, publisher.session, why)?);
         }
         if !handed.is_empty() && !relayed {
-            let handed = (handed, notes.heed);
+            let handed = (handed, arrival.notes.heed);
             redistribution::hand_on(hub, wanted, &mut publication, handed, now);
         }
         if let (Some(entry), Some(version)) = (entry, kept) {
             retain(hub, entry, &mut publication, version);
         }
         drop(retained);
-        let entry = routes.get(route);
-        if let (Some(stream), Some(given)) = (stream, publication.name) {
-            entry.order_mut(|order| order.give(stream, given.parts().1));
-        }
-        if let (Some(name), false) = (name, relayed || raw.qos == QoS::AtMostOnce)
-            && entry.has_clients()
-        {
-            entry.order_mut(|order| order.hear(name, raw.qos));
-        }
-        let crowd = matched.crowd && !relayed;
-        let awaited = publication.keeping.awaited && raw.qos != QoS::AtMostOnce;
-        let may_be_stored = awaited || crowd && publication.keeping.message != 0;
-        if let (Some(name), false, Some(federation)) =
-            (name, relayed || upwards, hub.directory.federation())
-        {
-            federation.note(name);
-            if may_be_stored {
-                hub.directory.names().note(name);
-            }
-        }
-        // Its name has to survive, too.
-        publication.keeping.firm |= name.is_some();
-        if crowd {
-            let receipt = Receipt {
-                conn: id,
-                session: session_slot,
-                packet_id: raw.packet_id,
-                answer,
-            };
-            if raw.qos == QoS::ExactlyOnce {
-                // Sent again on another connection, it is recognised.
-                note_reception(hub, &raw, session_slot, None);
-            }
-            hub.fan_out(&mut publication, (Some(id), !patient), Some(receipt));
-            return Ok(pause_or_go_on(hub, id));
-        }
-        let mut after = hub.after(&publication.keeping).filter(|_| awaited);
-        if let (Some(name), true) = (name, relayed) {
-            after = hub.after_all();
-            hub.passed_on.note(name, number);
-        }
-        if publication.keeping.awaited {
-            hub.pace(id, stamp.class());
-        }
-        if raw.qos == QoS::AtMostOnce {
-            return Ok(pause_or_go_on(hub, id));
-        }
-        let reason = if v5 && matched.is_empty() {
-            ReasonCode::NoMatchingSubscribers
-        } else {
-            ReasonCode::Success
+        note_order(routes.get(route), &arrival, (stream, relayed), &publication);
+        let delivered = Delivered {
+            relayed,
+            crowd: matched.crowd && !relayed,
+            nobody: matched.is_empty(),
+            upwards,
+            patient,
+            answer,
         };
-        if let Some(answer) = answer {
-            return Ok(acknowledge_with(
-                hub,
-                id,
-                &raw,
-                session_slot,
-                reason,
-                &answer,
-                after,
-            ));
-        }
-        Ok(acknowledge(hub, id, &raw, session_slot, reason, after))
+        Ok(conclude(
+            hub,
+            &arrival,
+            publisher,
+            &mut publication,
+            delivered,
+        ))
     }
 
     /// Publishes a message that no client waits for an answer to.
@@ -680,6 +579,459 @@ impl Shard {
         if matched.crowd && !publication.relayed {
             hub.fan_out(&mut publication, (None, false), None);
         }
+    }
+}
+
+/// Whether a publisher may send these properties.
+fn check_properties(raw: &RawPublish<'_>, limits: &Limits) -> Result<(), Fail> {
+    if raw.properties.contains(PropertyId::SubscriptionIdentifier) {
+        return Err(Fail::new(
+            ReasonCode::ProtocolError,
+            "Subscription Identifier in a PUBLISH from a client",
+        ));
+    }
+    if raw.properties.contains(PropertyId::UserProperty)
+        && raw.properties.user_count() > limits.max_user_properties
+    {
+        return Err(Fail::new(
+            ReasonCode::QuotaExceeded,
+            "more user properties than limits.max_user_properties",
+        ));
+    }
+    if let Some(response) = raw.properties.data(PropertyId::ResponseTopic) {
+        topic::validate_name(response)?;
+    }
+    Ok(())
+}
+
+/// The topic of a PUBLISH with a topic alias, which is defined by it or stands for the topic. What a
+/// neighbour calls its message is noted with the alias, so that the next name may be short.
+fn resolve_alias<'a>(
+    conn: &mut Conn,
+    limits: &Limits,
+    raw: &RawPublish<'a>,
+    (alias, name): (u32, Option<MessageName>),
+    alias_topic: &'a mut Vec<u8>,
+) -> Result<&'a [u8], Fail> {
+    if alias > u32::from(limits.topic_alias_maximum) {
+        return Err(Fail::new(
+            ReasonCode::TopicAliasInvalid,
+            "topic alias above Topic Alias Maximum",
+        ));
+    }
+    let at = alias as usize - 1;
+    let mut topic = raw.topic;
+    if topic.is_empty() {
+        let aliases = &conn.extra.get_or_insert_default().aliases_in;
+        let known = aliases.get(at).map(|alias| &alias.topic);
+        let Some(known) = known.filter(|topic| !topic.is_empty()) else {
+            return Err(Fail::new(
+                ReasonCode::ProtocolError,
+                "topic alias was never defined",
+            ));
+        };
+        alias_topic.clear();
+        alias_topic.extend_from_slice(known);
+        topic = alias_topic;
+    } else {
+        topic::validate_name(topic)?;
+        let aliases = &mut conn.extra().aliases_in;
+        if aliases.len() <= at {
+            aliases.resize_with(at + 1, Alias::default);
+        }
+        aliases[at].topic = topic.into();
+    }
+    if let (Some(name), Some(extra)) = (name, &mut conn.extra) {
+        extra.aliases_in[at].origin = Some(name.origin);
+    }
+    Ok(topic)
+}
+
+/// For what a publication of a neighbour has to wait, if it has to: for room, or, as it may be what waits
+/// for room, for what came before it on its topic.
+fn wait_of_neighbour(
+    hub: &Hub,
+    arrival: &Arrival<'_>,
+    publisher: Publisher,
+    route: &Route,
+    urgent: bool,
+) -> Option<Wait> {
+    let raw = &arrival.raw;
+    let nature = Nature {
+        qos: raw.qos,
+        retain: raw.retain,
+        publisher: publisher.number,
+        relayed: false,
+    };
+    let size = raw.topic.len() + raw.properties.as_bytes().len() + raw.payload.len();
+    let promise = (route.durability.unwrap_or(publisher.durability), urgent);
+    let session = publisher.session;
+    let cause = |matched: &Matched| {
+        links::cause_to_wait(hub, session, raw.topic, matched, nature, size, promise)
+    };
+    let cause = match cause(&route.matched) {
+        None if raw.retain => cause(&common::keepers(hub)),
+        cause => cause,
+    };
+    cause.map(Wait::Room).or_else(|| {
+        let previous = links::missing(hub, route, arrival.name?, raw.qos)?;
+        Some(Wait::Previous(previous))
+    })
+}
+
+/// A repetition of a message with QoS 2 is acknowledged again and not delivered again [MQTT-4.3.3-10].
+fn recognise(hub: &mut Hub, arrival: &Arrival<'_>, publisher: Publisher) -> Result<(), Exit> {
+    let raw = &arrival.raw;
+    let Some(session) = hub.sessions.get_mut(publisher.session) else {
+        return Ok(());
+    };
+    let incoming = session.incoming.as_mut();
+    // A neighbour may have begun anew: there the name decides.
+    let incoming = incoming.filter(|_| arrival.name.is_none());
+    let known = incoming.and_then(|it| it.get_mut(&raw.packet_id));
+    let is_void = known
+        .as_ref()
+        .is_some_and(|known| known.is_other(raw.dup, || gist(raw.topic, raw.payload)));
+    if let (Some(known), false) = (known, is_void) {
+        known.earlier = false;
+        let (kind, after) = (PacketType::PubRec, After::ticket(known.ticket));
+        let (slot, reason) = (arrival.id.slot, ReasonCode::Success);
+        hub.answer(slot, kind, raw.packet_id, reason, Some(after));
+        return Err(Exit::Done(Next::Packet));
+    }
+    // A neighbour may send as many again where it was told to brake.
+    let most = hub.config.limits.receive_maximum;
+    let most = most.saturating_mul(1 + u16::from(publisher.is_link));
+    if arrival.v5 && publisher.unreleased >= most {
+        let why = "more unreleased QoS 2 messages than Receive Maximum";
+        return Err(Fail::new(ReasonCode::ReceiveMaximumExceeded, why).into());
+    }
+    if is_void {
+        hub.forget_received(publisher.session, raw.packet_id);
+    }
+    Ok(())
+}
+
+/// How urgent a publication is.
+struct Urgency {
+    stamp: Stamp,
+    /// The admitted flow that it is of.
+    watch: Option<Arc<Watch>>,
+    /// What its publisher is to be told about what it states.
+    answer: Option<Answer>,
+}
+
+impl Urgency {
+    const PLAIN: Self = Self {
+        stamp: Stamp::PLAIN,
+        watch: None,
+        answer: None,
+    };
+}
+
+/// What became of a publication that its receivers have got.
+struct Delivered {
+    /// It was here before, and went on to neighbours only.
+    relayed: bool,
+    /// A crowd of clients is still to get it.
+    crowd: bool,
+    /// Nobody wants it.
+    nobody: bool,
+    /// It goes to the root of the mesh, whence it comes back.
+    upwards: bool,
+    /// Its publisher, a neighbour, waits for the acknowledgement instead of being held back.
+    patient: bool,
+    answer: Option<Answer>,
+}
+
+impl<'a> Arrival<'a> {
+    /// After how many seconds it expires, where that is not forwarded as it is.
+    fn expiry(&self) -> Option<u32> {
+        match self.forwardable {
+            true => None,
+            false => self
+                .raw
+                .properties
+                .number(PropertyId::MessageExpiryInterval),
+        }
+    }
+
+    /// What receivers get of it; properties that are not forwarded as they are are written to the buffer.
+    fn parts(&self, properties: &'a mut Vec<u8>) -> Parts<'a> {
+        properties.clear();
+        let forwarded = match self.forwardable {
+            true => self.raw.properties.as_bytes(),
+            false => {
+                put_forwarded(self.raw.properties, properties);
+                properties
+            }
+        };
+        Parts {
+            topic: self.raw.topic,
+            properties: forwarded,
+            expiry: self.expiry(),
+            payload: self.raw.payload,
+            shared: None,
+        }
+    }
+
+    /// The packet, if receivers with QoS 0 and the same protocol version may get it as it is. What a
+    /// neighbour sends has its name in it.
+    fn frame_as_it_is(&self) -> Option<(&'a [u8], bool)> {
+        let raw = &self.raw;
+        let plain = raw.qos == QoS::AtMostOnce
+            && !raw.retain
+            && self.forwardable
+            && self.name.is_none()
+            && raw.payload.len() < crate::egress::SHARE_FROM
+            && self.frame.is_minimal();
+        plain.then_some((self.frame.bytes, self.v5))
+    }
+}
+
+/// What a publication states about its urgency, if it may state anything.
+fn stated_of<'s>(
+    routes: &'s RouteCache,
+    arrival: &Arrival<'s>,
+    publisher: Publisher,
+    route: u64,
+) -> Option<Stated<'s>> {
+    let entry = routes.get(route);
+    let rule = entry.rule.as_deref();
+    (publisher.states || rule.is_some()).then(|| Stated {
+        route,
+        topic: arrival.raw.topic,
+        properties: arrival.raw.properties,
+        rule,
+        heed: arrival.notes.heed,
+        sizes: Sizes::of(&arrival.raw, arrival.frame.bytes.len()),
+        matched: &entry.matched,
+    })
+}
+
+/// Where in the mesh a publication goes; `None` where it goes to all who want it.
+fn reach_of(hub: &Hub, arrival: &Arrival<'_>, publisher: Publisher) -> Option<Reach> {
+    let federation = hub.directory.federation()?;
+    let relay = federation.relay()?;
+    let session = hub.sessions.get(publisher.session);
+    let peer = session.and_then(|session| peer_of(&session.handle.client_id));
+    let own = arrival
+        .name
+        .is_some_and(|name| name.origin == federation.origin());
+    Some(Reach::new(relay, peer, own))
+}
+
+/// Whether a publication that was here before goes on to neighbours: who has come to one since may not
+/// have it. If it does not, it is acknowledged, and nothing else is done.
+fn is_relayed(
+    hub: &mut Hub,
+    arrival: &Arrival<'_>,
+    publisher: Publisher,
+    reach: Option<&Reach>,
+) -> Result<bool, Exit> {
+    let (Some(name), Some(federation)) = (arrival.name, hub.directory.federation()) else {
+        return Ok(false);
+    };
+    let raw = &arrival.raw;
+    let is_new = match reach {
+        Some(reach) if reach.is_upwards() => federation.is_new_upwards(name),
+        _ => {
+            federation.is_new(name, raw.qos != QoS::AtLeastOnce) && !hub.directory.is_own_will(name)
+        }
+    };
+    if is_new {
+        return Ok(false);
+    }
+    hub.stats.publishes_recognised += 1;
+    let relayed = name.again
+        && raw.qos != QoS::AtMostOnce
+        && reach.is_none()
+        && hub.passed_on.is_due(name, publisher.number);
+    if !relayed {
+        // What came before it is perhaps not committed yet.
+        let (reason, after) = (ReasonCode::Success, hub.after_all());
+        let next = acknowledge(hub, arrival.id, raw, publisher.session, reason, after);
+        return Err(Exit::Done(next));
+    }
+    Ok(true)
+}
+
+/// Decides how urgent a publication is that states something; it may be refused for that.
+fn decide_urgency(
+    hub: &mut Hub,
+    arrival: &mut Arrival<'_>,
+    publisher: Publisher,
+    stated: &Stated<'_>,
+) -> Result<Urgency, Exit> {
+    let id = arrival.id;
+    let (course, heed) = decide_stamp(hub, id, stated, arrival.now);
+    if hub.directory.federation().is_some() {
+        arrival.notes.heed = heed;
+    }
+    match course {
+        Course::Go(stamp, watch, answer) => Ok(Urgency {
+            stamp,
+            watch,
+            answer,
+        }),
+        Course::Refuse(answer) => {
+            let reason = ReasonCode::QuotaExceeded;
+            let (raw, session) = (&arrival.raw, publisher.session);
+            let next = acknowledge_with(hub, id, raw, session, reason, &answer, None);
+            Err(Exit::Done(next))
+        }
+    }
+}
+
+/// The version with which a publication is retained, if it is. What a neighbour only tells because this
+/// broker lacked it goes no further if that is not true any more.
+fn retained_version(
+    hub: &mut Hub,
+    arrival: &mut Arrival<'_>,
+    publisher: Publisher,
+    entry: &mut Entry<'_>,
+    directory: &Directory,
+    publication: &mut Publication<'_>,
+) -> Result<Option<u64>, Exit> {
+    let notes = &mut arrival.notes;
+    let raw = &arrival.raw;
+    // What another broker says of the future would stay for ever.
+    let clock = directory.version_clock();
+    let latest = Directory::latest_version(clock);
+    let is_true = notes.version <= latest;
+    hub.stats.refused_versions += u64::from(!is_true);
+    let known = Some(entry.version()).filter(|known| *known <= latest);
+    let known = known.unwrap_or(0);
+    let keeps = has_retained_room(hub, entry, publication);
+    hub.stats.refused_retained_full += u64::from(!keeps);
+    if !keeps && arrival.name.is_none() {
+        let why = "no room for retained messages";
+        let next = refuse(hub, arrival.id, raw, publisher.session, why)?;
+        return Err(Exit::Done(next));
+    }
+    // Who hears here of a topic that it has nothing any more knew nothing of it.
+    publication.relayed |= notes.missing && known == 0 && raw.payload.is_empty();
+    if notes.missing && (known >= notes.version || !keeps || !is_true) {
+        let (reason, after) = (ReasonCode::Success, hub.after_all());
+        let next = acknowledge(hub, arrival.id, raw, publisher.session, reason, after);
+        return Err(Exit::Done(next));
+    }
+    let version = match notes.version {
+        0 => entry.next_version(clock),
+        version => version,
+    };
+    if common::is_common(hub, raw.topic) {
+        notes.version = version;
+    }
+    Ok((keeps && is_true && version > known).then_some(version))
+}
+
+/// Who gets a publication where these are not just all who want it, and which other brokers choose members
+/// of shared subscriptions for it.
+fn receivers(
+    hub: &mut Hub,
+    arrival: &mut Arrival<'_>,
+    publisher: Publisher,
+    wanted: &Matched,
+    (reach, all): (Option<Reach>, bool),
+    publication: &Publication<'_>,
+) -> (Option<Matched>, SmallVec<[Duty; 1]>) {
+    let mut handed = SmallVec::new();
+    let notes = &mut arrival.notes;
+    let shares = !wanted.groups.is_empty() && common::is_common(hub, arrival.raw.topic);
+    let common = match hub.directory.federation() {
+        Some(federation) if shares || !notes.is_empty() => {
+            let named = arrival.name.is_some() || hub.unpacking.is_some();
+            let decided = named && is_neighbour(hub, publisher.session);
+            let sharing = match decided {
+                true => Sharing::follow(federation.name(), wanted, notes),
+                false => Sharing::decide(hub, wanted, publication),
+            };
+            let all = notes.version > 0 && all;
+            let (common, others) = sharing.reach(hub, wanted, notes, all);
+            handed = others;
+            Some(common)
+        }
+        _ => None,
+    };
+    let reached = reach.map(|reach| reach.of(common.as_ref().unwrap_or(wanted)));
+    (reached.or(common), handed)
+}
+
+/// Notes what came last on a topic in its order.
+fn note_order(
+    route: &Route,
+    arrival: &Arrival<'_>,
+    (stream, relayed): (Option<usize>, bool),
+    publication: &Publication<'_>,
+) {
+    if let (Some(stream), Some(given)) = (stream, publication.name) {
+        route.order_mut(|order| order.give(stream, given.parts().1));
+    }
+    let qos = arrival.raw.qos;
+    if let (Some(name), false) = (arrival.name, relayed || qos == QoS::AtMostOnce)
+        && route.has_clients()
+    {
+        route.order_mut(|order| order.hear(name, qos));
+    }
+}
+
+/// Answers the publisher of a publication that its receivers have got.
+fn conclude(
+    hub: &mut Hub,
+    arrival: &Arrival<'_>,
+    publisher: Publisher,
+    publication: &mut Publication<'_>,
+    delivered: Delivered,
+) -> Next {
+    let (id, raw, name) = (arrival.id, &arrival.raw, arrival.name);
+    let (session, relayed) = (publisher.session, delivered.relayed);
+    let awaited = publication.keeping.awaited && raw.qos != QoS::AtMostOnce;
+    let may_be_stored = awaited || delivered.crowd && publication.keeping.message != 0;
+    if let (Some(name), false, Some(federation)) = (
+        name,
+        relayed || delivered.upwards,
+        hub.directory.federation(),
+    ) {
+        federation.note(name);
+        if may_be_stored {
+            hub.directory.names().note(name);
+        }
+    }
+    // Its name has to survive, too.
+    publication.keeping.firm |= name.is_some();
+    if delivered.crowd {
+        let receipt = Receipt {
+            conn: id,
+            session,
+            packet_id: raw.packet_id,
+            answer: delivered.answer,
+        };
+        if raw.qos == QoS::ExactlyOnce {
+            // Sent again on another connection, it is recognised.
+            note_reception(hub, raw, session, None);
+        }
+        hub.fan_out(publication, (Some(id), !delivered.patient), Some(receipt));
+        return pause_or_go_on(hub, id);
+    }
+    let mut after = hub.after(&publication.keeping).filter(|_| awaited);
+    if let (Some(name), true) = (name, relayed) {
+        after = hub.after_all();
+        hub.passed_on.note(name, publisher.number);
+    }
+    if publication.keeping.awaited {
+        hub.pace(id, publication.stamp.class());
+    }
+    if raw.qos == QoS::AtMostOnce {
+        return pause_or_go_on(hub, id);
+    }
+    let reason = match arrival.v5 && delivered.nobody {
+        true => ReasonCode::NoMatchingSubscribers,
+        false => ReasonCode::Success,
+    };
+    match delivered.answer {
+        Some(answer) => acknowledge_with(hub, id, raw, session, reason, &answer, after),
+        None => acknowledge(hub, id, raw, session, reason, after),
     }
 }
 
