@@ -8,22 +8,22 @@
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd as _, RawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mio::net::TcpListener;
 use mio::{Events, Poll, Token};
 use punctual_broker::lock::read;
-use punctual_broker::{Admits, ConnMeta, Credential, Nanos};
+use punctual_broker::{ConnMeta, Nanos};
 
-use crate::Counters;
-use crate::anonymous::Anonymous;
-use crate::certificates::Certificates;
-use crate::handshake::{HandshakeLimits, Newcomer, Reception};
-use crate::layer::{ClientAddress, LayerConfig};
-use crate::mailbox::{Connection, Identity, Mail, Mailbox};
-use crate::worker::{Clock, WAKE};
+use crate::bucket::Bucket;
+use crate::clock::Clock;
+use crate::counters::Counters;
+use crate::handshake::{Newcomer, Reception};
+use crate::layer::ClientAddress;
+use crate::mailbox::{Connection, Mail, Mailbox, WAKE};
+use crate::shared::Shared;
 
 /// Pause after the system refused another file descriptor.
 const EXHAUSTED: Nanos = Nanos::from_millis(100);
@@ -36,71 +36,6 @@ const REPORT_INTERVAL: Nanos = Nanos::from_secs(10);
 const BATCH: usize = 64;
 /// Random numbers that are fetched at once.
 const NONCES: usize = 64;
-
-/// How connections of one listener are treated. Replaced on reload.
-#[derive(Debug, Clone)]
-pub struct ListenerPolicy {
-    /// Protocols between socket and MQTT.
-    pub layer: LayerConfig,
-    /// What of a client certificate is the user name.
-    pub identity: Identity,
-    /// Which clients without user name are let in.
-    pub anonymous: Anonymous,
-    /// Whether who names a user has to show its password: otherwise the name is a claim, and clients
-    /// are let in as those without one.
-    pub checks_passwords: bool,
-    /// What all have that are let in and prove nothing. One for the sockets of a listener.
-    pub unproven: Arc<Credential>,
-    /// Whether messages whose requirement is rejected are refused; `None`: as
-    /// the broker's configuration says.
-    pub refuse: Option<bool>,
-    /// Whether clients and neighbour brokers are let in.
-    pub admits: Admits,
-    /// Connections of this listener at the same time; others are closed.
-    pub max_connections: usize,
-}
-
-impl ListenerPolicy {
-    /// Takes over from `old`. Who has proven nothing stays if as many of such are let in now;
-    /// otherwise all of them have to connect again.
-    pub(crate) fn succeed(&mut self, old: &Self) {
-        let lets_in_fewer = self.anonymous < old.anonymous;
-        if lets_in_fewer || self.checks_passwords && !old.checks_passwords {
-            old.unproven.revoke();
-        } else {
-            self.unproven = old.unproven.clone();
-        }
-    }
-}
-
-/// Bounds on accepting. Replaced on reload.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct AcceptPolicy {
-    /// Connections of all listeners at the same time; others are closed.
-    pub max_connections: usize,
-    /// New connections per second, all listeners together; further ones wait
-    /// in the kernel's backlog. 0: any.
-    pub rate: u32,
-    /// While a shard's loop takes longer than this for one turn, new
-    /// connections wait.
-    pub max_drift: Nanos,
-}
-
-/// What the acceptor and the management side share.
-pub(crate) struct Shared {
-    pub(crate) policies: RwLock<Vec<Arc<ListenerPolicy>>>,
-    pub(crate) accept: RwLock<AcceptPolicy>,
-    pub(crate) handshakes: HandshakeLimits,
-    pub(crate) certificates: Certificates,
-    pub(crate) stop: AtomicBool,
-}
-
-impl Shared {
-    /// How connections of a listener are treated now.
-    pub(crate) fn policy(&self, listener: u16) -> Arc<ListenerPolicy> {
-        read(&self.policies)[usize::from(listener)].clone()
-    }
-}
 
 pub(crate) struct Acceptor {
     pub(crate) poll: Poll,
@@ -295,7 +230,7 @@ impl Acceptor {
         peer: SocketAddr,
         next_reception: &mut usize,
     ) {
-        let policy = self.shared.policy(listener as u16);
+        let policy = self.shared.policies.of(listener as u16);
         let accept = *read(&self.shared.accept);
         let here = self.counters.per_listener[listener].load(Ordering::Relaxed);
         if here >= policy.max_connections
@@ -431,53 +366,9 @@ impl Exhaustion {
     }
 }
 
-/// A token bucket that holds one second's worth.
-#[derive(Debug, Default)]
-pub(crate) struct Bucket {
-    tokens: f64,
-    last: Nanos,
-}
-
-impl Bucket {
-    /// How long the next one has to wait, if it has to.
-    pub(crate) fn wait(&mut self, rate: u32, now: Nanos) -> Option<Duration> {
-        if rate == 0 {
-            self.tokens = 1.0;
-            return None;
-        }
-        let rate = f64::from(rate);
-        let elapsed = (now - self.last).0 as f64 / 1e9;
-        self.tokens = (self.tokens + elapsed * rate).min(rate);
-        self.last = now;
-        (self.tokens < 1.0).then(|| Duration::from_secs_f64((1.0 - self.tokens) / rate))
-    }
-
-    /// One passes.
-    pub(crate) fn take(&mut self) {
-        self.tokens -= 1.0;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_bucket_holds_one_second() {
-        let mut bucket = Bucket::default();
-        let mut now = Nanos::from_secs(100);
-        let mut taken = 0;
-        while bucket.wait(10, now).is_none() {
-            bucket.take();
-            taken += 1;
-        }
-        assert_eq!(taken, 10);
-        let wait = bucket.wait(10, now).unwrap();
-        assert!(wait <= Duration::from_millis(101), "{wait:?}");
-        now = now + Nanos(wait.as_nanos() as u64 + 1_000_000);
-        assert_eq!(bucket.wait(10, now), None);
-        assert_eq!(bucket.wait(0, now), None);
-    }
 
     #[test]
     fn clients_leave_descriptors_to_others() {

@@ -13,7 +13,7 @@ use punctual_broker::lock::lock;
 use rustls_pki_types::{CertificateDer, UnixTime};
 use sha2::{Digest as _, Sha256};
 
-use crate::acceptor::{ListenerPolicy, Shared};
+use crate::policy::{ListenerPolicy, Policies};
 
 /// Certificates that are looked at, for each that is added, whether a connection still has them.
 const SWEPT: usize = 2;
@@ -83,14 +83,14 @@ impl Certificates {
         listener: u16,
         chain: Vec<CertificateDer<'static>>,
         policy: &Arc<ListenerPolicy>,
-        shared: &Shared,
+        policies: &Policies,
     ) -> Option<Arc<Credential>> {
         let chain: Chain = chain.into();
         let digest = Sha256::digest(chain.first()?).into();
         let credential = lock(&self.0).add((listener, digest), chain.clone());
         // The files may have been read again since the handshake began: then nobody looks at it any
         // more unless it is here already.
-        let current = shared.policy(listener);
+        let current = policies.of(listener);
         if !Arc::ptr_eq(&current, policy) && !is_let_in(&current, &chain) {
             credential.revoke();
         }
@@ -99,7 +99,7 @@ impl Certificates {
 
     /// Revokes the certificates that the current policies of their listeners reject. Verifying all
     /// signatures may take long: call it on no thread that serves clients.
-    pub(crate) fn check(&self, shared: &Shared) {
+    pub(crate) fn check(&self, policies: &Policies) {
         let mut last = None;
         loop {
             let known = lock(&self.0);
@@ -114,7 +114,7 @@ impl Certificates {
             last = Some(*key);
             for ((listener, _), chain, credential) in some {
                 if let Some(credential) = credential.upgrade()
-                    && !is_let_in(&shared.policy(listener), &chain)
+                    && !is_let_in(&policies.of(listener), &chain)
                 {
                     credential.revoke();
                 }

@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -21,13 +21,14 @@ use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token, Waker};
 use punctual_broker::{ConnMeta, Event, Nanos};
 
-use crate::Counters;
-use crate::acceptor::{ListenerPolicy, Shared};
+use crate::clock::Clock;
+use crate::counters::Counters;
 use crate::layer::{Layer, LayerError, Received};
-use crate::lingering::Lingering;
-use crate::mailbox::{Connection, Identity, Mail, Mailbox};
+use crate::lingering::{LINGER, Lingering};
+use crate::mailbox::{Connection, Mail, Mailbox, WAKE};
+use crate::policy::{Identity, ListenerPolicy};
+use crate::shared::Shared;
 use crate::unwritten::Unwritten;
-use crate::worker::{Clock, LINGER, WAKE};
 
 /// Connections that may wait to be taken by a thread; further ones are closed.
 const WAITING: usize = 4096;
@@ -35,33 +36,6 @@ const WAITING: usize = 4096;
 const READ: usize = 16 << 10;
 /// Reads of one connection in a row.
 const READS: usize = 4;
-
-/// Bounds on handshakes. Replaced on reload.
-#[derive(Debug)]
-pub(crate) struct HandshakeLimits {
-    /// Nanoseconds that one may take.
-    timeout: AtomicU64,
-    /// How many may be under way, for each thread.
-    under_way: AtomicU64,
-}
-
-impl HandshakeLimits {
-    pub(crate) fn new(config: &punctual_broker::Config) -> Self {
-        let limits = Self {
-            timeout: AtomicU64::new(0),
-            under_way: AtomicU64::new(0),
-        };
-        limits.set(config);
-        limits
-    }
-
-    pub(crate) fn set(&self, config: &punctual_broker::Config) {
-        let under_way = config.limits.max_half_open.max(1) as u64;
-        self.timeout
-            .store(config.connect_timeout.0, Ordering::Relaxed);
-        self.under_way.store(under_way, Ordering::Relaxed);
-    }
-}
 
 /// A connection before its handshakes.
 pub(crate) struct Newcomer {
@@ -219,8 +193,8 @@ impl Handshakes {
 
     fn begin(&mut self, newcomer: Newcomer) {
         let limits = &self.around.shared.handshakes;
-        let timeout = Nanos(limits.timeout.load(Ordering::Relaxed));
-        if self.under_way.len() as u64 >= limits.under_way.load(Ordering::Relaxed)
+        let timeout = limits.timeout();
+        if self.under_way.len() as u64 >= limits.under_way()
             && let Some((_, oldest)) = self.under_way.pop_first()
         {
             self.fail(oldest, "too many connections without CONNECT".into());
@@ -290,7 +264,7 @@ impl Handshakes {
         one.meta.credential =
             shared
                 .certificates
-                .hold(one.meta.listener, chain, &one.policy, shared);
+                .hold(one.meta.listener, chain, &one.policy, &shared.policies);
         let connection = Connection {
             unread,
             unwritten: one.wire,

@@ -8,7 +8,10 @@
 mod acceptor;
 mod alarm;
 mod anonymous;
+mod bucket;
 mod certificates;
+mod clock;
+mod counters;
 pub mod footprint;
 mod handshake;
 pub mod huge_pages;
@@ -21,28 +24,29 @@ pub mod marking;
 mod outgoing;
 mod overrun;
 mod pace;
+mod policy;
 mod quic;
 pub mod realtime;
 mod rest;
 mod server;
+mod services;
+mod shared;
 mod tcp;
 pub mod tls;
 mod udp;
 mod unwritten;
 mod worker;
 
-pub use acceptor::{AcceptPolicy, ListenerPolicy};
 pub use anonymous::Anonymous;
-pub use mailbox::{Identity, StoreNews};
+pub use clock::Clock;
+pub use counters::Counters;
 pub use outgoing::{Outgoing, TlsConnector};
 pub use overrun::{Overruns, Piece};
+pub use policy::{AcceptPolicy, Identity, ListenerPolicy};
 #[cfg(any(test, fuzzing))]
 pub use quic::rehearsal;
 pub use quic::{QuicCounters, QuicOptions};
-pub use server::{
-    AdmissionDesk, Authenticator, Counters, Handle, ListenerOptions, Recover, Server,
-    ServerOptions, StartError, StoreDesk, StoreOptions,
-};
+pub use server::{Handle, ListenerOptions, Server, ServerOptions, StartError};
+pub use services::{AdmissionDesk, Authenticator, Recover, StoreDesk, StoreNews, StoreOptions};
 pub use tcp::TcpOptions;
 pub use udp::{UdpCounters, UdpOptions};
-pub use worker::Clock;

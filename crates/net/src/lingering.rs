@@ -7,6 +7,9 @@ use punctual_broker::Nanos;
 
 use crate::unwritten::Unwritten;
 
+/// How long a closed connection may take to accept its last bytes.
+pub(crate) const LINGER: Nanos = Nanos::from_secs(5);
+
 /// A connection that nobody else knows any more and whose last bytes are still to be written.
 pub(crate) struct Lingering {
     pub(crate) stream: TcpStream,

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use punctual_broker::{Directory, Nanos};
 
-use crate::Counters;
+use crate::counters::Counters;
 
 /// Time between two reports.
 const LOAD_PERIOD: Nanos = Nanos::from_millis(50);

@@ -8,16 +8,20 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 
-use mio::Waker;
+use mio::{Token, Waker};
 use punctual_broker::lock::lock;
 use punctual_broker::{
-    AuthAnswer, Class, ConnId, ConnMeta, LinkLimits, Nanos, RemoteMessage, Shard, StoreTrouble,
+    AuthAnswer, Class, ConnId, ConnMeta, LinkLimits, Nanos, RemoteMessage, Shard,
 };
 
 use crate::layer::Layer;
 use crate::quic::QuicMail;
+use crate::services::StoreNews;
 use crate::udp::UdpMail;
 use crate::unwritten::Unwritten;
+
+/// Token by which a thread is woken.
+pub(crate) const WAKE: Token = Token(usize::MAX);
 
 /// Batches of one shard for another that may wait before it keeps the next
 /// ones, and so holds its publishers back.
@@ -48,18 +52,6 @@ pub(crate) enum Mail {
     ShutDown(Sender<Infallible>),
     /// All shards have ended their connections: return once what is left is sent.
     Return,
-}
-
-/// What a store tells a shard.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StoreNews {
-    /// Operations up to this ticket are safe.
-    Committed(u64),
-    /// Some could not be committed; it is tried again.
-    Failed(StoreTrouble),
-    /// Why there is room only for what was handed over already, or `None` when there is
-    /// more.
-    Full(Option<StoreTrouble>),
 }
 
 /// Work for a shard's thread.
@@ -94,18 +86,6 @@ impl Connection {
             tuned: false,
         }
     }
-}
-
-/// Which part of a client certificate is the user name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Identity {
-    /// None: clients say who they are.
-    #[default]
-    None,
-    /// The common name.
-    CommonName,
-    /// The whole subject.
-    Subject,
 }
 
 /// Mail for one shard.

@@ -12,77 +12,32 @@ use mio::net::TcpListener;
 use mio::{Poll, Waker};
 use punctual_broker::lock::write;
 use punctual_broker::{
-    AccessControl, AdmissionRequest, AuthAnswer, AuthRequest, Class, Config, ConnMeta, Directory,
-    Event, Federation, LinkLimits, Nanos, Operations, RestoredSession, Restorer, Shard,
-    StoreTrouble, SysSource,
+    AccessControl, Class, Config, ConnMeta, Directory, Event, Federation, LinkLimits, Nanos,
+    RestoredSession, Restorer, Shard,
 };
-use punctual_store::Op;
 
-use crate::acceptor::{
-    AcceptPolicy, Acceptor, Descriptors, ListenerPolicy, Nonces, Shared, fixed_address, register,
-};
+use crate::acceptor::{Acceptor, Descriptors, Nonces, fixed_address, register};
 use crate::certificates::Certificates;
-use crate::handshake::{self, HandshakeLimits, Surroundings};
+use crate::clock::Clock;
+use crate::counters::Counters;
+use crate::handshake::{self, Surroundings};
 use crate::logins::{self, Authenticators};
-use crate::mailbox::{Connection, Mail, Mailbox, StoreNews};
+use crate::mailbox::{Connection, Mail, Mailbox, WAKE};
 use crate::marking::{Mark, Marking};
 use crate::outgoing::Outgoing;
-use crate::overrun::Overruns;
-use crate::quic::{Opened as OpenedQuic, Quic, QuicCounters, QuicOptions, UnderWay};
+use crate::policy::{AcceptPolicy, HandshakeLimits, ListenerPolicy, Policies};
+use crate::quic::{Opened as OpenedQuic, Quic, QuicOptions, UnderWay};
 use crate::realtime::{self, Awake, RealtimeOptions, RealtimeStatus};
+use crate::services::{AdmissionDesk, Authenticator, Recover, StoreNews, StoreOptions};
+use crate::shared::Shared;
 use crate::tcp::TcpOptions;
-use crate::udp::{Credit, Opened, Udp, UdpCounters, UdpOptions};
-use crate::worker::{Clock, WAKE, Worker};
+use crate::udp::{Credit, Opened, Udp, UdpOptions};
+use crate::worker::Worker;
 
 /// Events that may wait for the log; further ones are counted as lost.
 const EVENTS: usize = 8192;
 /// Connections the kernel holds ready for a listener.
 const BACKLOG: i32 = 4096;
-
-/// Checks user names and passwords, and conducts enhanced authentication, on
-/// threads of its own.
-pub trait Authenticator: Send + Sync {
-    /// The answer, if it is known without work: that client has proven the same lately. Called on one
-    /// thread, before the client waits for its turn.
-    fn recognise(&self, _request: &AuthRequest) -> Option<AuthAnswer> {
-        None
-    }
-
-    /// Decides, or continues, an authentication. May take long: it is called on threads that run
-    /// when nothing else wants to.
-    fn authenticate(&self, request: &AuthRequest) -> AuthAnswer;
-}
-
-/// Decides about flows and subscriptions, and is told of what ends, on a thread
-/// of its own; with [`Config::admission`].
-pub trait AdmissionDesk: Send + Sync {
-    /// Takes a question or news of a shard. Called on that shard's thread: it
-    /// must not block, nor lose anything. Answers go by [`Handle::call`].
-    fn ask(&self, shard: u16, request: AdmissionRequest);
-}
-
-/// Takes what is to survive and makes it safe, on a thread of its own. News go by
-/// [`Handle::store`].
-pub trait StoreDesk: Send + Sync {
-    /// Takes the operations of one turn of a shard. Called on that shard's
-    /// thread: it must not block, nor lose anything.
-    fn post(&self, shard: u16, operations: Operations);
-}
-
-/// What survives the process.
-pub struct StoreOptions {
-    /// Tells what is stored to whom it is given; called once, before any client
-    /// is served, and says why there is room only for what does not need any, if that is so.
-    /// From its return on, what is posted to `desk` is kept.
-    pub recover: Recover,
-    /// Keeps what happens from then on.
-    pub desk: Arc<dyn StoreDesk>,
-    /// What is said of it below `$SYS`.
-    pub sys: Arc<dyn SysSource>,
-}
-
-/// See [`StoreOptions::recover`].
-pub type Recover = Box<dyn FnOnce(&mut dyn FnMut(&Op<'_>)) -> Result<Option<StoreTrouble>, String>>;
 
 /// A listener to open.
 #[derive(Debug, Clone)]
@@ -133,49 +88,6 @@ pub struct ServerOptions {
     pub store: Option<StoreOptions>,
     /// What joins the broker to others, if anything does.
     pub federation: Option<Arc<dyn Federation>>,
-}
-
-/// Counters of the shell.
-#[derive(Debug, Default)]
-pub struct Counters {
-    /// Connections open.
-    pub open: AtomicUsize,
-    /// Connections open, by listener.
-    pub per_listener: Vec<AtomicUsize>,
-    /// Connections closed because a listener has its maximum.
-    pub connections_refused: AtomicU64,
-    /// Failed attempts to accept.
-    pub accept_errors: AtomicU64,
-    /// Times that accepting waited: rate, overload.
-    pub accept_delays: AtomicU64,
-    /// Connections ended by TLS, WebSocket or PROXY errors.
-    pub layer_errors: AtomicU64,
-    /// Connections ended because incomplete packets took too much memory.
-    pub receive_memory_exceeded: AtomicU64,
-    /// Events that the log could not take.
-    pub events_lost: AtomicU64,
-    /// Longest turn of a shard's loop lately, in nanoseconds.
-    pub drift: AtomicU64,
-    /// Longest turn of a shard's loop ever, in nanoseconds.
-    pub max_drift: AtomicU64,
-    /// Pieces of work of the shards' threads that took too long.
-    pub overruns: Overruns,
-    /// What the UDP listeners have counted.
-    pub udp: Arc<UdpCounters>,
-    /// What the QUIC listeners have counted.
-    pub quic: Arc<QuicCounters>,
-}
-
-impl Counters {
-    pub(crate) fn opened(&self, listener: u16) {
-        self.open.fetch_add(1, Ordering::Relaxed);
-        self.per_listener[usize::from(listener)].fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn closed(&self, listener: u16) {
-        self.open.fetch_sub(1, Ordering::Relaxed);
-        self.per_listener[usize::from(listener)].fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 /// Why a server could not start.
@@ -319,13 +231,7 @@ impl Server {
         let busy_poll = options.realtime.map_or(Duration::ZERO, |r| r.busy_poll);
 
         let shared = Arc::new(Shared {
-            policies: RwLock::new(
-                options
-                    .listeners
-                    .into_iter()
-                    .map(|listener| Arc::new(listener.policy))
-                    .collect(),
-            ),
+            policies: Policies::new(options.listeners.into_iter().map(|it| it.policy)),
             accept: RwLock::new(options.accept),
             handshakes: HandshakeLimits::new(&config),
             certificates: Certificates::default(),
@@ -557,14 +463,9 @@ impl Server {
     pub fn set_policies(&self, policies: Vec<ListenerPolicy>, accept: AcceptPolicy) {
         self.directory
             .set_admits(policies.iter().map(|policy| policy.admits).collect());
-        let mut current = write(&self.shared.policies);
-        for (current, mut policy) in current.iter_mut().zip(policies) {
-            policy.succeed(current);
-            *current = Arc::new(policy);
-        }
-        drop(current);
+        self.shared.policies.replace(policies);
         *write(&self.shared.accept) = accept;
-        self.shared.certificates.check(&self.shared);
+        self.shared.certificates.check(&self.shared.policies);
     }
 
     /// Stops accepting, tells clients, flushes, and waits for the threads.

@@ -23,7 +23,7 @@ use std::io::{self, IoSlice, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, SyncSender};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use mio::event::Event as MioEvent;
@@ -33,24 +33,25 @@ use punctual_broker::{
     Budget, Class, ConnId, Event, Flow, LinkLimits, Nanos, Need, Output, Ready, RemoteMessage,
     Scope, Shard,
 };
-use rustix::time::{ClockId, Timespec, clock_gettime};
 
-use crate::acceptor::Shared;
 use crate::alarm::{ALARM, Alarm};
+use crate::clock::Clock;
+use crate::counters::Counters;
 use crate::layer::{Layer, Received as LayerReceived};
-use crate::lingering::Lingering;
+use crate::lingering::{LINGER, Lingering};
 use crate::load::Load;
 use crate::logins::Logins;
-use crate::mailbox::{Connection, Mail, Mailbox, StoreNews};
+use crate::mailbox::{Connection, Mail, Mailbox, WAKE};
 use crate::marking::Marking;
 use crate::overrun::{Piece, Reports};
 use crate::pace::Pace;
 use crate::quic::{QUIC, Quic};
 use crate::rest::{REST, Rest};
-use crate::tcp::{acknowledge, read_behind, takes_more};
+use crate::services::{AdmissionDesk, StoreDesk, StoreNews};
+use crate::shared::Shared;
+use crate::tcp::{TcpOptions, acknowledge, read_behind, takes_more};
 use crate::udp::{UDP, Udp};
 use crate::unwritten::Unwritten;
-use crate::{AdmissionDesk, Counters, StoreDesk, TcpOptions};
 
 /// What comes from a neighbour within this after something else has TCP's acknowledgement sent once
 /// it is handled: the broker's own is not before several have come.
@@ -93,61 +94,8 @@ const LONG_PIECE: usize = 128 << 10;
 const AT_ONCE: usize = 16 << 10;
 /// Messages of admitted flows after which everything else has a turn, whatever comes.
 const PROMISED: usize = 4096;
-/// How long a closed connection may take to accept its last bytes.
-pub(crate) const LINGER: Nanos = Nanos::from_secs(5);
-
-pub(crate) const WAKE: Token = Token(usize::MAX);
 /// Tokens of lingering connections have this bit set.
 const LINGERING: usize = 1 << 40;
-
-/// The clock that all shards and the management side share.
-#[derive(Debug, Clone, Copy)]
-pub struct Clock {
-    origin: Instant,
-    /// Nanoseconds of the system's monotonic clock then, less a second.
-    offset: u64,
-}
-
-/// Nanoseconds of the system's monotonic clock.
-#[inline]
-fn monotonic() -> u64 {
-    let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::Monotonic);
-    tv_sec as u64 * 1_000_000_000 + tv_nsec as u64
-}
-
-impl Clock {
-    /// Starts at one second, so that times before the start exist.
-    pub fn new() -> Self {
-        let offset = monotonic() - 1_000_000_000;
-        Self {
-            origin: Instant::now(),
-            offset,
-        }
-    }
-
-    /// The same moment for libraries that count in [`Instant`].
-    pub(crate) fn instant(&self, at: Nanos) -> Instant {
-        self.origin + Duration::from_nanos(at.0.saturating_sub(1_000_000_000))
-    }
-
-    /// The inverse of [`Self::instant`].
-    pub(crate) fn nanos(&self, at: Instant) -> Nanos {
-        let since = at.saturating_duration_since(self.origin).as_nanos();
-        Nanos(u64::try_from(since).map_or(u64::MAX, |since| since.saturating_add(1_000_000_000)))
-    }
-
-    /// Now. Monotonic: steps of the wall clock do not show.
-    #[inline]
-    pub fn now(&self) -> Nanos {
-        Nanos(monotonic().saturating_sub(self.offset))
-    }
-}
-
-impl Default for Clock {
-    fn default() -> Self {
-        Self::new()
-    }
-}
 
 /// A connection of this thread.
 struct Link {

@@ -25,10 +25,10 @@ use punctual_broker::{AuthAnswer, AuthRequest, ConnId, Nanos};
 use punctual_codec::ReasonCode;
 use punctual_model::source_address;
 
+use crate::clock::Clock;
 use crate::mailbox::{Mail, Mailbox};
 use crate::realtime;
-use crate::server::Authenticator;
-use crate::worker::Clock;
+use crate::services::Authenticator;
 use queue::Queue;
 
 /// Questions and answers on their way to the thread that takes them.

@@ -22,7 +22,8 @@ use quinn_proto::{
 use super::link::{Link, Unproven};
 use super::proof::Proof;
 use super::{Opened, QuicOptions, settings};
-use crate::acceptor::{Bucket, ListenerPolicy};
+use crate::bucket::Bucket;
+use crate::policy::ListenerPolicy;
 use crate::tls::TlsAcceptor;
 use crate::udp::socket::CLASSES;
 

@@ -27,9 +27,8 @@ use super::QuicCounters;
 use super::proof::may_send;
 use super::settings::ALPN_DATAGRAM;
 use super::unsent::{Made, Unsent};
-use crate::acceptor::ListenerPolicy;
 use crate::layer::PeerInfo;
-use crate::mailbox::Identity;
+use crate::policy::{Identity, ListenerPolicy};
 
 /// Application error codes, of CONNECTION_CLOSE and of streams.
 pub(super) const DONE: VarInt = VarInt::from_u32(0);

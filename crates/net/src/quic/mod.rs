@@ -38,8 +38,8 @@ use quinn_proto::ConnectionEvent;
 pub(crate) use mail::{QuicMail, UnderWay};
 pub use options::{QuicCounters, QuicOptions};
 
-use crate::acceptor::ListenerPolicy;
 use crate::marking::Marking;
+use crate::policy::ListenerPolicy;
 use crate::udp::socket::{CLASSES, ReceiveBatch, SendBatch, Sockets};
 use endpoint::Listener;
 use link::Link;

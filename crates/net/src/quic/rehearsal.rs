@@ -15,10 +15,9 @@ use quinn_proto::{ConnectionHandle, ConnectionId, DatagramEvent};
 use super::endpoint::{Decision, Listener, Room, UNPROVEN};
 use super::link::Link;
 use super::{QuicCounters, QuicOptions, settings};
-use crate::acceptor::ListenerPolicy;
 use crate::anonymous::Anonymous;
 use crate::layer::LayerConfig;
-use crate::mailbox::Identity;
+use crate::policy::{Identity, ListenerPolicy};
 use crate::tls::TlsAcceptor;
 
 /// Version 1 of QUIC (RFC 9000).

@@ -15,10 +15,11 @@ use super::mail::{Key, QuicMail};
 use super::options::count;
 use super::output::QUEUE;
 use crate::layer::ClientAddress;
+use crate::lingering::LINGER;
 use crate::mailbox::Mail;
 use crate::overrun::Piece;
 use crate::udp::socket::CLASSES;
-use crate::worker::{LINGER, State, Worker};
+use crate::worker::{State, Worker};
 
 /// Batches of datagrams read from one socket in one turn.
 const BATCHES: usize = 8;
@@ -149,7 +150,7 @@ impl Worker {
         let (output, counters) = (&mut quic.outputs[at], &quic.counters);
         let index = usize::from(listener.index);
         let accept = *read(&self.shared.accept);
-        let policy = self.shared.policy(listener.index);
+        let policy = self.shared.policies.of(listener.index);
         let answers = class_number(Class::Normal);
         let mut answer = output.buffer();
         let drift = self.counters.drift.load(Ordering::Relaxed);
@@ -411,7 +412,8 @@ impl Worker {
                 self.shard.identify(conn, name, None);
                 if let Some(policy) = link.policy.take() {
                     let (shared, listener) = (&self.shared, link.listener);
-                    let held = shared.certificates.hold(listener, chain, &policy, shared);
+                    let (certificates, policies) = (&shared.certificates, &shared.policies);
+                    let held = certificates.hold(listener, chain, &policy, policies);
                     self.shard.credit(conn, held);
                 }
             }

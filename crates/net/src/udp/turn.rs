@@ -118,7 +118,7 @@ impl Worker {
             listener.endpoint.reject(peer, reason, since_origin(now));
             return;
         }
-        let policy = shared.policy(listener.index);
+        let policy = shared.policies.of(listener.index);
         let meta = ConnMeta {
             peer: Some(path.remote),
             local: listener.sockets.destination(path.local),
