@@ -5,18 +5,16 @@
 //! counters and one mailbox per shard. Accepting, handshakes, password checks
 //! and the log have threads of their own, so that none of them makes a message wait.
 
-mod acceptor;
 mod alarm;
 mod anonymous;
 mod bucket;
 mod certificates;
 mod clock;
 mod counters;
+mod datagram;
 pub mod footprint;
-mod handshake;
 pub mod huge_pages;
 pub mod layer;
-mod lingering;
 mod load;
 mod logins;
 mod mailbox;
@@ -33,8 +31,8 @@ mod services;
 mod shared;
 mod tcp;
 pub mod tls;
+mod transport;
 mod udp;
-mod unwritten;
 mod worker;
 
 pub use anonymous::Anonymous;

@@ -10,15 +10,12 @@ use std::sync::mpsc::Sender;
 
 use mio::{Token, Waker};
 use punctual_broker::lock::lock;
-use punctual_broker::{
-    AuthAnswer, Class, ConnId, ConnMeta, LinkLimits, Nanos, RemoteMessage, Shard,
-};
+use punctual_broker::{AuthAnswer, ConnId, Nanos, RemoteMessage, Shard};
 
-use crate::layer::Layer;
 use crate::quic::QuicMail;
 use crate::services::StoreNews;
+use crate::tcp::TcpMail;
 use crate::udp::UdpMail;
-use crate::unwritten::Unwritten;
 
 /// Token by which a thread is woken.
 pub(crate) const WAKE: Token = Token(usize::MAX);
@@ -31,10 +28,8 @@ const URGENT: usize = 4096;
 
 /// Something for a shard thread.
 pub(crate) enum Mail {
-    /// A connection: new, or moved from another shard.
-    Connection(Box<Connection>),
-    /// A connection to another broker that this one opened.
-    Link(Box<Connection>, Box<str>, LinkLimits),
+    /// For a transport.
+    Transport(TransportMail),
     /// Messages from another shard.
     Messages(Vec<RemoteMessage>),
     /// An authentication was decided.
@@ -43,10 +38,6 @@ pub(crate) enum Mail {
     Call(Call),
     /// What has become of operations that were handed to the store.
     Stored(StoreNews),
-    /// About a connection whose datagrams and session are on different shards.
-    Udp(UdpMail),
-    /// About a QUIC connection.
-    Quic(QuicMail),
     /// End all connections and flush. Dropped once what the other shards have to
     /// send for these connections is on its way to them.
     ShutDown(Sender<Infallible>),
@@ -54,39 +45,33 @@ pub(crate) enum Mail {
     Return,
 }
 
-/// Work for a shard's thread.
-pub(crate) type Call = Box<dyn FnOnce(&mut Shard, Nanos) + Send>;
-
-/// A connection on its way to a shard.
-pub(crate) struct Connection {
-    pub(crate) stream: std::net::TcpStream,
-    pub(crate) meta: Box<ConnMeta>,
-    pub(crate) layer: Layer,
-    /// Application bytes that were received and not consumed.
-    pub(crate) unread: Vec<u8>,
-    /// Bytes in wire form that were not written.
-    pub(crate) unwritten: Unwritten,
-    /// The class that the socket is marked with.
-    pub(crate) class: Class,
-    /// The socket is set up for what is urgent.
-    pub(crate) tuned: bool,
+/// For the transport of that name.
+pub(crate) enum TransportMail {
+    Tcp(TcpMail),
+    Udp(UdpMail),
+    Quic(QuicMail),
 }
 
-impl Connection {
-    /// One that nothing was read from or written to.
-    pub(crate) fn new(stream: std::net::TcpStream, meta: Box<ConnMeta>, layer: Layer) -> Self {
-        Self {
-            stream,
-            meta,
-            layer,
-            unread: Vec::new(),
-            unwritten: Unwritten::default(),
-            // It has the listener's mark.
-            class: Class::Normal,
-            tuned: false,
-        }
+impl From<TcpMail> for Mail {
+    fn from(mail: TcpMail) -> Self {
+        Self::Transport(TransportMail::Tcp(mail))
     }
 }
+
+impl From<UdpMail> for Mail {
+    fn from(mail: UdpMail) -> Self {
+        Self::Transport(TransportMail::Udp(mail))
+    }
+}
+
+impl From<QuicMail> for Mail {
+    fn from(mail: QuicMail) -> Self {
+        Self::Transport(TransportMail::Quic(mail))
+    }
+}
+
+/// Work for a shard's thread.
+pub(crate) type Call = Box<dyn FnOnce(&mut Shard, Nanos) + Send>;
 
 /// Mail for one shard.
 pub(crate) struct Mailbox {

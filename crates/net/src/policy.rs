@@ -1,14 +1,15 @@
 //! How connections are treated from when they are accepted to CONNECT, by listener and for all.
 //! Everything here is replaced when the configuration is read again.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 
 use punctual_broker::lock::{read, write};
-use punctual_broker::{Admits, Config, Credential, Nanos};
+use punctual_broker::{Admits, Config, ConnMeta, Credential, Nanos};
 
 use crate::anonymous::Anonymous;
-use crate::layer::LayerConfig;
+use crate::layer::{ClientAddress, LayerConfig};
 
 /// Which part of a client certificate is the user name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -46,6 +47,27 @@ pub struct ListenerPolicy {
 }
 
 impl ListenerPolicy {
+    /// What the broker is told of a new connection from `peer`, where no proxy says more.
+    pub(crate) fn meta(
+        &self,
+        listener: u16,
+        peer: SocketAddr,
+        local: Option<SocketAddr>,
+        nonce: [u8; 16],
+    ) -> ConnMeta {
+        ConnMeta {
+            peer: Some(peer),
+            local,
+            listener,
+            allow_anonymous: self.anonymous.lets_in(peer.ip(), ClientAddress::Socket),
+            identity: None,
+            credential: None,
+            unproven: Some(self.unproven.clone()),
+            nonce,
+            refuse: self.refuse,
+        }
+    }
+
     /// Takes over from `old`. Who has proven nothing stays if as many of such are let in now;
     /// otherwise all of them have to connect again.
     pub(crate) fn succeed(&mut self, old: &Self) {

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, channel, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::sync::{Arc, RwLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -16,23 +16,25 @@ use punctual_broker::{
     RestoredSession, Restorer, Shard,
 };
 
-use crate::acceptor::{Acceptor, Descriptors, Nonces, fixed_address, register};
 use crate::certificates::Certificates;
 use crate::clock::Clock;
 use crate::counters::Counters;
-use crate::handshake::{self, Surroundings};
 use crate::logins::{self, Authenticators};
-use crate::mailbox::{Connection, Mail, Mailbox, WAKE};
+use crate::mailbox::{Mail, Mailbox, WAKE};
 use crate::marking::{Mark, Marking};
 use crate::outgoing::Outgoing;
 use crate::policy::{AcceptPolicy, HandshakeLimits, ListenerPolicy, Policies};
 use crate::quic::{Opened as OpenedQuic, Quic, QuicOptions, UnderWay};
-use crate::realtime::{self, Awake, RealtimeOptions, RealtimeStatus};
+use crate::realtime::{self, Awake, RealtimeOptions, RealtimeStatus, Refused, ShardStatus};
+use crate::rest::Rest;
 use crate::services::{AdmissionDesk, Authenticator, Recover, StoreNews, StoreOptions};
 use crate::shared::Shared;
-use crate::tcp::TcpOptions;
-use crate::udp::{Credit, Opened, Udp, UdpOptions};
-use crate::worker::Worker;
+use crate::tcp::acceptor::{Acceptor, Descriptors, Nonces, fixed_address, register};
+use crate::tcp::handshake::{self, Surroundings};
+use crate::tcp::{Connection, Tcp, TcpMail, TcpOptions};
+use crate::transport::{Connections, Context};
+use crate::udp::{Credit, Opened as OpenedUdp, Udp, UdpOptions};
+use crate::worker::{State, Transports, Worker};
 
 /// Events that may wait for the log; further ones are counted as lost.
 const EVENTS: usize = 8192;
@@ -143,45 +145,12 @@ impl Server {
         if let Some(why) = less {
             tracing::warn!("{why}");
         }
-        let mut listeners = Vec::new();
-        let mut datagrams = Vec::new();
-        let mut quic = Vec::new();
-        let mut addresses = Vec::new();
-        for (index, listener) in options.listeners.iter().enumerate() {
-            let fail = |source: io::Error| StartError::Listen {
-                address: listener.address,
-                remedy: match source.kind() {
-                    io::ErrorKind::AddrInUse => {
-                        "another program listens there: stop it or choose another port"
-                    }
-                    io::ErrorKind::PermissionDenied => {
-                        "ports below 1024 need the capability CAP_NET_BIND_SERVICE"
-                    }
-                    io::ErrorKind::AddrNotAvailable => "the address is not one of this machine",
-                    _ => "choose another address",
-                },
-                source,
-            };
-            if let Some(udp) = &listener.udp {
-                let max = listener.policy.max_connections;
-                let opened = Opened::open(listener.address, udp, index as u16, max, &marking);
-                let opened = opened.map_err(fail)?;
-                addresses.push(opened.local_addr()?);
-                datagrams.push(opened);
-                listeners.push(None);
-            } else if let Some(options) = &listener.quic {
-                let (policy, index) = (&listener.policy, index as u16);
-                let opened = OpenedQuic::open(listener.address, options, policy, index, &marking);
-                let opened = opened.map_err(fail)?;
-                addresses.push(opened.local_addr()?);
-                quic.push(opened);
-                listeners.push(None);
-            } else {
-                let socket = listen(listener.address, &marking, &options.tcp).map_err(fail)?;
-                addresses.push(socket.local_addr()?);
-                listeners.push(Some(socket));
-            }
-        }
+        let Opened {
+            mut listeners,
+            mut datagrams,
+            quic,
+            addresses,
+        } = Opened::open(&options, &marking)?;
         let shards = options.shards.clamp(1, 256);
         let clock = Clock::new();
         let directory = Directory::new(shards);
@@ -212,23 +181,10 @@ impl Server {
         let authenticator: Authenticators = Arc::new(RwLock::new(options.authenticator));
         let threads = options.authentication_threads.max(1);
         let logins = logins::start(threads, &authenticator, &mailboxes, clock)?;
-        let mut realtime = options.realtime.map(|_| RealtimeStatus::default());
-        if let Some(status) = &mut realtime {
-            match realtime::prepare_process() {
-                Ok(()) => status.memory_locked = true,
-                Err(refused) => tracing::warn!("{refused}"),
-            }
-        }
-        let mut awake = None;
-        if let Some(status) = &mut realtime
-            && let Some(most) = options.realtime.and_then(|options| options.cpu_latency)
-        {
-            match realtime::keep_awake(most) {
-                Ok(kept) => (awake, status.cpu_latency) = (Some(kept), Some(most)),
-                Err(refused) => tracing::warn!("{refused}"),
-            }
-        }
-        let busy_poll = options.realtime.map_or(Duration::ZERO, |r| r.busy_poll);
+        let prepared = options.realtime.as_ref().map(prepare_process);
+        let (mut realtime, awake) =
+            prepared.map_or((None, None), |(status, awake)| (Some(status), awake));
+        let busy_poll = options.realtime.map_or(Duration::ZERO, |it| it.busy_poll);
 
         let shared = Arc::new(Shared {
             policies: Policies::new(options.listeners.into_iter().map(|it| it.policy)),
@@ -254,9 +210,8 @@ impl Server {
         let (prepared, preparations) = sync_channel(usize::from(shards));
         let mut workers = Vec::new();
         for (index, (poll, shard)) in polls.into_iter().zip(states).enumerate() {
-            let worker = Worker {
-                index: index as u16,
-                shard,
+            let index = index as u16;
+            let transports = Transports {
                 // The first shard takes all of them.
                 udp: Udp::new(
                     std::mem::take(&mut datagrams),
@@ -267,62 +222,51 @@ impl Server {
                 )?,
                 quic: Quic::new(
                     &quic,
-                    index as u16,
+                    index,
                     shards,
                     poll.registry(),
                     under_way.clone(),
                     counters.quic.clone(),
                 )?,
-                shared: shared.clone(),
-                poll,
+                tcp: Tcp::new(options.tcp, marking, shard.promises()),
+            };
+            let cx = Context {
+                index,
+                promises: shard.promises(),
+                shard,
+                connections: Connections::default(),
+                registry: poll.registry().try_clone()?,
                 clock,
                 mailboxes: mailboxes.clone(),
                 counters: counters.clone(),
+                shared: shared.clone(),
+                unread: 0,
+                max_unread: options.max_receive_bytes / usize::from(shards),
+                slice: options.slice,
+                asked: Nanos(0),
+                asked_before: Nanos(0),
+                urgent_until: Nanos(0),
+            };
+            let rest = options.realtime.map(|_| Rest::new(clock.now()));
+            let worker = Worker {
+                cx,
+                transports,
+                poll,
                 connected: connected.clone(),
                 directory: directory.clone(),
                 logins: logins.clone(),
                 events: event_sender.clone(),
                 admission: options.admission.clone(),
                 store: store.clone(),
-                max_unread: options.max_receive_bytes / usize::from(shards),
                 shutdown_timeout: options.shutdown_timeout,
-                tcp: options.tcp,
-                marking,
-                slice: options.slice,
-                is_realtime: options.realtime.is_some(),
                 busy_poll: Nanos(u64::try_from(busy_poll.as_nanos()).unwrap_or(u64::MAX)),
+                state: State::new(rest),
             };
-            let realtime = options.realtime;
-            let prepared = prepared.clone();
-            workers.push(
-                thread::Builder::new()
-                    .name(format!("shard-{index}"))
-                    .spawn(move || {
-                        if let Some(realtime) = realtime {
-                            // There is room for every shard, and the one who
-                            // asks waits for all of them.
-                            let _ =
-                                prepared.send((index, realtime::prepare_thread(&realtime, index)));
-                        }
-                        drop(prepared);
-                        worker.run();
-                    })?,
-            );
+            workers.push(spawn(worker, options.realtime, prepared.clone())?);
         }
         drop(prepared);
         if let Some(status) = &mut realtime {
-            status
-                .shards
-                .resize_with(usize::from(shards), Default::default);
-            let mut said = Vec::new();
-            for (index, (shard, refused)) in preparations {
-                status.shards[index] = shard;
-                said.extend(refused.iter().map(ToString::to_string));
-            }
-            said.sort();
-            said.dedup();
-            said.iter().for_each(|refused| tracing::warn!("{refused}"));
-            tracing::info!("real time: {status}");
+            gather(status, shards, preparations);
         }
 
         let poll = Poll::new()?;
@@ -542,12 +486,10 @@ impl Handle {
             nonce: [0; 16],
             refuse: None,
         };
-        let connection = Connection {
-            unread,
-            ..Connection::new(stream, Box::new(meta), layer)
-        };
+        let connection = Connection::new(stream, Box::new(meta), layer).with_unread(unread);
         self.counters.opened(0);
-        self.mailboxes[0].post(Mail::Link(Box::new(connection), peer.into(), limits));
+        let mail = TcpMail::Link(Box::new(connection), peer.into(), limits);
+        self.mailboxes[0].post(mail.into());
         Ok(())
     }
 
@@ -557,6 +499,113 @@ impl Handle {
             mailbox.post(Mail::Call(Box::new(call)));
         }
     }
+}
+
+/// The sockets of the listeners.
+#[derive(Default)]
+struct Opened {
+    /// By number of the listener; `None` for those that are not TCP.
+    listeners: Vec<Option<TcpListener>>,
+    datagrams: Vec<OpenedUdp>,
+    quic: Vec<OpenedQuic>,
+    /// By number of the listener.
+    addresses: Vec<SocketAddr>,
+}
+
+impl Opened {
+    fn open(options: &ServerOptions, marking: &Marking) -> Result<Self, StartError> {
+        let mut this = Self::default();
+        for (index, listener) in options.listeners.iter().enumerate() {
+            let fail = |source: io::Error| StartError::Listen {
+                address: listener.address,
+                remedy: match source.kind() {
+                    io::ErrorKind::AddrInUse => {
+                        "another program listens there: stop it or choose another port"
+                    }
+                    io::ErrorKind::PermissionDenied => {
+                        "ports below 1024 need the capability CAP_NET_BIND_SERVICE"
+                    }
+                    io::ErrorKind::AddrNotAvailable => "the address is not one of this machine",
+                    _ => "choose another address",
+                },
+                source,
+            };
+            if let Some(udp) = &listener.udp {
+                let max = listener.policy.max_connections;
+                let opened = OpenedUdp::open(listener.address, udp, index as u16, max, marking);
+                let opened = opened.map_err(fail)?;
+                this.addresses.push(opened.local_addr()?);
+                this.datagrams.push(opened);
+                this.listeners.push(None);
+            } else if let Some(quic) = &listener.quic {
+                let (policy, index) = (&listener.policy, index as u16);
+                let opened = OpenedQuic::open(listener.address, quic, policy, index, marking);
+                let opened = opened.map_err(fail)?;
+                this.addresses.push(opened.local_addr()?);
+                this.quic.push(opened);
+                this.listeners.push(None);
+            } else {
+                let socket = listen(listener.address, marking, &options.tcp).map_err(fail)?;
+                this.addresses.push(socket.local_addr()?);
+                this.listeners.push(Some(socket));
+            }
+        }
+        Ok(this)
+    }
+}
+
+/// Has the process be predictable: its memory stays, and its processors wake within the time that
+/// is wanted, as far as the system allows it. What was obtained, and what has to live for it.
+fn prepare_process(options: &RealtimeOptions) -> (RealtimeStatus, Option<Awake>) {
+    let (mut status, mut awake) = (RealtimeStatus::default(), None);
+    match realtime::prepare_process() {
+        Ok(()) => status.memory_locked = true,
+        Err(refused) => tracing::warn!("{refused}"),
+    }
+    if let Some(most) = options.cpu_latency {
+        match realtime::keep_awake(most) {
+            Ok(kept) => (awake, status.cpu_latency) = (Some(kept), Some(most)),
+            Err(refused) => tracing::warn!("{refused}"),
+        }
+    }
+    (status, awake)
+}
+
+/// What a shard's thread has obtained.
+type Prepared = (usize, (ShardStatus, Vec<Refused>));
+
+/// Starts a shard's thread, which first says what it has obtained.
+fn spawn(
+    worker: Worker,
+    realtime: Option<RealtimeOptions>,
+    prepared: SyncSender<Prepared>,
+) -> io::Result<JoinHandle<()>> {
+    let index = usize::from(worker.cx.index);
+    let thread = thread::Builder::new().name(format!("shard-{index}"));
+    thread.spawn(move || {
+        if let Some(realtime) = realtime {
+            // There is room for every shard, and the one who
+            // asks waits for all of them.
+            let _ = prepared.send((index, realtime::prepare_thread(&realtime, index)));
+        }
+        drop(prepared);
+        worker.run();
+    })
+}
+
+/// Waits for what the threads of so many shards have obtained, and says what they have not.
+fn gather(status: &mut RealtimeStatus, shards: u16, prepared: Receiver<Prepared>) {
+    let threads = &mut status.shards;
+    threads.resize_with(usize::from(shards), Default::default);
+    let mut said = Vec::new();
+    for (index, (shard, refused)) in prepared {
+        threads[index] = shard;
+        said.extend(refused.iter().map(ToString::to_string));
+    }
+    said.sort();
+    said.dedup();
+    said.iter().for_each(|refused| tracing::warn!("{refused}"));
+    tracing::info!("real time: {status}");
 }
 
 /// Makes sessions and retained messages what they were.

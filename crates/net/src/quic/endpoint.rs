@@ -23,9 +23,9 @@ use super::link::{Link, Unproven};
 use super::proof::Proof;
 use super::{Opened, QuicOptions, settings};
 use crate::bucket::Bucket;
+use crate::datagram::CLASSES;
 use crate::policy::ListenerPolicy;
 use crate::tls::TlsAcceptor;
-use crate::udp::socket::CLASSES;
 
 /// Handshakes under way with addresses that nothing proves.
 pub(super) const UNPROVEN: usize = 64;

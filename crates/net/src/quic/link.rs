@@ -75,6 +75,8 @@ pub(crate) struct Link {
     /// In the list of links to send for.
     pub(super) ready: bool,
     established: bool,
+    /// Nothing comes or goes any more.
+    pub(super) drained: bool,
 }
 
 /// The broker has forgotten the connection; its last bytes are on their way.
@@ -157,6 +159,7 @@ impl Link {
             touched: false,
             ready: false,
             established: false,
+            drained: false,
         }
     }
 

@@ -1,6 +1,7 @@
 //! What shard 0, which has the endpoints, and the shards that have connections
 //! say to each other by their mailboxes.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -31,7 +32,7 @@ pub(crate) enum QuicMail {
     },
     /// To the connections' shard: datagrams of theirs, and what the endpoint
     /// answers them.
-    Events(Vec<(Key, ConnectionEvent)>),
+    Events(VecDeque<(Key, ConnectionEvent)>),
     /// To shard 0: something for the endpoint.
     Endpoint(Key, EndpointEvent),
     /// To shard 0: an event that came after its connection had left.

@@ -14,10 +14,11 @@ use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use punctual_udp::{Path, Transmit};
 
+use super::QuicCounters;
 use super::mail::Key;
 use super::options::count;
-use super::{QUIC, QuicCounters};
-use crate::udp::socket::{CLASSES, Refused, SendBatch, Sockets};
+use crate::datagram::{CLASSES, Refused, SendBatch, Sockets};
+use crate::transport::TransportKind;
 
 /// Datagrams of one class that are made before they are sent.
 pub(super) const QUEUE: usize = 32;
@@ -65,7 +66,7 @@ impl Output {
     }
 
     fn token(&self, class: usize) -> Token {
-        Token(QUIC | self.at << 2 | class)
+        TransportKind::Quic.token(self.at << 2 | class)
     }
 
     pub(super) fn sockets(&self) -> &Sockets {

@@ -1,19 +1,19 @@
-//! UDP listeners on the shard threads.
+//! MQTT over UDP: the listeners on the shard threads.
 //!
 //! Shard 0 reads and writes the sockets and has the [`Endpoint`]s; the state of
 //! a connection's datagrams stays there. The session may live on another shard:
 //! then packets travel by its mailbox, bounded in both directions
-//! ([`remote`]). What is sent is chosen when it can be sent, not before: the
+//! ([`mail`]). What is sent is chosen when it can be sent, not before: the
 //! most urgent packet of all receivers, as long as the link's rate ([`Pace`])
 //! and the socket of its class allow it.
 
 mod link;
+mod mail;
 mod options;
 mod pace;
 mod peers;
-mod remote;
-pub(crate) mod socket;
-mod turn;
+mod receiving;
+mod sending;
 mod waiting;
 
 use std::collections::VecDeque;
@@ -23,33 +23,35 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mio::event::Event;
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
-use punctual_broker::{ConnId, Credits, Nanos, Shard};
+use punctual_broker::{Class, ConnId, ConnMeta, Credits, Nanos, Rank, Scope};
 use punctual_udp::{Endpoint, EndpointConfig, Path, PeerId, Transmit};
 
+pub(crate) use mail::{Credit, UdpMail};
 pub use options::{UdpCounters, UdpOptions};
-pub(crate) use remote::{Credit, UdpMail};
 
+use crate::datagram::{CLASSES, ReceiveBatch, Refused, SendBatch, Sockets};
 use crate::marking::Marking;
-use link::{Links, Way};
+use crate::overrun::Piece;
+use crate::transport::{Context, Input, Progress, Transport, TransportKind};
+use link::{Links, Remote, Way};
+use mail::Queued;
 use pace::Pace;
-use peers::Peers;
-use remote::Queued;
-use socket::{CLASSES, ReceiveBatch, Refused, SendBatch, Sockets};
+use peers::{Home, Peers};
+use receiving::Cursor;
 use waiting::Waiting;
 
-/// Tokens of UDP sockets have this bit set; below it listener and class.
-pub(crate) const UDP: usize = 1 << 41;
 /// Datagrams taken from the broker for one listener in one turn.
 const TURN: usize = 512;
 
 /// One UDP listener of shard 0.
-pub(crate) struct Listener {
+struct Listener {
     /// Its number among all listeners.
     index: u16,
-    /// Of the first class' socket.
-    token: usize,
+    /// Of the first class' socket; those of the others follow.
+    token: Token,
     /// The shard's.
     registry: Registry,
     sockets: Sockets,
@@ -88,8 +90,10 @@ pub(crate) struct Listener {
 /// What a shard's thread has of UDP: listeners on shard 0, ways to them on
 /// the others.
 pub(crate) struct Udp {
-    pub(crate) listeners: Vec<Listener>,
+    listeners: Vec<Listener>,
     links: Links,
+    /// Where a turn is.
+    cursor: Cursor,
     received: ReceiveBatch,
     sent: SendBatch,
     packets: Vec<u8>,
@@ -155,7 +159,7 @@ impl Udp {
                 let fd = opened.sockets.of(class).as_raw_fd();
                 registry.register(
                     &mut SourceFd(&fd),
-                    Token(UDP | at << 2 | class),
+                    TransportKind::Udp.token(at << 2 | class),
                     Interest::READABLE,
                 )?;
             }
@@ -174,7 +178,7 @@ impl Udp {
             let largest = config.max_datagram_v4.max(config.max_datagram_v6);
             listeners.push(Listener {
                 index: opened.index,
-                token: UDP | at << 2,
+                token: TransportKind::Udp.token(at << 2),
                 registry: registry.try_clone()?,
                 sockets: opened.sockets,
                 endpoint: Endpoint::new(config, &seed, since_origin(now)),
@@ -199,6 +203,7 @@ impl Udp {
             received: ReceiveBatch::new(!listeners.is_empty()),
             listeners,
             links: Links::default(),
+            cursor: Cursor::default(),
             sent: SendBatch::new(),
             packets: Vec::new(),
             credit,
@@ -207,53 +212,206 @@ impl Udp {
             counters,
         })
     }
+}
 
-    /// Notes what epoll says about a socket.
-    pub(crate) fn note(&mut self, token: usize, readable: bool, writable: bool) {
-        let (at, class) = ((token & !UDP) >> 2, token & 3);
+impl Transport for Udp {
+    type Mail = UdpMail;
+
+    const PIECE: Piece = Piece::Udp;
+
+    fn note(&mut self, _cx: &mut Context, number: usize, event: &Event, _now: Nanos) {
+        let (at, class) = (number >> 2, number & 3);
         if let Some(listener) = self.listeners.get_mut(at) {
-            listener.readable[class] |= readable;
-            if writable {
+            listener.readable[class] |= event.is_readable() || event.is_error();
+            if event.is_writable() {
                 listener.unblock(class);
             }
         }
     }
 
-    /// When the next turn is due; `now` if at once.
-    pub(crate) fn next_turn(&mut self, now: Nanos) -> Option<Nanos> {
+    fn next_turn(&mut self, now: Nanos) -> Option<Nanos> {
         let now = since_origin(now);
-        let of = |listener: &mut Listener| {
-            if listener.readable.contains(&true) || listener.endpoint.has_transmits() {
-                return Some(now);
-            }
-            let sendable = (0..CLASSES).any(|class| {
-                let to_send = !listener.outgoing[class].is_empty()
-                    || !listener.queued[class].is_empty()
-                    || listener.waiting.has(class);
-                to_send && !listener.blocked[class]
-            });
-            let paced = sendable.then(|| listener.next_send(now));
-            [paced, listener.endpoint.next_timeout()]
-                .into_iter()
-                .flatten()
-                .min()
-        };
-        let next = self.listeners.iter_mut().filter_map(of).min()?;
+        let next = self.listeners.iter_mut();
+        let next = next.filter_map(|listener| listener.next_turn(now)).min()?;
         Some(Nanos(u64::try_from(next.as_nanos()).unwrap_or(u64::MAX)))
     }
 
-    /// A connection got something to be sent.
-    pub(crate) fn wants_to_send(&mut self, shard: &mut Shard, conn: ConnId) {
+    fn begin_turn(&mut self, _cx: &Context, _now: Nanos) {
+        self.cursor = Cursor::default();
+    }
+
+    fn receive(&mut self, cx: &mut Context, input: Input, now: Nanos) -> Progress {
+        match input {
+            Input::Turn => self.receive_next(cx, now),
+            Input::Promised | Input::Urgent => Progress::Done,
+        }
+    }
+
+    fn mail(&mut self, cx: &mut Context, mail: UdpMail, now: Nanos) -> Option<UdpMail> {
+        match mail {
+            UdpMail::Open {
+                remote,
+                meta,
+                packets,
+                capacity,
+            } => {
+                let conn = cx.open(TransportKind::Udp, *meta, now);
+                cx.shard.bound_packets(conn, capacity);
+                let way = Way::Through {
+                    remote,
+                    unread: packets,
+                    capacity,
+                };
+                self.links.insert(conn, way);
+                self.feed_through(cx, conn, now);
+            }
+            UdpMail::Packets { remote, packets } => {
+                if let Some(conn) = self.links.through(remote) {
+                    if let Some(link) = self.links.get_mut(conn)
+                        && let Way::Through { unread, .. } = &mut link.way
+                    {
+                        unread.extend_from_slice(&packets);
+                    }
+                    self.feed_through(cx, conn, now);
+                }
+            }
+            UdpMail::Lost { remote, why } => {
+                if let Some(conn) = self.links.through(remote) {
+                    cx.shard.closed(conn, why, now);
+                }
+            }
+            UdpMail::Moved { remote, to } => {
+                if let Some(conn) = self.links.through(remote) {
+                    cx.shard.identify(conn, None, Some(to));
+                }
+            }
+            UdpMail::Narrowed { remote, capacity } => {
+                if let Some(conn) = self.links.through(remote) {
+                    cx.shard.bound_packets(conn, capacity);
+                    if let Some(link) = self.links.get_mut(conn)
+                        && let Way::Through { capacity: of, .. } = &mut link.way
+                    {
+                        *of = capacity;
+                    }
+                }
+            }
+            UdpMail::Room => {}
+            UdpMail::Taken { remote, bytes } => {
+                let listener = self.listeners.get_mut(remote.listener)?;
+                if let Some(Home::There { under_way, .. }) = listener.peers.get_mut(remote.peer) {
+                    *under_way = under_way.saturating_sub(bytes);
+                }
+                self.feed(cx, remote.listener, remote.peer, now);
+            }
+            UdpMail::Send { from, list } => {
+                for queued in list {
+                    let class = usize::from(queued.class).min(CLASSES - 1);
+                    match self.listeners.get_mut(queued.remote.listener) {
+                        Some(listener) => listener.queued[class].push_back(queued),
+                        None => {
+                            self.credit.give_back(from, queued.packets.len());
+                        }
+                    }
+                }
+            }
+            UdpMail::Rehome {
+                remote,
+                shard,
+                meta,
+                packets,
+            } => self.settle(cx, remote, shard, meta, packets),
+        }
+        None
+    }
+
+    fn resume(&mut self, cx: &mut Context, conn: ConnId, now: Nanos) {
+        match self.links.get(conn).map(|link| &link.way) {
+            Some(Way::Here { listener, peer }) => {
+                let (listener, peer) = (*listener, *peer);
+                self.feed(cx, listener, peer, now);
+            }
+            Some(Way::Through { .. }) => self.feed_through(cx, conn, now),
+            None => {}
+        }
+    }
+
+    fn hand_over(
+        &mut self,
+        cx: &mut Context,
+        conn: ConnId,
+        shard: u16,
+        meta: Box<ConnMeta>,
+        _now: Nanos,
+    ) {
+        match self.links.remove(conn) {
+            Some(Way::Here { listener: at, peer }) => {
+                self.listeners[at].waiting.set(conn.slot, None);
+                let packets = self.listeners[at].endpoint.inbox(peer).to_vec();
+                let endpoint = &mut self.listeners[at].endpoint;
+                endpoint.consumed(peer, packets.len());
+                let remote = Remote { listener: at, peer };
+                self.settle(cx, remote, shard, meta, packets);
+            }
+            Some(Way::Through { remote, unread, .. }) => {
+                self.short.set(conn.slot, None);
+                let mail = UdpMail::Rehome {
+                    remote,
+                    shard,
+                    meta,
+                    packets: unread,
+                };
+                cx.post(0, mail);
+            }
+            None => {}
+        }
+    }
+
+    fn close(&mut self, cx: &mut Context, conn: ConnId, tail: Vec<u8>, now: Nanos) {
+        match self.links.remove(conn) {
+            Some(Way::Here { listener, peer }) => {
+                let listener = &mut self.listeners[listener];
+                listener.waiting.set(conn.slot, None);
+                listener.peers.remove(peer);
+                listener.endpoint.close(peer, &tail, since_origin(now));
+                cx.counters.closed(listener.index);
+            }
+            Some(Way::Through { remote, .. }) => {
+                self.short.set(conn.slot, None);
+                let from = cx.index;
+                self.credit.use_up(from, tail.len());
+                let last = Queued {
+                    remote,
+                    class: Class::Bulk as u8,
+                    rank: Rank::CONTROL,
+                    from,
+                    packets: tail,
+                    last: true,
+                };
+                let list = vec![last];
+                cx.post(0, UdpMail::Send { from, list });
+            }
+            None => {}
+        }
+    }
+
+    fn send(&mut self, cx: &mut Context, conn: ConnId, _scope: Scope, _now: Nanos) {
         let Some(link) = self.links.get(conn) else {
             return;
         };
-        match link.way {
-            Way::Here { listener, .. } => {
-                if let Some(listener) = self.listeners.get_mut(listener) {
-                    listener.waiting.set(conn.slot, shard.rank(conn));
-                }
-            }
-            Way::Through { .. } => self.short.set(conn.slot, shard.rank(conn)),
+        let waiting = match link.way {
+            Way::Here { listener, .. } => match self.listeners.get_mut(listener) {
+                Some(listener) => &mut listener.waiting,
+                None => return,
+            },
+            Way::Through { .. } => &mut self.short,
+        };
+        waiting.set(conn.slot, cx.shard.rank(conn));
+    }
+
+    fn flush(&mut self, cx: &mut Context, _scope: Scope, now: Nanos) {
+        self.flush_listeners(cx, now);
+        if !self.short.is_empty() {
+            self.flush_through(cx, now);
         }
     }
 }

@@ -11,7 +11,7 @@ use std::collections::BinaryHeap;
 
 use punctual_broker::Rank;
 
-use super::socket::CLASSES;
+use crate::datagram::CLASSES;
 
 /// Entries of a heap that are not worth tidying up.
 const SLACK: usize = 64;

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 /// Bytes in wire form that are made and not written, in order. A connection that has none pays one word.
 #[derive(Debug, Default)]
-pub(crate) struct Unwritten(Option<Box<Bytes>>);
+pub(super) struct Unwritten(Option<Box<Bytes>>);
 
 #[derive(Debug, Default)]
 struct Bytes {
@@ -14,7 +14,7 @@ struct Bytes {
 }
 
 impl Unwritten {
-    pub(crate) fn rest(&self) -> &[u8] {
+    pub(super) fn rest(&self) -> &[u8] {
         match &self.0 {
             Some(bytes) => &bytes.all[bytes.written..],
             None => &[],
@@ -22,12 +22,12 @@ impl Unwritten {
     }
 
     /// The buffer to which further bytes are appended.
-    pub(crate) fn end(&mut self) -> &mut Vec<u8> {
+    pub(super) fn end(&mut self) -> &mut Vec<u8> {
         &mut self.0.get_or_insert_default().all
     }
 
     /// The socket has taken `n` bytes, at most as many as there are.
-    pub(crate) fn advance(&mut self, n: usize) {
+    pub(super) fn advance(&mut self, n: usize) {
         if let Some(bytes) = &mut self.0 {
             bytes.written += n;
         }
@@ -35,7 +35,7 @@ impl Unwritten {
     }
 
     /// Gives the memory back if nothing is left to be written.
-    pub(crate) fn release(&mut self) {
+    pub(super) fn release(&mut self) {
         if self.rest().is_empty() {
             self.0 = None;
         }
@@ -45,7 +45,7 @@ impl Unwritten {
     ///
     /// # Errors
     /// The connection is broken.
-    pub(crate) fn write_to(&mut self, socket: &mut impl Write) -> io::Result<()> {
+    pub(super) fn write_to(&mut self, socket: &mut impl Write) -> io::Result<()> {
         while !self.rest().is_empty() {
             match socket.write(self.rest()) {
                 Ok(n) => self.advance(n),

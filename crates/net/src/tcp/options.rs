@@ -50,12 +50,12 @@ impl TcpOptions {
     /// messages. The kernel looks at its limit of unsent bytes only where it
     /// begins a buffer, which has room for up to 64 KiB where the device takes
     /// super-packets.
-    pub(crate) fn urgent_step(&self) -> usize {
+    pub(super) fn urgent_step(&self) -> usize {
         self.urgent_notsent_lowat.map_or(usize::MAX, |n| n as usize)
     }
 
     /// Sets up a connection that is sent urgent messages, once for its life.
-    pub(crate) fn urgent(&self, stream: &impl AsFd) {
+    pub(super) fn urgent(&self, stream: &impl AsFd) {
         let socket = SockRef::from(stream);
         if let Some(bytes) = self.urgent_notsent_lowat {
             let _ = socket.set_tcp_notsent_lowat(bytes);
@@ -72,7 +72,7 @@ impl TcpOptions {
 ///
 /// # Errors
 /// See recv(2).
-pub(crate) fn read_behind(
+pub(super) fn read_behind(
     stream: &impl AsFd,
     bytes: &mut Vec<u8>,
     most: usize,
@@ -88,7 +88,7 @@ pub(crate) fn read_behind(
 
 /// Whether the kernel wants more of a connection, by its limit of unsent bytes;
 /// if not, epoll tells when it does, edge-triggered or not (`tcp_poll` arms it).
-pub(crate) fn takes_more(stream: &impl AsFd) -> bool {
+pub(super) fn takes_more(stream: &impl AsFd) -> bool {
     let mut asked = libc::pollfd {
         fd: stream.as_fd().as_raw_fd(),
         events: libc::POLLOUT,
@@ -106,7 +106,7 @@ pub(crate) fn takes_more(stream: &impl AsFd) -> bool {
 /// takes as long as all else that is done for a message of a few hundred bytes. Whoever calls this
 /// after each read has the message handled first; who does not call it any more is acknowledged
 /// for after 40 ms. Source: `tcp_cleanup_rbuf` of Linux.
-pub(crate) fn acknowledge(stream: &impl AsFd) {
+pub(super) fn acknowledge(stream: &impl AsFd) {
     let socket = SockRef::from(stream);
     // Acknowledged a little earlier or later it works, too.
     let _ = socket.set_tcp_quickack(true);

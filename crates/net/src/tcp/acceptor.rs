@@ -14,15 +14,15 @@ use std::time::Duration;
 
 use mio::net::TcpListener;
 use mio::{Events, Poll, Token};
+use punctual_broker::Nanos;
 use punctual_broker::lock::read;
-use punctual_broker::{ConnMeta, Nanos};
 
+use super::handshake::{Newcomer, Reception};
+use super::{Connection, TcpMail};
 use crate::bucket::Bucket;
 use crate::clock::Clock;
 use crate::counters::Counters;
-use crate::handshake::{Newcomer, Reception};
-use crate::layer::ClientAddress;
-use crate::mailbox::{Connection, Mail, Mailbox, WAKE};
+use crate::mailbox::{Mail, Mailbox, WAKE};
 use crate::shared::Shared;
 
 /// Pause after the system refused another file descriptor.
@@ -252,25 +252,17 @@ impl Acceptor {
             tracing::error!("the system has no random numbers; a connection is refused");
             return;
         };
-        let meta = ConnMeta {
-            peer: Some(peer),
-            local: self.locals[listener].or_else(|| stream.local_addr().ok()),
-            listener: listener as u16,
-            // If a proxy is to tell where the client is, that is not known yet.
-            allow_anonymous: !policy.layer.proxy
-                && policy.anonymous.lets_in(peer.ip(), ClientAddress::Socket),
-            identity: None,
-            credential: None,
-            unproven: Some(policy.unproven.clone()),
-            nonce,
-            refuse: policy.refuse,
-        };
+        let local = self.locals[listener].or_else(|| stream.local_addr().ok());
+        let mut meta = policy.meta(listener as u16, peer, local, nonce);
+        // If a proxy is to tell where the client is, that is not known yet.
+        meta.allow_anonymous &= !policy.layer.proxy;
         self.counters.opened(listener as u16);
         let (listener, meta) = (meta.listener, Box::new(meta));
         if layer.is_plain() {
             // Sessions are placed from there.
             let connection = Connection::new(stream, meta, layer);
-            self.posted.push(Mail::Connection(Box::new(connection)));
+            self.posted
+                .push(TcpMail::Connection(Box::new(connection)).into());
             return;
         }
         *next_reception = (*next_reception + 1) % self.receptions.len();

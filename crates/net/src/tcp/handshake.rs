@@ -21,14 +21,15 @@ use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token, Waker};
 use punctual_broker::{ConnMeta, Event, Nanos};
 
+use super::lingering::{LINGER, Lingering};
+use super::unwritten::Unwritten;
+use super::{Connection, TcpMail};
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::layer::{Layer, LayerError, Received};
-use crate::lingering::{LINGER, Lingering};
-use crate::mailbox::{Connection, Mail, Mailbox, WAKE};
+use crate::mailbox::{Mailbox, WAKE};
 use crate::policy::{Identity, ListenerPolicy};
 use crate::shared::Shared;
-use crate::unwritten::Unwritten;
 
 /// Connections that may wait to be taken by a thread; further ones are closed.
 const WAITING: usize = 4096;
@@ -271,7 +272,7 @@ impl Handshakes {
             ..Connection::new(one.stream.into(), one.meta, one.layer)
         };
         // Sessions are placed from there.
-        self.around.mailboxes[0].post(Mail::Connection(Box::new(connection)));
+        self.around.mailboxes[0].post(TcpMail::Connection(Box::new(connection)).into());
     }
 
     fn give_up_late(&mut self) {
