@@ -27,29 +27,29 @@ type Key = (u16, [u8; 32]);
 type Chain = Arc<[CertificateDer<'static>]>;
 
 #[derive(Debug)]
-struct Held {
+struct Entry {
     chain: Chain,
     credential: Weak<Credential>,
 }
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Certificates(Mutex<Known>);
+pub(crate) struct Certificates(Mutex<Table>);
 
 #[derive(Debug, Default)]
-struct Known {
-    held: BTreeMap<Key, Held>,
-    /// Where sweeping goes on.
+struct Table {
+    held: BTreeMap<Key, Entry>,
+    /// Where sweeping continues.
     swept: Option<Key>,
 }
 
-impl Known {
+impl Table {
     fn add(&mut self, key: Key, chain: Chain) -> Arc<Credential> {
         self.sweep();
         let known = self.held.get(&key).and_then(|it| it.credential.upgrade());
         known.filter(|it| !it.is_revoked()).unwrap_or_else(|| {
             let credential = Arc::new(Credential::default());
-            let held = Held {
+            let held = Entry {
                 chain,
                 credential: Arc::downgrade(&credential),
             };
@@ -70,7 +70,7 @@ impl Known {
         }
     }
 
-    fn after(&self, key: Option<Key>) -> impl Iterator<Item = (&Key, &Held)> {
+    fn after(&self, key: Option<Key>) -> impl Iterator<Item = (&Key, &Entry)> {
         let from = key.map_or(Bound::Unbounded, Bound::Excluded);
         self.held.range((from, Bound::Unbounded))
     }
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn certificates_are_forgotten_when_their_connections_are() {
-        let mut known = Known::default();
+        let mut known = Table::default();
         let key = |n: u32| {
             let mut digest = [0; 32];
             digest[..4].copy_from_slice(&n.to_be_bytes());

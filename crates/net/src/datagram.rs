@@ -36,7 +36,7 @@ const RECEIVE_BUFFER: usize = 4 << 20;
 pub(crate) struct Sockets {
     sockets: [Socket; CLASSES],
     ipv6: bool,
-    /// Whether the local address of datagrams has to be told.
+    /// Whether the local address of datagrams has to be set.
     any: bool,
 }
 
@@ -125,11 +125,11 @@ impl Sockets {
             .ok_or_else(|| io::Error::other("a UDP socket without IP address"))
     }
 
-    /// The address that a datagram came to, of which `told` is known.
-    pub(crate) fn destination(&self, told: Option<IpAddr>) -> Option<SocketAddr> {
+    /// The address that a datagram came to; `local` is its IP address, where the system gives one.
+    pub(crate) fn destination(&self, local: Option<IpAddr>) -> Option<SocketAddr> {
         let mut address = self.local_addr().ok()?;
-        if let Some(told) = told {
-            address.set_ip(told);
+        if let Some(local) = local {
+            address.set_ip(local);
         }
         (!address.ip().is_unspecified()).then_some(address)
     }
@@ -333,7 +333,7 @@ impl ReceiveBatch {
             let error = io::Error::last_os_error();
             return match error.kind() {
                 io::ErrorKind::WouldBlock => Ok(false),
-                // An ICMP message; reading goes on.
+                // An ICMP message; reading continues.
                 io::ErrorKind::ConnectionRefused | io::ErrorKind::Interrupted => Ok(true),
                 _ => Err(error),
             };

@@ -41,7 +41,7 @@ pub(crate) enum Mail {
     /// End all connections and flush. Dropped once what the other shards have to
     /// send for these connections is on its way to them.
     ShutDown(Sender<Infallible>),
-    /// All shards have ended their connections: return once what is left is sent.
+    /// All shards have ended their connections: return once the rest is sent.
     Return,
 }
 

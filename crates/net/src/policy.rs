@@ -47,7 +47,7 @@ pub struct ListenerPolicy {
 }
 
 impl ListenerPolicy {
-    /// What the broker is told of a new connection from `peer`, where no proxy says more.
+    /// What the broker learns of a new connection from `peer`, where no proxy says more.
     pub(crate) fn meta(
         &self,
         listener: u16,
@@ -68,7 +68,7 @@ impl ListenerPolicy {
         }
     }
 
-    /// Takes over from `old`. Who has proven nothing stays if as many of such are let in now;
+    /// Takes over from `old`. Clients that have proven nothing stay if as many of them are let in now;
     /// otherwise all of them have to connect again.
     pub(crate) fn succeed(&mut self, old: &Self) {
         let lets_in_fewer = self.anonymous < old.anonymous;

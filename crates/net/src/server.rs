@@ -30,7 +30,7 @@ use crate::rest::Rest;
 use crate::services::{AdmissionDesk, Authenticator, Recover, StoreNews, StoreOptions};
 use crate::shared::Shared;
 use crate::tcp::acceptor::{Acceptor, Descriptors, Nonces, fixed_address, register};
-use crate::tcp::handshake::{self, Surroundings};
+use crate::tcp::handshake::{self, HandshakeContext};
 use crate::tcp::{Connection, Tcp, TcpMail, TcpOptions};
 use crate::transport::{Connections, Context};
 use crate::udp::{Credit, Opened as OpenedUdp, Udp, UdpOptions};
@@ -272,7 +272,7 @@ impl Server {
         let poll = Poll::new()?;
         let acceptor_waker = Waker::new(poll.registry(), WAKE)?;
         register(&poll, &mut listeners)?;
-        let around = Surroundings {
+        let around = HandshakeContext {
             shared: shared.clone(),
             mailboxes: mailboxes.clone(),
             counters: counters.clone(),

@@ -22,7 +22,7 @@ pub trait Authenticator: Send + Sync {
     fn authenticate(&self, request: &AuthRequest) -> AuthAnswer;
 }
 
-/// Decides about flows and subscriptions, and is told of what ends, on a thread
+/// Decides about flows and subscriptions, and is notified of what ends, on a thread
 /// of its own; with [`Config::admission`](punctual_broker::Config::admission).
 pub trait AdmissionDesk: Send + Sync {
     /// Takes a question or news of a shard. Called on that shard's thread: it

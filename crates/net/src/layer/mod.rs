@@ -76,7 +76,7 @@ impl LayerConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "an ended connection has to be closed"]
 pub enum Received {
-    /// The connection goes on.
+    /// The connection stays open.
     Open,
     /// The peer said goodbye (TLS close_notify, WebSocket Close). The application bytes before it
     /// were delivered. Call [`Layer::close`], flush and close the socket.
@@ -87,7 +87,7 @@ pub enum Received {
 #[derive(Debug)]
 pub struct Layer {
     stage: Stage,
-    /// What the PROXY header told, kept for [`Layer::peer`].
+    /// What the PROXY header said, kept for [`Layer::peer`].
     proxied: Option<Box<Proxied>>,
 }
 
@@ -261,7 +261,7 @@ impl Layer {
         }
     }
 
-    /// What the handshakes told about the peer. Complete once [`Layer::established`]; it parses the
+    /// What the handshakes said about the peer. Complete once [`Layer::established`]; it parses the
     /// client certificate, so ask once.
     pub fn peer(&self) -> PeerInfo {
         let mut info = PeerInfo::default();
@@ -276,7 +276,7 @@ impl Layer {
     }
 }
 
-/// What the handshakes told about the peer. What our own TLS layer saw goes before what a PROXY
+/// What the handshakes said about the peer. What our own TLS layer saw goes before what a PROXY
 /// header claims.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PeerInfo {

@@ -45,7 +45,7 @@ impl ClientAddress {
     }
 }
 
-/// What a PROXY header told.
+/// What a PROXY header said.
 #[derive(Debug, Default)]
 pub(super) struct Proxied {
     pub(super) client: ClientAddress,
@@ -81,7 +81,7 @@ pub(super) struct ProxyReader {
 }
 
 impl ProxyReader {
-    /// Takes bytes until the header is complete; then returns what it told and how many of `bytes`
+    /// Takes bytes until the header is complete; then returns what it said and how many of `bytes`
     /// belong to it.
     pub(super) fn received(
         &mut self,

@@ -7,7 +7,7 @@
 //! the same way, so that no thread of low priority holds a lock that a shard waits for.
 //!
 //! Bounds: [`ASKED`] questions on their way here, those of [`queue`] that wait, and one for each thread.
-//! Whoever finds no room is told 0x89 (Server busy). Questions of connections that have ended are
+//! Clients beyond that are answered 0x89 (Server busy). Questions of connections that have ended are
 //! dropped before any work is done for them.
 
 mod backoff;
@@ -87,7 +87,7 @@ impl Login {
 }
 
 /// Something for the thread.
-enum News {
+enum LoginEvent {
     Asked(Login),
     Decided {
         shard: u16,
@@ -103,28 +103,28 @@ enum News {
 
 /// Where shards ask.
 #[derive(Clone)]
-pub(crate) struct Logins(Arc<Door>);
+pub(crate) struct Logins(Arc<LoginSender>);
 
-struct Door(SyncSender<News>);
+struct LoginSender(SyncSender<LoginEvent>);
 
-impl Drop for Door {
+impl Drop for LoginSender {
     fn drop(&mut self) {
         // It fails only with the thread gone.
-        let _ = self.0.send(News::Closed);
+        let _ = self.0.send(LoginEvent::Closed);
     }
 }
 
 impl Logins {
     /// Hands a question in; false if too many are on their way. Never waits.
     pub(crate) fn ask(&self, shard: u16, request: Box<AuthRequest>) -> bool {
-        let asked = News::Asked(Login { shard, request });
+        let asked = LoginEvent::Asked(Login { shard, request });
         self.0.0.try_send(asked).is_ok()
     }
 }
 
 /// The thread that takes questions.
-struct Desk {
-    news: Receiver<News>,
+struct LoginService {
+    news: Receiver<LoginEvent>,
     jobs: SyncSender<Login>,
     /// Threads that wait for a job.
     idle: usize,
@@ -153,7 +153,7 @@ pub(crate) fn start(
             .name(format!("auth-{n}"))
             .spawn(move || check(&jobs, &authenticator, &news))?;
     }
-    let desk = Desk {
+    let desk = LoginService {
         news,
         jobs,
         idle: threads,
@@ -165,11 +165,15 @@ pub(crate) fn start(
     thread::Builder::new()
         .name("logins".into())
         .spawn(move || desk.run())?;
-    Ok(Logins(Arc::new(Door(sender))))
+    Ok(Logins(Arc::new(LoginSender(sender))))
 }
 
 /// Checks passwords until nobody asks any more.
-fn check(jobs: &Mutex<Receiver<Login>>, authenticator: &Authenticators, news: &SyncSender<News>) {
+fn check(
+    jobs: &Mutex<Receiver<Login>>,
+    authenticator: &Authenticators,
+    news: &SyncSender<LoginEvent>,
+) {
     if let Err(error) = realtime::set_nice() {
         tracing::warn!(%error, "passwords are checked with the priority of all else");
     }
@@ -179,8 +183,8 @@ fn check(jobs: &Mutex<Receiver<Login>>, authenticator: &Authenticators, news: &S
             return;
         };
         let decided = match login.request.waits.is_over() {
-            true => News::Idle,
-            false => News::Decided {
+            true => LoginEvent::Idle,
+            false => LoginEvent::Decided {
                 shard: login.shard,
                 conn: login.request.conn,
                 source: login.source(),
@@ -209,7 +213,7 @@ fn decide(authenticator: &Authenticators, request: &AuthRequest) -> AuthAnswer {
     }
 }
 
-impl Desk {
+impl LoginService {
     fn run(mut self) {
         loop {
             let now = self.clock.now();
@@ -223,8 +227,8 @@ impl Desk {
             };
             let now = self.clock.now();
             match news {
-                Ok(News::Asked(login)) => self.asked(login, now),
-                Ok(News::Decided {
+                Ok(LoginEvent::Asked(login)) => self.asked(login, now),
+                Ok(LoginEvent::Decided {
                     shard,
                     conn,
                     source,
@@ -238,10 +242,10 @@ impl Desk {
                     }
                     self.answer(shard, conn, answer);
                 }
-                Ok(News::Idle) => self.idle += 1,
+                Ok(LoginEvent::Idle) => self.idle += 1,
                 Err(RecvTimeoutError::Timeout) => {}
                 // The others end when there are no jobs any more.
-                Ok(News::Closed) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(LoginEvent::Closed) | Err(RecvTimeoutError::Disconnected) => return,
             }
         }
     }

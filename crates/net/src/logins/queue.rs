@@ -186,7 +186,7 @@ mod tests {
         assert!(push(&mut queue, 2, 0).is_empty());
         let first: Vec<_> = (0..2).filter_map(|_| queue.pop(NOW)).collect();
         assert!(first.contains(&(2, 0)), "{first:?}");
-        // What is left of it goes on in order.
+        // The rest of it continues in order.
         let rest: Vec<usize> = std::iter::from_fn(|| queue.pop(NOW))
             .map(|it| it.1)
             .collect();

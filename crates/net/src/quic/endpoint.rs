@@ -19,7 +19,7 @@ use quinn_proto::{
     ConnectionHandle, DatagramEvent, Endpoint, EndpointEvent, Incoming, ServerConfig, Transmit,
 };
 
-use super::link::{Link, Unproven};
+use super::link::{Link, UnprovenGuard};
 use super::proof::Proof;
 use super::{Opened, QuicOptions, settings};
 use crate::bucket::Bucket;
@@ -102,7 +102,7 @@ impl Listener {
     }
 
     /// Looks at a datagram. An answer to it is written to `answer`. Nothing comes of what is none of
-    /// QUIC, and of what is sent for a connection by who is not its client.
+    /// QUIC, and of what is sent for a connection by anybody but its client.
     pub(super) fn handle(
         &mut self,
         now: Instant,
@@ -167,7 +167,7 @@ impl Listener {
             Ok(accepted) => accepted,
             Err(error) => return Decision::Failed(error.response),
         };
-        let unproven = (!proven).then(|| Unproven::new(&self.unproven));
+        let unproven = (!proven).then(|| UnprovenGuard::new(&self.unproven));
         let mut link = Link::new(self.index, connection, Some(policy.clone()), unproven);
         if let Some(proof) = &proof {
             link.limit(proof.flag());

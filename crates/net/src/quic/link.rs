@@ -26,7 +26,7 @@ use rustls_pki_types::CertificateDer;
 use super::QuicCounters;
 use super::proof::may_send;
 use super::settings::ALPN_DATAGRAM;
-use super::unsent::{Made, Unsent};
+use super::unsent::{SentDatagram, UnsentBound};
 use crate::layer::PeerInfo;
 use crate::policy::{Identity, ListenerPolicy};
 
@@ -62,12 +62,12 @@ pub(crate) struct Link {
     remote: SocketAddr,
     /// The class that its datagrams are marked with.
     pub(super) class: Class,
-    pub(super) unsent: Unsent,
+    pub(super) unsent: UnsentBound,
     /// When its timer is set to.
     pub(super) armed: Nanos,
     pub(super) closing: Option<Closing>,
     /// Counts as a handshake of an address that nothing proves.
-    unproven: Option<Unproven>,
+    unproven: Option<UnprovenGuard>,
     /// Until it is set, or the handshake complete, its address is sent little.
     proven: Option<Arc<AtomicBool>>,
     /// In the list of links to handle.
@@ -91,16 +91,16 @@ pub(super) struct Closing {
 
 /// Counted as long as it lives.
 #[derive(Debug)]
-pub(super) struct Unproven(Arc<AtomicUsize>);
+pub(super) struct UnprovenGuard(Arc<AtomicUsize>);
 
-impl Unproven {
+impl UnprovenGuard {
     pub(super) fn new(count: &Arc<AtomicUsize>) -> Self {
         count.fetch_add(1, Ordering::Relaxed);
         Self(count.clone())
     }
 }
 
-impl Drop for Unproven {
+impl Drop for UnprovenGuard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -108,7 +108,7 @@ impl Drop for Unproven {
 
 /// What has happened on a connection.
 #[derive(Debug, Default)]
-pub(super) struct Happened {
+pub(super) struct LinkEvents {
     /// The handshake is complete.
     pub(super) established: bool,
     /// The client has another address now.
@@ -133,7 +133,7 @@ impl Link {
         listener: u16,
         connection: Connection,
         policy: Option<Arc<ListenerPolicy>>,
-        unproven: Option<Unproven>,
+        unproven: Option<UnprovenGuard>,
     ) -> Self {
         Self {
             listener,
@@ -151,7 +151,7 @@ impl Link {
             spoke: false,
             ended: false,
             class: Class::Normal,
-            unsent: Unsent::default(),
+            unsent: UnsentBound::default(),
             armed: Nanos::MAX,
             closing: None,
             unproven,
@@ -169,8 +169,8 @@ impl Link {
     }
 
     /// Takes note of what has happened.
-    pub(super) fn happened(&mut self, now: Instant, counters: &QuicCounters) -> Happened {
-        let mut happened = Happened::default();
+    pub(super) fn happened(&mut self, now: Instant, counters: &QuicCounters) -> LinkEvents {
+        let mut happened = LinkEvents::default();
         while let Some(event) = self.connection.poll() {
             match event {
                 Event::Connected => {
@@ -449,7 +449,7 @@ impl Link {
         let before = stats.frame_tx;
         let transmit = self.connection.poll_transmit(now, 1, data)?;
         let after = self.connection.stats();
-        self.unsent.made(Made {
+        self.unsent.made(SentDatagram {
             size: transmit.size,
             stream_frames: after.frame_tx.stream - before.stream,
             acks: after.frame_tx.acks > before.acks,
@@ -566,8 +566,8 @@ mod tests {
     #[test]
     fn handshakes_of_unproven_addresses_are_counted_while_they_last() {
         let count = Arc::new(AtomicUsize::new(0));
-        let one = Unproven::new(&count);
-        let two = Unproven::new(&count);
+        let one = UnprovenGuard::new(&count);
+        let two = UnprovenGuard::new(&count);
         drop(one);
         assert_eq!(count.load(Ordering::Relaxed), 1);
         drop(two);

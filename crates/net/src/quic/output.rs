@@ -144,12 +144,12 @@ impl Output {
         self.blocked[class] = true;
         let fd = self.sockets.of(class).as_raw_fd();
         let (mut fd, token) = (SourceFd(&fd), self.token(class));
-        // Without a place in epoll nobody would be told of room: try again soon.
-        let told = match self.reads {
+        // Without a place in epoll nobody would be notified of room: try again soon.
+        let watched = match self.reads {
             true => on.reregister(&mut fd, token, Interest::READABLE | Interest::WRITABLE),
             false => on.register(&mut fd, token, Interest::WRITABLE),
         };
-        self.blocked[class] = told.is_ok();
+        self.blocked[class] = watched.is_ok();
     }
 
     /// A socket has room again.

@@ -23,7 +23,7 @@ const SMALLEST_MTU: usize = 1200;
 
 /// What is known of a datagram that QUIC has made.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Made {
+pub(super) struct SentDatagram {
     /// Its bytes.
     pub(super) size: usize,
     /// STREAM frames in it.
@@ -36,7 +36,7 @@ pub(super) struct Made {
 
 /// The bound.
 #[derive(Debug, Default)]
-pub(super) struct Unsent {
+pub(super) struct UnsentBound {
     most: usize,
     /// Packets lost when the bound was last zero. Once there are more, what is
     /// sent may be repetitions.
@@ -45,7 +45,7 @@ pub(super) struct Unsent {
     probed: bool,
 }
 
-impl Unsent {
+impl UnsentBound {
     /// Bytes that may be unsent.
     #[cfg(test)]
     pub(super) fn most(&self) -> usize {
@@ -67,7 +67,7 @@ impl Unsent {
     }
 
     /// A datagram was made.
-    pub(super) fn made(&mut self, made: Made) {
+    pub(super) fn made(&mut self, made: SentDatagram) {
         if made.stream_frames == 0 {
             return;
         }
@@ -86,8 +86,8 @@ impl Unsent {
 mod tests {
     use super::*;
 
-    fn made(size: usize) -> Made {
-        Made {
+    fn made(size: usize) -> SentDatagram {
+        SentDatagram {
             size,
             stream_frames: 1,
             acks: false,
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_packet_with_room_is_the_last() {
-        let mut unsent = Unsent::default();
+        let mut unsent = UnsentBound::default();
         unsent.handed(10_000);
         unsent.made(made(1200));
         assert_eq!(unsent.most, 10_000 - (1200 - OVERHEAD));
@@ -107,20 +107,20 @@ mod tests {
 
     #[test]
     fn at_the_bound_a_byte_shows_whether_quic_has_run_dry() {
-        let mut unsent = Unsent::default();
+        let mut unsent = UnsentBound::default();
         unsent.handed(AHEAD);
         assert_eq!(unsent.room(), 1);
         unsent.handed(1);
         assert_eq!(unsent.room(), 0, "nothing has left since");
         // It was held back, and what it had until then fills packets.
-        let repeated = Made {
+        let repeated = SentDatagram {
             lost: 1,
             ..made(1452)
         };
         unsent.made(repeated);
         assert_eq!(unsent.room(), 1);
         unsent.handed(1);
-        unsent.made(Made {
+        unsent.made(SentDatagram {
             size: 45,
             ..repeated
         });
@@ -129,9 +129,9 @@ mod tests {
 
     #[test]
     fn packets_without_stream_data_say_nothing() {
-        let mut unsent = Unsent::default();
+        let mut unsent = UnsentBound::default();
         unsent.handed(100);
-        unsent.made(Made {
+        unsent.made(SentDatagram {
             stream_frames: 0,
             ..made(40)
         });
@@ -140,15 +140,15 @@ mod tests {
 
     #[test]
     fn repetitions_do_not_count() {
-        let mut unsent = Unsent::default();
+        let mut unsent = UnsentBound::default();
         unsent.handed(5000);
-        let repeated = Made {
+        let repeated = SentDatagram {
             lost: 1,
             ..made(1452)
         };
         unsent.made(repeated);
         assert_eq!(unsent.most, 5000);
-        unsent.made(Made {
+        unsent.made(SentDatagram {
             size: 200,
             ..repeated
         });

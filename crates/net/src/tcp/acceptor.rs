@@ -54,11 +54,11 @@ pub(crate) struct Acceptor {
     pub(crate) posted: Vec<Mail>,
     pub(crate) descriptors: Descriptors,
     /// Was accepted and has to wait for a descriptor below the bound.
-    pub(crate) held: Option<Held>,
+    pub(crate) held: Option<HeldConnection>,
 }
 
 /// A connection that was accepted when clients had as many descriptors as they may have.
-pub(crate) struct Held {
+pub(crate) struct HeldConnection {
     listener: usize,
     stream: TcpStream,
     peer: SocketAddr,
@@ -139,7 +139,7 @@ impl Acceptor {
                                 self.admit(at, stream, peer, &mut next_reception);
                                 continue;
                             }
-                            self.held = Some(Held {
+                            self.held = Some(HeldConnection {
                                 listener: at,
                                 stream,
                                 peer,
@@ -177,7 +177,11 @@ impl Acceptor {
     }
 
     /// Lets a connection in that was held, if there is a descriptor for it now.
-    fn admit_held(&mut self, held: Held, next_reception: &mut usize) -> Result<(), Held> {
+    fn admit_held(
+        &mut self,
+        held: HeldConnection,
+        next_reception: &mut usize,
+    ) -> Result<(), HeldConnection> {
         // The copy has the lowest descriptor that is free.
         let copy = held.stream.try_clone();
         let copy = copy
@@ -186,7 +190,7 @@ impl Acceptor {
         let Some(stream) = copy else {
             return Err(held);
         };
-        let Held { listener, peer, .. } = held;
+        let HeldConnection { listener, peer, .. } = held;
         self.admit(listener, stream, peer, next_reception);
         self.mailboxes[0].post_all(&mut self.posted);
         Ok(())

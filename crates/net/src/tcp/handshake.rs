@@ -21,8 +21,8 @@ use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token, Waker};
 use punctual_broker::{ConnMeta, Event, Nanos};
 
-use super::lingering::{LINGER, Lingering};
-use super::unwritten::Unwritten;
+use super::lingering::{LINGER, LingeringSocket};
+use super::unwritten::WriteBuffer;
 use super::{Connection, TcpMail};
 use crate::clock::Clock;
 use crate::counters::Counters;
@@ -73,7 +73,7 @@ impl Drop for Reception {
 
 /// What the threads share with others.
 #[derive(Clone)]
-pub(crate) struct Surroundings {
+pub(crate) struct HandshakeContext {
     pub(crate) shared: Arc<Shared>,
     pub(crate) mailboxes: Arc<[Mailbox]>,
     pub(crate) counters: Arc<Counters>,
@@ -88,7 +88,7 @@ struct UnderWay {
     layer: Layer,
     policy: Arc<ListenerPolicy>,
     /// Bytes for the peer that were not written.
-    wire: Unwritten,
+    wire: WriteBuffer,
     until: Nanos,
 }
 
@@ -112,7 +112,7 @@ struct Handshakes {
     /// Kept: with its last handle a wake-up would be lost that was not seen yet.
     _waker: Arc<Waker>,
     newcomers: Receiver<Newcomer>,
-    around: Surroundings,
+    around: HandshakeContext,
     /// By token, which only grows: the first is the oldest.
     under_way: BTreeMap<usize, UnderWay>,
     next: usize,
@@ -127,7 +127,7 @@ struct Handshakes {
 /// The system refuses a thread or epoll.
 pub(crate) fn start(
     number: usize,
-    around: Surroundings,
+    around: HandshakeContext,
 ) -> io::Result<(Reception, JoinHandle<()>)> {
     let poll = Poll::new()?;
     let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
@@ -205,7 +205,7 @@ impl Handshakes {
             meta: newcomer.meta,
             layer: newcomer.layer,
             policy: newcomer.policy,
-            wire: Unwritten::default(),
+            wire: WriteBuffer::default(),
             until: self.around.clock.now() + timeout,
         };
         let token = self.next;
@@ -297,7 +297,7 @@ impl Handshakes {
         one.layer.close(one.wire.end());
         // Few bytes on a connection that has hardly been used: what does not fit, nobody reads.
         let until = self.around.clock.now() + LINGER;
-        Lingering::new(one.stream, one.wire, false, until).write();
+        LingeringSocket::new(one.stream, one.wire, false, until).write();
         let client = one.layer.client_address();
         let event = Event::Refused {
             peer: one.meta.peer.map(|socket| client.known(socket)),

@@ -5,23 +5,23 @@ use std::io::Read;
 use mio::net::TcpStream;
 use punctual_broker::Nanos;
 
-use super::unwritten::Unwritten;
+use super::unwritten::WriteBuffer;
 
 /// How long a closed connection may take to accept its last bytes.
 pub(crate) const LINGER: Nanos = Nanos::from_secs(5);
 
 /// A connection that nobody else knows any more and whose last bytes are still to be written.
-pub(crate) struct Lingering {
+pub(crate) struct LingeringSocket {
     pub(super) stream: TcpStream,
-    bytes: Unwritten,
+    bytes: WriteBuffer,
     /// The peer has closed its side, and all was read that it had sent.
     ended: bool,
     /// When it is given up.
     until: Nanos,
 }
 
-impl Lingering {
-    pub(crate) fn new(stream: TcpStream, bytes: Unwritten, ended: bool, until: Nanos) -> Self {
+impl LingeringSocket {
+    pub(crate) fn new(stream: TcpStream, bytes: WriteBuffer, ended: bool, until: Nanos) -> Self {
         Self {
             stream,
             bytes,
@@ -57,7 +57,7 @@ impl Lingering {
 /// Those of a shard, by number. A number is reused.
 #[derive(Default)]
 pub(super) struct LingeringList {
-    entries: Vec<Option<Lingering>>,
+    entries: Vec<Option<LingeringSocket>>,
     /// No entry has to be given up before.
     next_check: Option<Nanos>,
 }
@@ -73,7 +73,7 @@ impl LingeringList {
     }
 
     /// Keeps one, with a number of [`Self::place`].
-    pub(super) fn put(&mut self, at: usize, lingering: Lingering) {
+    pub(super) fn put(&mut self, at: usize, lingering: LingeringSocket) {
         self.next_check = Some(lingering.until.min(self.next_check.unwrap_or(Nanos::MAX)));
         self.entries[at] = Some(lingering);
     }
@@ -81,7 +81,7 @@ impl LingeringList {
     /// Writes on with one.
     pub(super) fn write(&mut self, at: usize) {
         if let Some(entry) = self.entries.get_mut(at)
-            && entry.as_mut().is_some_and(Lingering::write)
+            && entry.as_mut().is_some_and(LingeringSocket::write)
         {
             *entry = None;
         }
@@ -108,5 +108,32 @@ impl LingeringList {
         if self.next_check.is_none() {
             self.entries.clear();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn a_socket_that_is_not_written_to_is_given_up_in_time() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let stream = TcpStream::from_std(stream);
+        let mut bytes = WriteBuffer::default();
+        bytes.end().push(0);
+        let until = Nanos::from_secs(10);
+        let mut list = LingeringList::default();
+        assert_eq!((list.is_empty(), list.next_check()), (true, None));
+        let at = list.place();
+        list.put(at, LingeringSocket::new(stream, bytes, false, until));
+        for now in 1..10 {
+            list.drop_late(Nanos::from_secs(now));
+            assert_eq!((list.is_empty(), list.next_check()), (false, Some(until)));
+        }
+        list.drop_late(until);
+        assert_eq!((list.is_empty(), list.next_check()), (true, None));
     }
 }

@@ -6,7 +6,7 @@ use mio::net::TcpStream;
 use punctual_broker::{Class, ConnId, Nanos, Need, Ready, Shard};
 
 use super::TcpOptions;
-use super::unwritten::Unwritten;
+use super::unwritten::WriteBuffer;
 use crate::layer::Layer;
 use crate::marking::Marking;
 
@@ -29,7 +29,7 @@ pub(super) struct Link {
     /// What was read last was of a large packet.
     pub(super) sends_large: bool,
     /// Wire bytes made and not written (layered connections).
-    pub(super) wire: Unwritten,
+    pub(super) wire: WriteBuffer,
     /// The socket may have something to read.
     pub(super) readable: bool,
     /// The peer has closed its side: read until the end shows.

@@ -2,7 +2,7 @@
 
 use punctual_broker::{Class, ConnMeta, LinkLimits};
 
-use super::unwritten::Unwritten;
+use super::unwritten::WriteBuffer;
 use crate::layer::Layer;
 
 /// To the shard of a connection.
@@ -21,7 +21,7 @@ pub(crate) struct Connection {
     /// Application bytes that were received and not consumed.
     pub(crate) unread: Vec<u8>,
     /// Bytes in wire form that were not written.
-    pub(super) unwritten: Unwritten,
+    pub(super) unwritten: WriteBuffer,
     /// The class that the socket is marked with.
     pub(super) class: Class,
     /// The socket is set up for what is urgent.
@@ -36,7 +36,7 @@ impl Connection {
             meta,
             layer,
             unread: Vec::new(),
-            unwritten: Unwritten::default(),
+            unwritten: WriteBuffer::default(),
             // It has the listener's mark.
             class: Class::Normal,
             tuned: false,

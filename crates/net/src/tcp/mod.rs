@@ -33,7 +33,7 @@ use crate::layer::Layer;
 use crate::marking::Marking;
 use crate::overrun::Piece;
 use crate::transport::{Context, Input, Progress, Transport, TransportKind};
-use lingering::{Lingering, LingeringList};
+use lingering::{LingeringList, LingeringSocket};
 use link::{LEFT, Link};
 use options::acknowledge;
 use reading::{CALL, READ, Reading, Turn};
@@ -286,12 +286,12 @@ impl Transport for Tcp {
             None if tail.is_empty() => {}
             None => bytes.end().extend_from_slice(&tail),
             Some(layer) => {
-                // Who has said goodbye does not hear it.
+                // A peer that has closed its layer gets nothing more.
                 let _ = layer.send(&tail, bytes.end());
                 layer.close(bytes.end());
             }
         }
-        let mut lingering = Lingering::new(link.stream, bytes, link.ended, now + LINGER);
+        let mut lingering = LingeringSocket::new(link.stream, bytes, link.ended, now + LINGER);
         if lingering.write() {
             return;
         }

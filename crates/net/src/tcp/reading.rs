@@ -1,7 +1,7 @@
 //! Reading: which link is next, how much is read of it, and how the broker gets it.
 //!
 //! One read takes a link in hand ([`Reading`]). The broker gets what was read in pieces of [`PIECE`] or
-//! [`LONG_PIECE`] bytes; between two of them the thread may put back what is left. Where the bytes are:
+//! [`LONG_PIECE`] bytes; between two of them the thread may put back the rest. Where the bytes are:
 //! in the buffer that all links share; in the link's own, for a large packet; or, behind a layer, in the
 //! buffer for application bytes.
 
@@ -49,7 +49,7 @@ const AT_A_TIME: usize = 8;
 /// Wire bytes of a layered connection that are made ahead of the socket.
 pub(super) const WIRE: usize = 64 << 10;
 
-/// What is left of a turn. Each link that was ready when it began is read once; those not reached keep
+/// The rest of a turn. Each link that was ready when it began is read once; those not reached keep
 /// their place.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
@@ -133,7 +133,7 @@ impl Data {
 
 impl Tcp {
     /// Reads once from the next link, or hands in again what was not consumed, and lets the broker
-    /// handle it; or goes on with the link in hand.
+    /// handle it; or continues with the link in hand.
     pub(super) fn read(&mut self, cx: &mut Context, input: Input, now: Nanos) -> Progress {
         if self.reading.is_none() {
             let Some(next) = self.next_link(cx, input, now) else {
@@ -329,7 +329,7 @@ impl Tcp {
         handled
     }
 
-    /// Keeps what is left of what is in hand; `again` if it can be handled at once.
+    /// Keeps the rest of what is in hand; `again` if it can be handled at once.
     pub(super) fn put_back(&mut self, cx: &mut Context, reading: Reading, again: bool, now: Nanos) {
         let Reading {
             id, data, consumed, ..

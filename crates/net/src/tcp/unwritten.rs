@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 /// Bytes in wire form that are made and not written, in order. A connection that has none pays one word.
 #[derive(Debug, Default)]
-pub(super) struct Unwritten(Option<Box<Bytes>>);
+pub(super) struct WriteBuffer(Option<Box<Bytes>>);
 
 #[derive(Debug, Default)]
 struct Bytes {
@@ -13,7 +13,7 @@ struct Bytes {
     written: usize,
 }
 
-impl Unwritten {
+impl WriteBuffer {
     pub(super) fn rest(&self) -> &[u8] {
         match &self.0 {
             Some(bytes) => &bytes.all[bytes.written..],
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn what_is_left_is_what_was_appended_and_not_written() {
-        let mut bytes = Unwritten::default();
+        let mut bytes = WriteBuffer::default();
         assert_eq!(bytes.rest(), b"");
         bytes.end().extend_from_slice(b"abc");
         bytes.advance(1);
@@ -107,7 +107,7 @@ mod tests {
             (io::ErrorKind::WouldBlock, true),
             (io::ErrorKind::ConnectionReset, false),
         ] {
-            let mut bytes = Unwritten::default();
+            let mut bytes = WriteBuffer::default();
             bytes.end().extend_from_slice(b"abcdef");
             let mut socket = Socket(Vec::new(), 0, end);
             assert_eq!(bytes.write_to(&mut socket).is_ok(), is_ok);

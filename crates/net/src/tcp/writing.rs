@@ -8,7 +8,7 @@ use super::Tcp;
 use super::link::Link;
 use super::options::takes_more;
 use super::reading::{CALL, WIRE};
-use super::unwritten::Unwritten;
+use super::unwritten::WriteBuffer;
 use crate::transport::Context;
 
 /// Bytes that are written in one call to a client that is sent nothing urgent.
@@ -16,7 +16,7 @@ const WRITE: usize = 512 << 10;
 
 impl Tcp {
     /// Writes to a link as much as it takes. Where others may have to be served first, one call after
-    /// the time is over is the last one; what is left then is for the next turn.
+    /// the time is over is the last one; the rest waits for the next turn.
     pub(super) fn write(&mut self, cx: &mut Context, id: ConnId, scope: Scope, now: Nanos) {
         let in_turns = scope == Scope::All && (cx.promises || now < cx.urgent_until);
         let until = cx.asked + cx.slice;
@@ -70,7 +70,7 @@ impl Tcp {
                 );
                 // What came before counts here, too: reading ends with the end.
                 if is_reset && !link.paused {
-                    link.wire = Unwritten::default();
+                    link.wire = WriteBuffer::default();
                     link.closing = true;
                     link.readable = true;
                     link.blocked = true;

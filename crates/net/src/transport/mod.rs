@@ -41,8 +41,9 @@
 //! # A further transport
 //!
 //! It implements [`Transport`], has a variant of [`TransportKind`] and one of
-//! [`Mail`](crate::mailbox::Mail), a field in `Transports` (`worker/transports.rs`), which passes
-//! every verb on, a [`Piece`] by which its work is counted, and its sockets are opened in `server.rs`.
+//! [`TransportMail`](crate::mailbox::TransportMail), a field in `Transports` (`worker/transports.rs`),
+//! which passes every verb on, a [`Piece`] by which its work is counted, and its sockets are opened in
+//! `server.rs`.
 
 mod connections;
 mod context;
@@ -145,10 +146,10 @@ pub(crate) trait Transport {
     fn receive(&mut self, cx: &mut Context, input: Input, now: Nanos) -> Progress;
 
     /// Puts back what is in hand, after [`Progress::InHand`]: something more urgent has come. The
-    /// connection has its next turn with what is left.
+    /// connection has its next turn with the rest.
     fn set_aside(&mut self, _cx: &mut Context, _now: Nanos) {}
 
-    /// Takes mail, as far as a piece goes; what is left is handed in again, before any other mail.
+    /// Takes mail, as far as a piece goes; the rest is handed in again, before any other mail.
     fn mail(&mut self, cx: &mut Context, mail: Self::Mail, now: Nanos) -> Option<Self::Mail>;
 
     /// How a call of [`Self::mail`] with that mail is counted.

@@ -7,19 +7,19 @@ use punctual_udp::PeerId;
 
 /// Names a peer between shards: listener among shard 0's, and peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Remote {
+pub(crate) struct PeerKey {
     pub(super) listener: usize,
     pub(super) peer: PeerId,
 }
 
 /// How a connection's packets travel.
 #[derive(Debug)]
-pub(super) enum Way {
+pub(super) enum Route {
     /// The sockets are this shard's.
-    Here { listener: usize, peer: PeerId },
+    Local { listener: usize, peer: PeerId },
     /// By shard 0.
-    Through {
-        remote: Remote,
+    Forwarded {
+        remote: PeerKey,
         /// Packets that the broker has not taken yet.
         unread: Vec<u8>,
         /// Bytes of packets that one datagram carries.
@@ -30,14 +30,14 @@ pub(super) enum Way {
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) conn: ConnId,
-    pub(super) way: Way,
+    pub(super) route: Route,
 }
 
 /// By slot, and by peer those that go by another shard.
 #[derive(Debug, Default)]
 pub(super) struct Links {
     slots: Vec<Option<Link>>,
-    through: HashMap<Remote, ConnId>,
+    through: HashMap<PeerKey, ConnId>,
 }
 
 impl Links {
@@ -59,28 +59,28 @@ impl Links {
         self.slots.get(slot as usize)?.as_ref()
     }
 
-    pub(super) fn insert(&mut self, conn: ConnId, way: Way) {
+    pub(super) fn insert(&mut self, conn: ConnId, route: Route) {
         let slot = conn.slot as usize;
         if self.slots.len() <= slot {
             self.slots.resize_with(slot + 1, || None);
         }
-        if let Way::Through { remote, .. } = &way {
+        if let Route::Forwarded { remote, .. } = &route {
             self.through.insert(*remote, conn);
         }
-        self.slots[slot] = Some(Link { conn, way });
+        self.slots[slot] = Some(Link { conn, route });
     }
 
-    pub(super) fn remove(&mut self, conn: ConnId) -> Option<Way> {
+    pub(super) fn remove(&mut self, conn: ConnId) -> Option<Route> {
         let link = self.slots.get_mut(conn.slot as usize)?;
-        let way = link.take_if(|link| link.conn == conn)?.way;
-        if let Way::Through { remote, .. } = &way {
+        let route = link.take_if(|link| link.conn == conn)?.route;
+        if let Route::Forwarded { remote, .. } = &route {
             self.through.remove(remote);
         }
-        Some(way)
+        Some(route)
     }
 
     /// The connection of a peer whose sockets are another shard's.
-    pub(super) fn through(&self, remote: Remote) -> Option<ConnId> {
+    pub(super) fn through(&self, remote: PeerKey) -> Option<ConnId> {
         self.through.get(&remote).copied()
     }
 }

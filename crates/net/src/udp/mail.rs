@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use punctual_broker::{ConnMeta, Rank};
 
-use super::link::Remote;
+use super::link::PeerKey;
 
 /// Bytes of one peer that may be under way to its session's shard.
 pub(super) const UNDER_WAY: usize = 64 << 10;
@@ -23,28 +23,28 @@ const CREDIT: usize = 128 << 10;
 pub(crate) enum UdpMail {
     /// To the session's shard: a connection, with its first packets.
     Open {
-        remote: Remote,
+        remote: PeerKey,
         meta: Box<ConnMeta>,
         packets: Vec<u8>,
         capacity: usize,
     },
     /// To the session's shard: packets of the client.
-    Packets { remote: Remote, packets: Vec<u8> },
+    Packets { remote: PeerKey, packets: Vec<u8> },
     /// To the session's shard: the connection has ended.
-    Lost { remote: Remote, why: &'static str },
+    Lost { remote: PeerKey, why: &'static str },
     /// To the session's shard: the client has another address.
-    Moved { remote: Remote, to: SocketAddr },
+    Moved { remote: PeerKey, to: SocketAddr },
     /// To the session's shard: a datagram carries less than was said.
-    Narrowed { remote: Remote, capacity: usize },
+    Narrowed { remote: PeerKey, capacity: usize },
     /// To a session's shard: there is credit again.
     Room,
     /// To shard 0: so many bytes of packets were taken.
-    Taken { remote: Remote, bytes: usize },
+    Taken { remote: PeerKey, bytes: usize },
     /// To shard 0: to be sent, in the order of urgency.
-    Send { from: u16, list: Vec<Queued> },
+    Send { from: u16, list: Vec<QueuedPackets> },
     /// To shard 0: the session lives on that shard.
     Rehome {
-        remote: Remote,
+        remote: PeerKey,
         shard: u16,
         meta: Box<ConnMeta>,
         packets: Vec<u8>,
@@ -52,8 +52,8 @@ pub(crate) enum UdpMail {
 }
 
 /// Something to send for another shard.
-pub(crate) struct Queued {
-    pub(super) remote: Remote,
+pub(crate) struct QueuedPackets {
+    pub(super) remote: PeerKey,
     pub(super) class: u8,
     /// Of the most urgent that is in it.
     pub(super) rank: Rank,
@@ -81,7 +81,7 @@ impl Credit {
         self.0[usize::from(shard)].fetch_add(bytes, Ordering::AcqRel);
     }
 
-    /// Gives back; true if the shard has to be told that it may go on.
+    /// Gives back; true if the shard has to be notified that it may continue.
     pub(super) fn give_back(&self, shard: u16, bytes: usize) -> bool {
         let before = self.0[usize::from(shard)].fetch_sub(bytes, Ordering::AcqRel);
         before >= CREDIT && before - bytes < CREDIT
@@ -100,7 +100,7 @@ mod tests {
         credit.use_up(1, 1000);
         assert!(!credit.is_left(1) && credit.is_left(0));
         assert!(!credit.give_back(1, 999), "still nothing left");
-        assert!(credit.give_back(1, 1), "told once");
+        assert!(credit.give_back(1, 1), "notified once");
         assert!(!credit.give_back(1, 1000));
     }
 }

@@ -36,8 +36,8 @@ use crate::datagram::{CLASSES, ReceiveBatch, Refused, SendBatch, Sockets};
 use crate::marking::Marking;
 use crate::overrun::Piece;
 use crate::transport::{Context, Input, Progress, Transport, TransportKind};
-use link::{Links, Remote, Way};
-use mail::Queued;
+use link::{Links, PeerKey, Route};
+use mail::QueuedPackets;
 use pace::Pace;
 use peers::{Home, Peers};
 use receiving::Cursor;
@@ -74,7 +74,7 @@ struct Listener {
     /// Connections by peer.
     peers: Peers,
     /// What other shards want to send, by class.
-    queued: [VecDeque<Queued>; CLASSES],
+    queued: [VecDeque<QueuedPackets>; CLASSES],
     /// The last datagram was from another shard.
     others_last: bool,
     /// Peers of other shards that have ended, and bytes of other shards that
@@ -257,22 +257,22 @@ impl Transport for Udp {
             } => {
                 let conn = cx.open(TransportKind::Udp, *meta, now);
                 cx.shard.bound_packets(conn, capacity);
-                let way = Way::Through {
+                let route = Route::Forwarded {
                     remote,
                     unread: packets,
                     capacity,
                 };
-                self.links.insert(conn, way);
-                self.feed_through(cx, conn, now);
+                self.links.insert(conn, route);
+                self.feed_forwarded(cx, conn, now);
             }
             UdpMail::Packets { remote, packets } => {
                 if let Some(conn) = self.links.through(remote) {
                     if let Some(link) = self.links.get_mut(conn)
-                        && let Way::Through { unread, .. } = &mut link.way
+                        && let Route::Forwarded { unread, .. } = &mut link.route
                     {
                         unread.extend_from_slice(&packets);
                     }
-                    self.feed_through(cx, conn, now);
+                    self.feed_forwarded(cx, conn, now);
                 }
             }
             UdpMail::Lost { remote, why } => {
@@ -289,7 +289,7 @@ impl Transport for Udp {
                 if let Some(conn) = self.links.through(remote) {
                     cx.shard.bound_packets(conn, capacity);
                     if let Some(link) = self.links.get_mut(conn)
-                        && let Way::Through { capacity: of, .. } = &mut link.way
+                        && let Route::Forwarded { capacity: of, .. } = &mut link.route
                     {
                         *of = capacity;
                     }
@@ -298,7 +298,7 @@ impl Transport for Udp {
             UdpMail::Room => {}
             UdpMail::Taken { remote, bytes } => {
                 let listener = self.listeners.get_mut(remote.listener)?;
-                if let Some(Home::There { under_way, .. }) = listener.peers.get_mut(remote.peer) {
+                if let Some(Home::Remote { under_way, .. }) = listener.peers.get_mut(remote.peer) {
                     *under_way = under_way.saturating_sub(bytes);
                 }
                 self.feed(cx, remote.listener, remote.peer, now);
@@ -325,12 +325,12 @@ impl Transport for Udp {
     }
 
     fn resume(&mut self, cx: &mut Context, conn: ConnId, now: Nanos) {
-        match self.links.get(conn).map(|link| &link.way) {
-            Some(Way::Here { listener, peer }) => {
+        match self.links.get(conn).map(|link| &link.route) {
+            Some(Route::Local { listener, peer }) => {
                 let (listener, peer) = (*listener, *peer);
                 self.feed(cx, listener, peer, now);
             }
-            Some(Way::Through { .. }) => self.feed_through(cx, conn, now),
+            Some(Route::Forwarded { .. }) => self.feed_forwarded(cx, conn, now),
             None => {}
         }
     }
@@ -344,15 +344,15 @@ impl Transport for Udp {
         _now: Nanos,
     ) {
         match self.links.remove(conn) {
-            Some(Way::Here { listener: at, peer }) => {
+            Some(Route::Local { listener: at, peer }) => {
                 self.listeners[at].waiting.set(conn.slot, None);
                 let packets = self.listeners[at].endpoint.inbox(peer).to_vec();
                 let endpoint = &mut self.listeners[at].endpoint;
                 endpoint.consumed(peer, packets.len());
-                let remote = Remote { listener: at, peer };
+                let remote = PeerKey { listener: at, peer };
                 self.settle(cx, remote, shard, meta, packets);
             }
-            Some(Way::Through { remote, unread, .. }) => {
+            Some(Route::Forwarded { remote, unread, .. }) => {
                 self.short.set(conn.slot, None);
                 let mail = UdpMail::Rehome {
                     remote,
@@ -368,18 +368,18 @@ impl Transport for Udp {
 
     fn close(&mut self, cx: &mut Context, conn: ConnId, tail: Vec<u8>, now: Nanos) {
         match self.links.remove(conn) {
-            Some(Way::Here { listener, peer }) => {
+            Some(Route::Local { listener, peer }) => {
                 let listener = &mut self.listeners[listener];
                 listener.waiting.set(conn.slot, None);
                 listener.peers.remove(peer);
                 listener.endpoint.close(peer, &tail, since_origin(now));
                 cx.counters.closed(listener.index);
             }
-            Some(Way::Through { remote, .. }) => {
+            Some(Route::Forwarded { remote, .. }) => {
                 self.short.set(conn.slot, None);
                 let from = cx.index;
                 self.credit.use_up(from, tail.len());
-                let last = Queued {
+                let last = QueuedPackets {
                     remote,
                     class: Class::Bulk as u8,
                     rank: Rank::CONTROL,
@@ -398,12 +398,12 @@ impl Transport for Udp {
         let Some(link) = self.links.get(conn) else {
             return;
         };
-        let waiting = match link.way {
-            Way::Here { listener, .. } => match self.listeners.get_mut(listener) {
+        let waiting = match link.route {
+            Route::Local { listener, .. } => match self.listeners.get_mut(listener) {
                 Some(listener) => &mut listener.waiting,
                 None => return,
             },
-            Way::Through { .. } => &mut self.short,
+            Route::Forwarded { .. } => &mut self.short,
         };
         waiting.set(conn.slot, cx.shard.rank(conn));
     }
@@ -411,7 +411,7 @@ impl Transport for Udp {
     fn flush(&mut self, cx: &mut Context, _scope: Scope, now: Nanos) {
         self.flush_listeners(cx, now);
         if !self.short.is_empty() {
-            self.flush_through(cx, now);
+            self.flush_forwarded(cx, now);
         }
     }
 }

@@ -7,9 +7,9 @@ use punctual_udp::PeerId;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Home {
     /// On this shard.
-    Here(ConnId),
+    Local(ConnId),
     /// On another one; bytes that are on their way there.
-    There { shard: u16, under_way: usize },
+    Remote { shard: u16, under_way: usize },
 }
 
 /// The peers that the broker knows.

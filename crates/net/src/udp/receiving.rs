@@ -7,7 +7,7 @@ use punctual_broker::{ConnId, ConnMeta, Nanos};
 use punctual_codec::ReasonCode;
 use punctual_udp::{Event, PeerId};
 
-use super::link::{Remote, Way};
+use super::link::{PeerKey, Route};
 use super::mail::{UNDER_WAY, UdpMail};
 use super::peers::Home;
 use super::{Udp, since_origin};
@@ -75,9 +75,9 @@ impl Udp {
             Event::Received(peer) => self.feed(cx, at, peer, now),
             Event::Lost(peer, why) => self.lost(cx, at, peer, why, now),
             Event::Moved(peer, to) => match self.listeners[at].peers.get(peer) {
-                Some(Home::Here(conn)) => cx.shard.identify(conn, None, Some(to)),
-                Some(Home::There { shard, .. }) => {
-                    let remote = Remote { listener: at, peer };
+                Some(Home::Local(conn)) => cx.shard.identify(conn, None, Some(to)),
+                Some(Home::Remote { shard, .. }) => {
+                    let remote = PeerKey { listener: at, peer };
                     cx.post(shard, UdpMail::Moved { remote, to });
                 }
                 None => {}
@@ -108,9 +108,9 @@ impl Udp {
         let conn = cx.open(TransportKind::Udp, meta, now);
         let capacity = listener.endpoint.capacity(peer);
         cx.shard.bound_packets(conn, capacity);
-        listener.peers.insert(peer, Home::Here(conn));
-        let way = Way::Here { listener: at, peer };
-        self.links.insert(conn, way);
+        listener.peers.insert(peer, Home::Local(conn));
+        let route = Route::Local { listener: at, peer };
+        self.links.insert(conn, route);
         self.feed(cx, at, peer, now);
     }
 
@@ -123,16 +123,16 @@ impl Udp {
             return;
         }
         match listener.peers.get_mut(peer) {
-            Some(Home::Here(conn)) => {
+            Some(Home::Local(conn)) => {
                 let received = cx.shard.receive(*conn, inbox, now);
                 listener.endpoint.consumed(peer, received.consumed);
             }
-            Some(Home::There { shard, under_way }) if *under_way < UNDER_WAY => {
+            Some(Home::Remote { shard, under_way }) if *under_way < UNDER_WAY => {
                 let packets = inbox.to_vec();
                 *under_way += packets.len();
                 let shard = *shard;
                 listener.endpoint.consumed(peer, packets.len());
-                let remote = Remote { listener: at, peer };
+                let remote = PeerKey { listener: at, peer };
                 cx.post(shard, UdpMail::Packets { remote, packets });
             }
             _ => {}
@@ -150,11 +150,11 @@ impl Udp {
         let listener = &mut self.listeners[at];
         match listener.peers.get(peer) {
             // The broker's answer closes it here.
-            Some(Home::Here(conn)) => cx.lose(conn, why, now),
-            Some(Home::There { shard, .. }) => {
+            Some(Home::Local(conn)) => cx.lose(conn, why, now),
+            Some(Home::Remote { shard, .. }) => {
                 listener.peers.remove(peer);
                 cx.counters.closed(listener.index);
-                let remote = Remote { listener: at, peer };
+                let remote = PeerKey { listener: at, peer };
                 cx.post(shard, UdpMail::Lost { remote, why });
             }
             None => {}
@@ -162,9 +162,9 @@ impl Udp {
     }
 
     /// Gives the broker what has come by shard 0.
-    pub(super) fn feed_through(&mut self, cx: &mut Context, conn: ConnId, now: Nanos) {
-        let Some(Way::Through { remote, unread, .. }) =
-            self.links.get_mut(conn).map(|link| &mut link.way)
+    pub(super) fn feed_forwarded(&mut self, cx: &mut Context, conn: ConnId, now: Nanos) {
+        let Some(Route::Forwarded { remote, unread, .. }) =
+            self.links.get_mut(conn).map(|link| &mut link.route)
         else {
             return;
         };
@@ -183,7 +183,7 @@ impl Udp {
     pub(super) fn settle(
         &mut self,
         cx: &mut Context,
-        remote: Remote,
+        remote: PeerKey,
         shard: u16,
         meta: Box<ConnMeta>,
         packets: Vec<u8>,
@@ -192,7 +192,7 @@ impl Udp {
             return;
         };
         let capacity = listener.endpoint.capacity(remote.peer);
-        let home = Home::There {
+        let home = Home::Remote {
             shard,
             under_way: packets.len(),
         };

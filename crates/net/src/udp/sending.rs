@@ -10,8 +10,8 @@ use mio::{Interest, Token};
 use punctual_broker::{Class, Nanos, Rank, Shard};
 use punctual_udp::{Path, Transmit};
 
-use super::link::{Links, Remote, Way};
-use super::mail::{Queued, UdpMail};
+use super::link::{Links, PeerKey, Route};
+use super::mail::{QueuedPackets, UdpMail};
 use super::peers::Home;
 use super::waiting::Waiting;
 use super::{Listener, TURN, Udp, since_origin};
@@ -36,7 +36,7 @@ impl Udp {
                 }
             }
             for (shard, peer, capacity) in listener.narrowed.drain(..) {
-                let remote = Remote { listener: at, peer };
+                let remote = PeerKey { listener: at, peer };
                 cx.post(shard, UdpMail::Narrowed { remote, capacity });
             }
             for (shard, bytes) in listener.taken.drain(..) {
@@ -53,7 +53,7 @@ impl Udp {
     }
 
     /// Hands shard 0 what it has credit for, the most urgent first.
-    pub(super) fn flush_through(&mut self, cx: &mut Context, now: Nanos) {
+    pub(super) fn flush_forwarded(&mut self, cx: &mut Context, now: Nanos) {
         let from = cx.index;
         let shares = cx.shard.shares();
         let udp = &mut *self;
@@ -61,8 +61,8 @@ impl Udp {
         while udp.credit.is_left(from) {
             let heads = Class::ALL.map(|class| {
                 let slot = udp.short.first(class as usize)?;
-                match udp.links.at(slot).map(|link| &link.way) {
-                    Some(Way::Through { capacity, .. }) => Some(*capacity),
+                match udp.links.at(slot).map(|link| &link.route) {
+                    Some(Route::Forwarded { capacity, .. }) => Some(*capacity),
                     _ => Some(0),
                 }
             });
@@ -72,10 +72,10 @@ impl Udp {
             let Some(slot) = udp.short.first(first as usize) else {
                 break;
             };
-            let link = udp.links.at(slot).map(|link| (link.conn, &link.way));
+            let link = udp.links.at(slot).map(|link| (link.conn, &link.route));
             let Some((
                 conn,
-                Way::Through {
+                Route::Forwarded {
                     remote, capacity, ..
                 },
             )) = link
@@ -93,7 +93,7 @@ impl Udp {
             };
             udp.credit.use_up(from, packets.len());
             udp.earned.sent(&shares, &heads, class, packets.len());
-            list.push(Queued {
+            list.push(QueuedPackets {
                 remote: *remote,
                 class: class as u8,
                 rank: first,
@@ -183,8 +183,8 @@ impl Listener {
             };
             let capacity = self.endpoint.capacity(peer);
             match self.peers.get(peer) {
-                Some(Home::Here(conn)) => shard.bound_packets(conn, capacity),
-                Some(Home::There { shard, .. }) => self.narrowed.push((shard, peer, capacity)),
+                Some(Home::Local(conn)) => shard.bound_packets(conn, capacity),
+                Some(Home::Remote { shard, .. }) => self.narrowed.push((shard, peer, capacity)),
                 None => {}
             }
         }
@@ -243,9 +243,9 @@ impl Listener {
     /// A socket is full. Only now epoll is asked for room: it would wake the
     /// shard after every datagram that has left.
     fn block(&mut self, class: usize) {
-        // Without a place in epoll nobody would be told of room: try again soon.
-        let told = self.watch(class, Interest::READABLE | Interest::WRITABLE);
-        self.blocked[class] = told.is_ok();
+        // Without a place in epoll nobody would be notified of room: try again soon.
+        let watched = self.watch(class, Interest::READABLE | Interest::WRITABLE);
+        self.blocked[class] = watched.is_ok();
     }
 
     /// A socket has room again.
@@ -308,8 +308,8 @@ impl Listener {
         now: Nanos,
     ) -> Option<(Class, usize)> {
         self.others_last = false;
-        let way = links.at(slot).map(|link| (link.conn, &link.way));
-        let Some((conn, Way::Here { peer, .. })) = way else {
+        let route = links.at(slot).map(|link| (link.conn, &link.route));
+        let Some((conn, Route::Local { peer, .. })) = route else {
             self.waiting.set(slot, None);
             return None;
         };
@@ -363,7 +363,7 @@ impl Listener {
 /// Rank of the most urgent that waits to be sent; what is ready goes before all of it.
 fn first_rank(
     outgoing: &[VecDeque<Transmit<Path>>; CLASSES],
-    queued: &[VecDeque<Queued>; CLASSES],
+    queued: &[VecDeque<QueuedPackets>; CLASSES],
     waiting: &mut Waiting,
 ) -> Rank {
     if outgoing.iter().any(|ready| !ready.is_empty()) {

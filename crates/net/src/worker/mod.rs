@@ -46,9 +46,9 @@ use crate::services::{AdmissionDesk, StoreDesk};
 use crate::transport::{Context, TransportKind};
 pub(crate) use transports::Transports;
 
-/// Who waits for less has not slept: what it waited for was there.
+/// A thread that waits for less has not slept: what it waited for was there.
 const AWAKE: Nanos = Nanos(3_000);
-/// How long one kind of work goes on in a turn before the others have theirs.
+/// How long one kind of work continues in a turn before the others have theirs.
 const TURN_TIME: Nanos = Nanos(1_000_000);
 /// When a shard is asked again that had no room for messages of this one.
 const BEHIND: Nanos = Nanos(200_000);
@@ -93,7 +93,7 @@ pub(crate) struct State {
     mail: VecDeque<Mail>,
     /// Reused for urgent messages of other shards.
     urgent_mail: Vec<RemoteMessage>,
-    /// When it returns at the latest; `None` until it is told to shut down.
+    /// When it returns at the latest; `None` until it is asked to shut down.
     stop_at: Option<Nanos>,
     /// Until what was sent for connections that are being ended is on its way.
     ending: Option<Sender<Infallible>>,
@@ -132,7 +132,7 @@ struct Waiting {
 }
 
 impl Worker {
-    /// Serves until told to shut down.
+    /// Serves until asked to shut down.
     pub(crate) fn run(mut self) {
         let mut events = Events::with_capacity(1024);
         let mut waiting = match Alarm::new(&self.cx.registry) {
@@ -197,7 +197,7 @@ impl Worker {
         if !events.is_empty() {
             waiting.busy_until = now + self.busy_poll;
         }
-        // Who has slept was woken by what came first.
+        // A thread that has slept was woken by the first event.
         let slept = timeout.is_none() && now - before > AWAKE;
         self.cx.asked_before = if slept { now } else { self.cx.asked };
         self.cx.asked = now;
@@ -262,7 +262,7 @@ impl Worker {
         }
     }
 
-    /// Whether the thread was told to shut down, and has nothing more to do, or no time.
+    /// Whether the thread was asked to shut down, and has nothing more to do, or no time.
     fn is_over(&mut self, now: Nanos) -> bool {
         let Some(stop_at) = self.state.stop_at else {
             return false;

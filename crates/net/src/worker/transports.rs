@@ -95,7 +95,7 @@ impl Transports {
         with!(self, kind, it => it.set_aside(cx, now));
     }
 
-    /// Takes mail; what is left of it, and how what was done is counted.
+    /// Takes mail; the rest of it, and how what was done is counted.
     pub(super) fn mail(
         &mut self,
         cx: &mut Context,
