@@ -23,6 +23,7 @@ mod manager;
 mod map;
 mod owner;
 mod place;
+pub mod proxy;
 mod settings;
 #[cfg(test)]
 mod tests;

@@ -8,8 +8,8 @@ use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
 use proxy_header::{ProxiedAddress, ProxyHeader};
 use punctual_broker::{ConnId, Nanos};
+use punctual_manager::proxy::Proxy;
 use punctual_net::layer::{Layer, Received};
-use punctual_proxy::Proxy;
 
 /// Reads of each side in one turn, so that others get theirs.
 const TURNS: usize = 8;

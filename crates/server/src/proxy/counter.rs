@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use mio::Waker;
 use punctual_broker::{FilterVerdict, Nanos};
+use punctual_manager::proxy::Proxy;
 use punctual_manager::{Change, Reply};
-use punctual_proxy::Proxy;
 
 use crate::admission::{Counter, Letter, Office};
 

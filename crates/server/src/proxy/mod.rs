@@ -17,9 +17,9 @@ use std::time::Duration;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 use punctual_broker::{AdmissionRequest, ConnId, Nanos};
+use punctual_manager::proxy::Proxy;
 use punctual_net::layer::LayerConfig;
 use punctual_net::{AdmissionDesk, Clock};
-use punctual_proxy::Proxy;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -145,13 +145,16 @@ fn decision_timeout(config: &Config) -> Nanos {
     crate::config::nanos(config.admission.decision_timeout) + grace
 }
 
-fn proxy_config(config: &Config, listeners: &[Listener]) -> Result<punctual_proxy::Config, Error> {
+fn proxy_config(
+    config: &Config,
+    listeners: &[Listener],
+) -> Result<punctual_manager::proxy::Config, Error> {
     let broker = config.broker();
     let admission = broker
         .admission
         .ok_or("admission.enabled is false: the manager would have nothing to do")?;
     let access = serve::listeners::load(config)?.access;
-    Ok(punctual_proxy::Config {
+    Ok(punctual_manager::proxy::Config {
         rules: broker.rules,
         access,
         refuse: admission.refuse,

@@ -9,10 +9,10 @@ use punctual_codec::{
 };
 use punctual_model::{Answer, Conformity, MessageSize, Requirements};
 
-use crate::cut::{Cut, Head, Want, cut};
-use crate::flows::{Flow, Note};
-use crate::hello::Hello;
-use crate::relay::{Context, Peer, Relay, Stage, Subscribing, Wait};
+use super::cut::{Cut, Head, Want, cut};
+use super::flows::{Flow, Note};
+use super::hello::Hello;
+use super::relay::{Context, Peer, Relay, Stage, Subscribing, Wait};
 
 /// What is done with a packet.
 enum Course {

@@ -13,7 +13,7 @@ use punctual_codec::{
 };
 use punctual_model::{Answer, Grant, Requirements, Status};
 
-use crate::{Config, Proxy};
+use super::{Config, Proxy};
 
 const NOW: Nanos = Nanos::from_secs(1);
 

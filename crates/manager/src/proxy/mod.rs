@@ -1,88 +1,46 @@
-//! All connections, and the sessions that outlive them.
+//! The manager as a transparent proxy before any MQTT broker.
+//!
+//! A [`Proxy`] stands between the connections of clients and those to a broker.
+//! Its events ([`Proxy::open`], [`Proxy::client_sent`], [`Proxy::broker_sent`],
+//! [`Proxy::closed`], [`Proxy::tick`]) result in bytes for both sides and in
+//! requests for whoever admits flows ([`Proxy::take_asks`]), who answers with
+//! [`Proxy::decide_flow`], [`Proxy::decide_subscription`] and
+//! [`Proxy::decide_receiver`]. Requirements are read from CONNECT, PUBLISH and
+//! SUBSCRIBE of MQTT 5, and from rules for everything else. An acknowledgement
+//! waits for the decision, at most for [`Config::decision_timeout`], and carries
+//! the answer.
+//!
+//! Invariants: a packet that states no requirement passes byte for byte and in
+//! order, in both directions, and so does a stream that is not MQTT; payloads are
+//! never kept; each queue has a bound. Pure: no socket, clock, thread or random
+//! source.
+//!
+//! Sources: RT-MQTT's network manager; OASIS MQTT 5.0 and 3.1.1.
+
+mod config;
+mod cut;
+mod down;
+mod flows;
+mod hello;
+mod relay;
+#[cfg(test)]
+mod tests;
+mod up;
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use punctual_broker::{
-    AccessControl, AdmissionRequest, Ask, Asker, ConnId, FlowDecision, FlowQuota, Nanos, Policing,
-    SubscriptionDecision, UrgencyRule, answers,
+    AdmissionRequest, Ask, Asker, ConnId, FlowDecision, FlowQuota, Nanos, SubscriptionDecision,
+    answers,
 };
-use punctual_model::{Answer, Conditions, Requirements};
+use punctual_model::{Answer, Requirements};
 
-use crate::down::Welcome;
-use crate::flows::Acks;
-use crate::relay::{Context, Peer, Relay, Stage};
-
-/// How a proxy deals with requirements.
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// Requirements of topics whose publishers state none.
-    pub rules: Vec<UrgencyRule>,
-    /// Who may state what; `None` for everyone everything.
-    pub access: Option<Arc<dyn AccessControl>>,
-    /// Messages whose requirement is rejected are refused (0x97) instead of
-    /// being carried as well as can be, unless their publisher's rights or
-    /// listener say otherwise.
-    pub refuse: bool,
-    /// The same for each listener by its number, where it differs.
-    pub refuse_at: Vec<Option<bool>>,
-    /// What happens to messages that come faster or are larger than declared.
-    /// [`Policing::Demote`] only counts them: a proxy has no lanes.
-    pub policing: Policing,
-    /// Flows of one connection, admitted or not.
-    pub max_flows: usize,
-    /// What bounds take for granted and the configuration does not guarantee: clients are told so
-    /// with what is admitted.
-    pub conditions: Conditions,
-    /// How long an acknowledgement waits for a decision, at most.
-    pub decision_timeout: Nanos,
-    /// How long flows and subscriptions of a client that has gone are kept, at
-    /// most, should its session last longer.
-    pub max_session: Nanos,
-    /// Sessions without a connection that are kept in mind.
-    pub max_sessions: usize,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            rules: Vec::new(),
-            access: None,
-            refuse: false,
-            refuse_at: Vec::new(),
-            policing: Policing::Demote,
-            max_flows: 1000,
-            conditions: Conditions::NONE,
-            decision_timeout: Nanos::from_secs(1),
-            max_session: Nanos::from_secs(24 * 3600),
-            max_sessions: 100_000,
-        }
-    }
-}
-
-/// What a proxy has done since it began.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Stats {
-    /// Connections.
-    pub connections: u64,
-    /// Those that did not carry MQTT as we know it, and passed unread.
-    pub foreign: u64,
-    /// PUBLISH packets of clients.
-    pub publishes: u64,
-    /// Acknowledgements that were to wait for a decision.
-    pub held: u64,
-    /// Requirements that could not be understood, or were not allowed.
-    pub remarks: u64,
-    /// Decisions that did not come in time.
-    pub undecided: u64,
-    /// Messages and subscriptions that were refused or dropped.
-    pub refused: u64,
-    /// Messages that were not as declared.
-    pub violations: u64,
-    /// Those that had to wait for it.
-    pub shaped: u64,
-}
+pub use self::config::{Config, Stats};
+use self::down::Welcome;
+use self::flows::Acks;
+use self::relay::{Context, Peer, Relay, Stage};
 
 #[derive(Debug)]
 struct Session {
@@ -97,7 +55,7 @@ enum Presence {
     Gone { until: Nanos },
 }
 
-/// The proxy: see the crate.
+/// The proxy: see the module.
 #[derive(Debug)]
 pub struct Proxy {
     config: Config,

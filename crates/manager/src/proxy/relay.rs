@@ -11,9 +11,9 @@ use punctual_broker::{
 use punctual_codec::{Properties, PropertyBuf, Publish, QoS, Version, topic};
 use punctual_model::{Answer, Requirements};
 
-use crate::flows::{Acks, Flow};
-use crate::hello::Hello;
-use crate::proxy::{Config, Stats};
+use super::config::{Config, Stats};
+use super::flows::{Acks, Flow};
+use super::hello::Hello;
 
 /// Bytes for one side above which the other is not read.
 pub(crate) const HIGH_WATER: usize = 1 << 20;

@@ -3,9 +3,9 @@
 use punctual_broker::{Ask, answers};
 use punctual_codec::{Ack, ConnAck, PacketType, PropertyId, ReasonCode, SubAck, UnsubAck};
 
-use crate::cut::{Cut, Head, Want, cut};
-use crate::hello::Hello;
-use crate::relay::{Context, Relay, Stage, Wait};
+use super::cut::{Cut, Head, Want, cut};
+use super::hello::Hello;
+use super::relay::{Context, Relay, Stage, Wait};
 
 /// What the broker says to a CONNECT.
 pub(crate) struct Welcome {
