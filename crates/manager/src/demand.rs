@@ -6,7 +6,7 @@ use punctual_model::network::MAX_TIME;
 use punctual_model::wire::{Carriage, Frames, frames, publish_bytes};
 use punctual_model::{Requirements, deadline_monotonic};
 
-use crate::manager::Publication;
+use crate::request::Publication;
 use crate::settings::Settings;
 
 /// Millionths.

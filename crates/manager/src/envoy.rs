@@ -29,12 +29,13 @@ use punctual_codec::QoS;
 use punctual_model::srt::{Channel, Peer, Request, State};
 use punctual_model::{Answer, Requirements, Status};
 
-use crate::answer::Reply;
+use crate::client::Client;
+use crate::decision::{Change, Decision, Reply, Subscribed, Verdict};
 use crate::demand::{Demand, Sizes};
 use crate::levels::{Levels, plain};
-use crate::manager::{
-    Change, Client, Decision, Publication, Quota, Subscribed, Subscription, flow_id, refusal,
-};
+use crate::name::flow_id;
+use crate::quota::Quota;
+use crate::request::{Publication, Subscription};
 use crate::settings::Settings;
 use answer::Waiting;
 use join::{Join, Ticket};
@@ -226,7 +227,9 @@ impl Envoy {
         qos: QoS,
     ) -> Option<Decision> {
         if !self.meet(client, ends) {
-            return Some(refusal("a newer session has this client identifier".into()));
+            return Some(Decision::rejected(
+                "a newer session has this client identifier".into(),
+            ));
         }
         let id = flow_id(publication.topic, &client.id);
         let decision = match self.admit(&id, client, &publication, qos) {
@@ -252,7 +255,7 @@ impl Envoy {
     ) -> Result<Subscribed, u64> {
         if !self.meet(client, ends) {
             return Ok(Subscribed {
-                verdicts: vec![crate::Verdict::BestEffort; subscriptions.len()],
+                verdicts: vec![Verdict::BestEffort; subscriptions.len()],
                 answer: None,
             });
         }
@@ -495,7 +498,7 @@ impl Envoy {
             }
             Err(why) => {
                 self.off_the_network(id);
-                self.conclude_without(id, refusal(why));
+                self.conclude_without(id, Decision::rejected(why));
             }
         }
     }
@@ -554,7 +557,7 @@ impl Envoy {
                         if lost.is_some() {
                             record.told = None;
                         }
-                        self.tell(id, refusal(why), false);
+                        self.tell(id, Decision::rejected(why), false);
                     }
                 }
             }
@@ -630,7 +633,7 @@ fn best_effort(why: &str, grant: Option<punctual_model::Grant>) -> Decision {
 
 /// A rejection of a change.
 fn still_held(why: String, held: Option<&Held>) -> Decision {
-    let mut decision = refusal(why);
+    let mut decision = Decision::rejected(why);
     if let Some(held) = held
         && let Some(reason) = &mut decision.answer.reason
     {

@@ -14,26 +14,32 @@
 //! socket, clock, thread or random source.
 #![forbid(unsafe_code)]
 
-mod answer;
+mod client;
+mod decision;
 mod demand;
 mod envoy;
 mod gate;
 mod levels;
 mod manager;
 mod map;
-mod owner;
+mod name;
 mod place;
 pub mod proxy;
+mod quota;
+mod request;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod view;
 
-pub use answer::Reply;
+pub use client::Client;
+pub use decision::{Change, Decision, Reply, Subscribed, Verdict};
 pub use envoy::{Ends, Envoy, Table};
 pub use manager::{
-    Change, Client, Decision, ExplanationView, FlowView, Manager, PartView, Progress, Publication,
-    Quota, ReceiverView, SLICE, SavedClient, SavedFlow, SavedSubscription, State, StateError,
-    Subscribed, Subscription, Verdict, Work,
+    Manager, Progress, SLICE, SavedClient, SavedFlow, SavedSubscription, State, StateError, Work,
 };
 pub use place::{PlaceRule, Who};
+pub use quota::Quota;
+pub use request::{Publication, Subscription};
 pub use settings::{Service, Settings, Star};
+pub use view::{ExplanationView, FlowView, PartView, ReceiverView};

@@ -8,206 +8,29 @@ mod view;
 mod work;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
 use punctual_analysis::Reason;
 use punctual_model::network::{Flow, NetworkError};
-use punctual_model::wire::{Carriage, Transport};
 use punctual_model::{Answer, Conditions, Grant, Requirements, Status, implied_deadline};
 
+use crate::client::Client;
+use crate::decision::{Change, Decision, Subscribed, Verdict};
 use crate::demand::{Demand, Sizes};
 use crate::gate::{Gate, Refused};
 use crate::levels::{Levels, plain};
 use crate::map::Map;
-use crate::owner::Owner;
+use crate::name::{FlowName, flow_id};
+use crate::quota::{Need, Owner, Quota, check_share};
+use crate::request::{Publication, Subscription};
 use crate::settings::Settings;
 use draft::Draft;
 pub use state::{SavedClient, SavedFlow, SavedSubscription, State, StateError};
-pub(crate) use view::Room;
-pub use view::{ExplanationView, FlowView, PartView, ReceiverView};
 pub use work::{Progress, SLICE, Work};
 
 /// Looks at a tree of topics that cost as much as a filter otherwise does.
 const LOOKS: u64 = 64;
-
-/// A client as the broker knows it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Client {
-    /// Client identifier.
-    pub id: Arc<str>,
-    /// Number of its session, never used again; 0 for one that is expected
-    /// back after a restart.
-    pub session: u64,
-    /// User name.
-    pub user: Option<Arc<str>>,
-    /// Whether that is more than a claim.
-    pub is_proven: bool,
-    /// Address that it connects from.
-    pub address: Option<IpAddr>,
-    /// What carries its packets.
-    pub transport: Transport,
-}
-
-impl Client {
-    /// How its packets travel in frames with a payload of `mtu` bytes.
-    pub(crate) fn carriage(&self, mtu: u32) -> Carriage {
-        Carriage {
-            transport: self.transport,
-            ipv6: self
-                .address
-                .is_some_and(|address| address.to_canonical().is_ipv6()),
-            mtu,
-        }
-    }
-}
-
-/// A publication that states requirements, or for which a rule does.
-#[derive(Debug, Clone, Copy)]
-pub struct Publication<'a> {
-    /// Topic name.
-    pub topic: &'a str,
-    /// What is asked for; real-time.
-    pub requirements: Requirements,
-    /// Bytes of the payload.
-    pub payload: u32,
-    /// Bytes of the properties that are forwarded.
-    pub properties: u32,
-    /// What its user may have.
-    pub quota: Quota,
-}
-
-/// What all clients of one user may have together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Quota {
-    /// Flows.
-    pub max_flows: Option<u32>,
-    /// Bits per second on the wire.
-    pub max_bandwidth: Option<u64>,
-}
-
-impl Quota {
-    /// Of whoever decides about quotas.
-    pub const UNLIMITED: Self = Self {
-        max_flows: Some(u32::MAX),
-        max_bandwidth: Some(u64::MAX),
-    };
-
-    /// Whether `name` may have that many flows with that many bits per second.
-    pub(crate) fn check(&self, name: Owner<'_>, flows: u64, bandwidth: u64) -> Result<(), String> {
-        if let Some(most) = self.max_flows.filter(|most| flows > u64::from(*most)) {
-            return Err(format!(
-                "{name} may have {most} flows and has as many (max-flows)"
-            ));
-        }
-        if let Some(most) = self.max_bandwidth.filter(|most| bandwidth > *most) {
-            return Err(format!(
-                "{name} may use {most} bit/s and would use {bandwidth} bit/s (max-bandwidth)"
-            ));
-        }
-        Ok(())
-    }
-}
-
-/// What became of a flow.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Decision {
-    /// For the client. The status is `Admitted` or `Rejected`; whoever carries
-    /// rejected messages says best effort.
-    pub answer: Answer,
-    /// How its messages are to be carried. A flow whose change was rejected
-    /// keeps what it had.
-    pub grant: Option<Grant>,
-}
-
-/// A topic filter that a client subscribes to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Subscription {
-    /// With the share prefix, if any.
-    pub filter: Arc<str>,
-    /// The receiver's own requirements; only the deadline counts.
-    pub requirements: Requirements,
-}
-
-/// What becomes of a subscription.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
-    /// Messages of admitted flows keep their deadlines to this receiver.
-    Served,
-    /// It receives, as well as can be.
-    BestEffort,
-    /// Even that would make an admitted flow late.
-    Refused,
-}
-
-/// What becomes of a SUBSCRIBE.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Subscribed {
-    /// For each filter.
-    pub verdicts: Vec<Verdict>,
-    /// For the client; `None` if there is nothing to say.
-    pub answer: Option<Answer>,
-}
-
-impl Subscribed {
-    /// With what was decided about each filter, why, and the largest bound of
-    /// what the client receives by them, ns.
-    pub(crate) fn of(verdicts: Vec<Verdict>, reasons: &[String], bound: Option<u64>) -> Self {
-        let worst = |verdict| verdicts.contains(&verdict);
-        let status = if worst(Verdict::Refused) {
-            Some(Status::Rejected)
-        } else if worst(Verdict::BestEffort) {
-            Some(Status::BestEffort)
-        } else {
-            bound.map(|_| Status::Admitted)
-        };
-        let answer = status.map(|status| Answer {
-            status: Some(status),
-            bound: bound
-                .filter(|_| status == Status::Admitted)
-                .map(std::time::Duration::from_nanos),
-            conditions: Conditions::NONE,
-            reason: (!reasons.is_empty()).then(|| reasons.join("; ")),
-            flow: None,
-        });
-        Self { verdicts, answer }
-    }
-}
-
-/// What an event means for someone else than who caused it.
-#[allow(clippy::large_enum_variant, reason = "few are made, and none is kept")]
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
-    /// A flow is carried in another way.
-    Flow {
-        /// Its publisher.
-        client: Arc<str>,
-        /// The session; 0 for any.
-        session: u64,
-        /// Its topic.
-        topic: Arc<str>,
-        /// What it was asked for with.
-        requirements: Requirements,
-        /// How; `None`: there is no such flow any more.
-        decision: Option<Decision>,
-        /// Whether the publisher is to be told.
-        tell: bool,
-    },
-    /// A receiver is served in another way.
-    Subscription {
-        /// The receiver.
-        client: Arc<str>,
-        /// The session.
-        session: u64,
-        /// Its filter.
-        filter: Arc<str>,
-        /// Whether messages of admitted flows keep their deadlines to it.
-        served: bool,
-        /// Why; empty: it has what it asked for.
-        reason: String,
-    },
-}
 
 #[derive(Debug, Clone, Copy)]
 struct Subscriber {
@@ -254,54 +77,6 @@ struct Record {
     fixed: bool,
 }
 
-/// What a flow needs of the broker.
-#[derive(Debug, Clone, Copy)]
-struct Need {
-    /// Bits per second on the wire.
-    bandwidth: u64,
-    /// Time of a thread for one message, ns.
-    cost_ns: u64,
-    /// Least time between two messages, ns; not 0.
-    period_ns: u64,
-    /// Within so long a message comes before those that are less urgent, ns: its deadline, or a
-    /// shorter one that its stated priority is meant for.
-    window_ns: u64,
-}
-
-/// Whether these needs of one user are within its share of the time of a thread, in per cent: in the
-/// long run, and within the window of each for those that are as urgent. The second keeps room for
-/// short deadlines of others: flows that seldom send delay them all the same if they send together.
-fn check_share(user: Owner<'_>, needs: &mut [Need], share: u64) -> Result<(), String> {
-    // Millionths of the time.
-    let load = needs.iter().fold(0, |sum: u64, need| {
-        sum.saturating_add(need.cost_ns.saturating_mul(1_000_000) / need.period_ns)
-    });
-    if load > share * 10_000 {
-        return Err(format!(
-            "{user} may use {share} % of the broker's processor time and would use {} % \
-             (admission.max_user_load)",
-            load.div_ceil(10_000)
-        ));
-    }
-    needs.sort_unstable_by_key(|need| need.window_ns);
-    let mut together = 0_u64;
-    for (before, need) in needs.iter().enumerate() {
-        together = together.saturating_add(need.cost_ns);
-        let window = need.window_ns;
-        // Whether one alone is in time is for the analysis to say.
-        if before > 0 && together.saturating_mul(100) > window.saturating_mul(share) {
-            return Err(format!(
-                "{user} may use {share} % of the broker's processor time within {} us, and its \
-                 flows that are as urgent would use {} us if they sent together: longer deadlines or \
-                 lower priorities need less (admission.max_user_load)",
-                window / 1000,
-                together.div_ceil(1000)
-            ));
-        }
-    }
-    Ok(())
-}
-
 /// What is asked for with a flow. A rejected one is kept, to be looked at again
 /// when there is room.
 #[derive(Debug, Clone, Copy)]
@@ -330,24 +105,6 @@ enum Before {
     Older,
     /// This one is over.
     Newer,
-}
-
-/// A flow: which, and whose.
-#[derive(Debug, Clone)]
-struct Name {
-    id: Arc<str>,
-    client: Arc<str>,
-    topic: Arc<str>,
-}
-
-impl Name {
-    fn new(client: &Arc<str>, topic: &str) -> Self {
-        Self {
-            id: flow_id(topic, client),
-            client: client.clone(),
-            topic: topic.into(),
-        }
-    }
 }
 
 /// See the crate.
@@ -457,7 +214,7 @@ impl Manager {
         priority: Option<u8>,
     ) -> Decision {
         if !self.meet(client) {
-            return refusal("a newer session has this client identifier".into());
+            return Decision::rejected("a newer session has this client identifier".into());
         }
         let Publication {
             topic,
@@ -465,7 +222,7 @@ impl Manager {
             quota,
             ..
         } = publication;
-        let name = Name::new(&client.id, topic);
+        let name = FlowName::new(&client.id, topic);
         let known = self.flows.get(&name.id);
         let known_sizes = known.map(|known| (known.sizes, known.requirements.size));
         let sizes = Sizes::of(&publication, known_sizes);
@@ -486,7 +243,7 @@ impl Manager {
                 if self.wishes.len() < self.settings.max_flows {
                     self.wishes.insert(wish, request);
                 }
-                let mut decision = refusal(why);
+                let mut decision = Decision::rejected(why);
                 if let Some(known) = self.flows.get(&name.id)
                     && let Some(reason) = &mut decision.answer.reason
                 {
@@ -628,7 +385,7 @@ impl Manager {
             self.released = next.last().map(|(wish, _)| wish.clone());
         }
         for (wish, request) in next {
-            let name = Name::new(&wish.0, &wish.1);
+            let name = FlowName::new(&wish.0, &wish.1);
             if let Ok(bound) = self.admit(&name, &request) {
                 self.wishes.remove(&wish);
                 self.tell_flow(&name.id, bound, true);
@@ -823,7 +580,7 @@ impl Manager {
                     session: self.session_of(client),
                     topic: record.topic,
                     requirements: record.requirements,
-                    decision: Some(refusal(why)),
+                    decision: Some(Decision::rejected(why)),
                     tell: true,
                 });
             }
@@ -857,7 +614,7 @@ impl Manager {
     }
 
     /// Admits a flow; its bound.
-    fn admit(&mut self, name: &Name, request: &Request) -> Result<u64, String> {
+    fn admit(&mut self, name: &FlowName, request: &Request) -> Result<u64, String> {
         let mut demand = Demand::new(&request.requirements, request.sizes, &self.settings)?;
         let is_known = self.flows.contains_key(&name.id);
         if !is_known && self.flows.len() >= self.settings.max_flows {
@@ -909,7 +666,7 @@ impl Manager {
     /// grow with its priority, and those of others do not shrink.
     fn let_in(
         &mut self,
-        name: &Name,
+        name: &FlowName,
         request: &Request,
         mut priority: u8,
         flow: &mut Flow,
@@ -987,7 +744,7 @@ impl Manager {
 
     /// Whether the owner of a flow may have it beside its others. Without rights of its own it has
     /// the share of any other, so that nobody takes what there is for all.
-    fn check_quota(&self, asking: &Name, need: Need, quota: Quota) -> Result<(), String> {
+    fn check_quota(&self, asking: &FlowName, need: Need, quota: Quota) -> Result<(), String> {
         let has_share = quota == Quota::default();
         let quota = Quota {
             max_flows: quota.max_flows.or(Some(self.settings.max_user_flows)),
@@ -1025,7 +782,7 @@ impl Manager {
     }
 
     /// Notes a flow that the gate has let in; its bound.
-    fn accept(&mut self, name: &Name, request: &Request, demand: Demand, draft: Draft) -> u64 {
+    fn accept(&mut self, name: &FlowName, request: &Request, demand: Demand, draft: Draft) -> u64 {
         let Request {
             requirements,
             sizes,
@@ -1186,7 +943,7 @@ impl Manager {
             let Some(record) = self.flows.get(id) else {
                 continue;
             };
-            let name = Name {
+            let name = FlowName {
                 id: id.clone(),
                 client: record.client.clone(),
                 topic: record.topic.clone(),
@@ -1412,21 +1169,4 @@ fn add_to(received: &mut BTreeMap<Arc<str>, BTreeSet<Arc<str>>>, client: &Arc<st
 /// The largest of the bounds to a flow's destinations.
 fn worst(bounds: &[u64]) -> u64 {
     bounds.iter().copied().max().unwrap_or(0)
-}
-
-pub(crate) fn refusal(why: String) -> Decision {
-    Decision {
-        answer: Answer {
-            status: Some(Status::Rejected),
-            reason: Some(why),
-            ..Answer::default()
-        },
-        grant: None,
-    }
-}
-
-/// A flow's name: its topic, `@`, its publisher. A client identifier's own `@`
-/// is written `%40`, so that no two flows have one name.
-pub(crate) fn flow_id(topic: &str, client: &str) -> Arc<str> {
-    format!("{topic}@{}", client.replace('@', "%40")).into()
 }

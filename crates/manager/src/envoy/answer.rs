@@ -8,8 +8,9 @@ use punctual_model::srt::{Peer, Protocol};
 use punctual_model::wire::Transport;
 
 use super::{Ends, Envoy};
-use crate::answer::Reply;
-use crate::manager::{Client, Publication, Subscribed, Subscription};
+use crate::client::Client;
+use crate::decision::{Reply, Subscribed};
+use crate::request::{Publication, Subscription};
 
 /// A SUBSCRIBE that waits, and who is to be told.
 #[derive(Debug)]

@@ -8,8 +8,9 @@ use punctual_model::srt::Peer;
 
 use super::row::{bandwidth, grant_of};
 use super::{Ends, Envoy, Known, Record, Service};
-use crate::manager::{Client, FlowView, Quota, ReceiverView, Room};
-use crate::owner::Owner;
+use crate::client::Client;
+use crate::quota::{Owner, Quota};
+use crate::view::{FlowView, PageCapacity, ReceiverView};
 
 impl Envoy {
     /// Notes who and where a client is. False if a newer session has its
@@ -169,11 +170,13 @@ impl Envoy {
     pub fn page(&self, after: Option<&str>, most: usize) -> (Vec<FlowView>, bool) {
         let start = after.map_or(Unbounded, Excluded);
         let held = |record: &Record| Some(record.held.as_ref()?.channel.bounds_ns.len());
-        let mut room = Room::new(most);
+        let mut capacity = PageCapacity::new(most);
         let mut page = Vec::new();
         for (id, record) in self.flows.range::<str, _>((start, Unbounded)) {
             match held(record) {
-                Some(receivers) if room.takes(receivers) => page.extend(self.view_of(id, record)),
+                Some(receivers) if capacity.takes(receivers) => {
+                    page.extend(self.view_of(id, record));
+                }
                 Some(_) => return (page, true),
                 None => {}
             }

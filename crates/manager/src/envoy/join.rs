@@ -12,7 +12,8 @@ use std::sync::Arc;
 use punctual_model::srt::{Channel, State};
 
 use super::{Envoy, Service};
-use crate::manager::{Change, Subscribed, Subscription, Verdict};
+use crate::decision::{Change, Subscribed, Verdict};
+use crate::request::Subscription;
 
 /// A subscriber on trial.
 #[derive(Debug)]

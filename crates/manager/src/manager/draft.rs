@@ -6,8 +6,9 @@ use std::sync::Arc;
 use punctual_model::network::{Flow, FlowEntry};
 use punctual_model::wire::Frames;
 
-use super::{Manager, Name};
+use super::Manager;
 use crate::demand::Demand;
+use crate::name::FlowName;
 
 /// A flow that may be admitted, and to whom it goes.
 #[derive(Debug, Clone)]
@@ -46,11 +47,11 @@ impl Manager {
     /// Why it has no path, in plain words.
     pub(super) fn draft(
         &self,
-        name: &Name,
+        name: &FlowName,
         demand: &Demand,
         with_deadlines: bool,
     ) -> Result<Draft, String> {
-        let Name { id, client, topic } = name;
+        let FlowName { id, client, topic } = name;
         let publisher = self.clients.get(client).ok_or("the client is unknown")?;
         let node = publisher.place.as_ref().map_err(String::clone)?;
         let up = self.up(node)?;

@@ -9,7 +9,10 @@ use punctual_model::wire::Transport;
 use punctual_model::{Requirements, Status};
 use serde::{Deserialize, Serialize};
 
-use super::{Client, Manager, Publication, Quota, Subscription};
+use super::Manager;
+use crate::client::Client;
+use crate::quota::Quota;
+use crate::request::{Publication, Subscription};
 
 /// The version of this format.
 const VERSION: u32 = 1;

@@ -12,8 +12,11 @@ use punctual_broker::{AdmissionRequest, Ask, ConnId, FilterVerdict, Subscription
 use punctual_model::Requirements;
 use punctual_model::wire::Transport;
 
-use super::{Before, Client, Joining, Manager, Publication, Quota, Subscription, Verdict};
-use crate::answer::Reply;
+use super::{Before, Joining, Manager};
+use crate::client::Client;
+use crate::decision::{Reply, Verdict};
+use crate::quota::Quota;
+use crate::request::{Publication, Subscription};
 
 /// Units of one slice: two decisions, or some hundreds of filters.
 pub const SLICE: u64 = 2 * DECISION;
@@ -116,6 +119,19 @@ impl Work {
 }
 
 impl Manager {
+    /// Answers a question; `None` to news that need no answer. The transport is
+    /// that of the listener that the asker names.
+    pub fn answer(&mut self, request: AdmissionRequest, transport: Transport) -> Option<Reply> {
+        let mut work = Work::new(request, transport);
+        loop {
+            let mut units = SLICE;
+            match self.work(work, &mut units) {
+                Progress::Done(reply) => return reply,
+                Progress::Left(left) => work = left,
+            }
+        }
+    }
+
     /// Works on a question until it is done or the units are used up: a filter or
     /// a decision may take more than are left.
     pub fn work(&mut self, work: Work, units: &mut u64) -> Progress {
