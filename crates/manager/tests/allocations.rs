@@ -7,7 +7,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use punctual_manager::{
-    Client, Ends, Envoy, Manager, Publication, Quota, Settings, Subscription, Table,
+    Client, Endpoints, Manager, Publication, Quota, RemoteManager, RequirementsTable, Settings,
+    Subscription,
 };
 use punctual_model::Requirements;
 use punctual_model::srt::{Peer, Protocol, Request};
@@ -139,7 +140,7 @@ fn flows_of_a_session_end_together() {
 /// A table without a controller.
 struct Nobody;
 
-impl Table for Nobody {
+impl RequirementsTable for Nobody {
     fn ask(&mut self, _: Request) -> u64 {
         1
     }
@@ -150,20 +151,20 @@ impl Table for Nobody {
 #[test]
 fn a_filter_costs_the_same_where_the_network_is_asked() {
     let subscribe = |count: u32| {
-        let mut envoy = Envoy::new(Settings::default(), Box::new(Nobody));
+        let mut manager = RemoteManager::new(Settings::default(), Box::new(Nobody));
         let end = |host: u32| Peer {
             protocol: Protocol::Tcp,
             address: std::net::Ipv4Addr::from(0x0a00_0000 + host).into(),
             port: Some(1883),
         };
-        let ends = Ends {
+        let ends = Endpoints {
             client: end(1),
             broker: end(2),
         };
         let filters = filters(count);
         bytes(|| {
             assert!(
-                envoy
+                manager
                     .subscribe(&client("s", 1), Some(ends), &filters)
                     .is_ok()
             );

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use punctual_broker::AdmissionRequest;
-use punctual_manager::{Change, Client, Envoy, FlowView, Manager, Progress, State, Work};
+use punctual_manager::{Change, Client, FlowView, Manager, Progress, RemoteManager, State, Work};
 use punctual_model::wire::Transport;
 
 use super::{Letter, Timing};
@@ -38,7 +38,7 @@ pub(super) enum Desk {
     /// Here, with the network that the configuration states.
     Own(Box<Manager>),
     /// The controller.
-    Network(Box<Envoy>),
+    Network(Box<RemoteManager>),
 }
 
 impl Desk {
@@ -51,8 +51,8 @@ impl Desk {
     ) -> Option<Job> {
         match self {
             Self::Own(_) => Some(Job::new(shard, Work::new(request, transport))),
-            Self::Network(envoy) => {
-                envoy.answer(shard, request, transport);
+            Self::Network(manager) => {
+                manager.answer(shard, request, transport);
                 None
             }
         }
@@ -62,8 +62,8 @@ impl Desk {
     pub(super) fn give_up(&mut self, client: Client, filters: Vec<Box<str>>) -> Option<Job> {
         match self {
             Self::Own(_) => Some(Job::new(0, Work::giving_up(client, filters))),
-            Self::Network(envoy) => {
-                envoy.unsubscribe(&client.id, client.session, &filters);
+            Self::Network(manager) => {
+                manager.unsubscribe(&client.id, client.session, &filters);
                 None
             }
         }
@@ -104,7 +104,7 @@ impl Desk {
     pub(super) fn late_letters(&mut self) -> Vec<Letter> {
         match self {
             Self::Own(_) => Vec::new(),
-            Self::Network(envoy) => envoy
+            Self::Network(manager) => manager
                 .take_replies()
                 .into_iter()
                 .map(|(shard, reply)| Letter { shard, reply })
@@ -115,7 +115,7 @@ impl Desk {
     pub(super) fn take_changes(&mut self) -> Vec<Change> {
         match self {
             Self::Own(manager) => manager.take_changes(),
-            Self::Network(envoy) => envoy.take_changes(),
+            Self::Network(manager) => manager.take_changes(),
         }
     }
 
@@ -124,14 +124,14 @@ impl Desk {
     pub(super) fn page(&self, after: Option<&str>, most: usize) -> (Vec<FlowView>, bool) {
         match self {
             Self::Own(manager) => manager.page(after, most),
-            Self::Network(envoy) => envoy.page(after, most),
+            Self::Network(manager) => manager.page(after, most),
         }
     }
 
     pub(super) fn view(&self, id: &str) -> Option<FlowView> {
         match self {
             Self::Own(manager) => manager.view(id),
-            Self::Network(envoy) => envoy.view(id),
+            Self::Network(manager) => manager.view(id),
         }
     }
 

@@ -23,7 +23,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use punctual_broker::AdmissionRequest;
-use punctual_manager::{Change, Client, Envoy, FlowView, Manager, Reply, SLICE};
+use punctual_manager::{Change, Client, FlowView, Manager, RemoteManager, Reply, SLICE};
 use punctual_model::srt::Channel;
 use punctual_model::wire::Transport;
 use punctual_net::AdmissionDesk;
@@ -159,8 +159,8 @@ impl Opening {
         let desk = match config.srt().map_err(|error| error.to_string())? {
             Some(options) => {
                 let table = table::open(options, precedence, sender.clone(), timing.clone())?;
-                let envoy = Envoy::new(config.manager(None), table);
-                Desk::Network(Box::new(envoy))
+                let manager = RemoteManager::new(config.manager(None), table);
+                Desk::Network(Box::new(manager))
             }
             None => Desk::Own(Box::new(manager(config, kept.as_ref())?)),
         };
@@ -436,8 +436,8 @@ impl Clerk {
                     }
                 }
                 Post::Decided(channel) => {
-                    if let Desk::Network(envoy) = &mut self.desk {
-                        envoy.decided(channel);
+                    if let Desk::Network(manager) = &mut self.desk {
+                        manager.decided(channel);
                     }
                 }
                 Post::Visit(visit) => {

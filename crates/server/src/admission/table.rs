@@ -6,7 +6,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::Instant;
 
-use punctual_manager::Table;
+use punctual_manager::RequirementsTable;
 use punctual_model::srt::Request;
 use punctual_southbound::srt::{ManagerOptions, ManagerSide};
 use tokio::runtime::Handle;
@@ -16,7 +16,7 @@ use super::{Post, Timing};
 use crate::error::Error;
 use crate::realtime::{self, Precedence};
 
-/// The table as the envoy writes it; with it the thread ends.
+/// The table as the remote manager writes it; with it the thread ends.
 struct Link {
     side: ManagerSide,
     runtime: Handle,
@@ -25,7 +25,7 @@ struct Link {
     _life: oneshot::Sender<()>,
 }
 
-impl Table for Link {
+impl RequirementsTable for Link {
     fn ask(&mut self, request: Request) -> u64 {
         let began = Instant::now();
         let asking = self.side.begin(request);
@@ -51,7 +51,7 @@ pub(super) fn open(
     precedence: Option<Precedence>,
     post: Sender<Post>,
     timing: Arc<Timing>,
-) -> Result<Box<dyn Table>, Error> {
+) -> Result<Box<dyn RequirementsTable>, Error> {
     let (started, starting) = channel();
     let (life, ended) = oneshot::channel::<()>();
     let news = post.clone();

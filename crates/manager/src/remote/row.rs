@@ -8,11 +8,11 @@ use punctual_model::Grant;
 use punctual_model::srt::{Peer, Protocol, Request};
 
 use super::join::Join;
-use super::{Envoy, Held, Service, unknown};
+use super::{Held, RemoteManager, Service, unknown};
 use crate::demand::Demand;
 use crate::levels::plain;
 
-impl Envoy {
+impl RemoteManager {
     /// What is asked of the network for a flow; `None` if nothing of it is on
     /// the network.
     ///

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use punctual_model::srt::{Channel, State};
 
-use super::{Envoy, Service};
+use super::{RemoteManager, Service};
 use crate::decision::{Change, Subscribed, Verdict};
 use crate::request::Subscription;
 
@@ -62,7 +62,7 @@ impl Ticket {
     }
 }
 
-impl Envoy {
+impl RemoteManager {
     /// A client is to be served with what a filter matches.
     pub(super) fn join(
         &mut self,
@@ -196,7 +196,7 @@ impl Envoy {
         self.conclude_join(number);
     }
 
-    /// Ends a join when nothing is open, or as soon as it has failed.
+    /// Endpoints a join when nothing is open, or as soon as it has failed.
     fn conclude_join(&mut self, number: u64) {
         let Some(join) = self.joins.get(&number) else {
             return;

@@ -1,4 +1,4 @@
-//! The envoy before a table that remembers what it is asked.
+//! The manager before a table that remembers what it is asked.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -19,7 +19,7 @@ struct Rows {
 #[derive(Clone, Default)]
 struct Paper(Arc<Mutex<Rows>>);
 
-impl Table for Paper {
+impl RequirementsTable for Paper {
     fn ask(&mut self, request: Request) -> u64 {
         let mut rows = self.0.lock().unwrap();
         rows.asked += 1;
@@ -49,10 +49,10 @@ impl Paper {
     }
 }
 
-fn bench() -> (Envoy, Paper) {
+fn bench() -> (RemoteManager, Paper) {
     let paper = Paper::default();
-    let envoy = Envoy::new(Settings::default(), Box::new(paper.clone()));
-    (envoy, paper)
+    let manager = RemoteManager::new(Settings::default(), Box::new(paper.clone()));
+    (manager, paper)
 }
 
 fn client(id: &str, session: u64) -> Client {
@@ -66,8 +66,8 @@ fn client(id: &str, session: u64) -> Client {
     }
 }
 
-fn at(host: u8, port: u16) -> Option<Ends> {
-    Some(Ends {
+fn at(host: u8, port: u16) -> Option<Endpoints> {
+    Some(Endpoints {
         client: Peer::tcp(Ipv4Addr::new(10, 0, 0, host), port),
         broker: Peer::tcp(Ipv4Addr::new(10, 0, 0, 9), 1883),
     })
@@ -85,22 +85,22 @@ fn publication(topic: &'static str, requirements: &str) -> Publication<'static> 
 
 const PLAIN: &str = "deadline=5ms, period=10ms, size=64";
 
-fn publish(envoy: &mut Envoy, requirements: &str) -> Option<Decision> {
+fn publish(manager: &mut RemoteManager, requirements: &str) -> Option<Decision> {
     let publication = publication("axis", requirements);
-    envoy.publish(&client("p", 1), at(1, 4001), publication, QoS::AtLeastOnce)
+    manager.publish(&client("p", 1), at(1, 4001), publication, QoS::AtLeastOnce)
 }
 
-fn subscribe(envoy: &mut Envoy, id: &str, host: u8) -> Result<Subscribed, u64> {
+fn subscribe(manager: &mut RemoteManager, id: &str, host: u8) -> Result<Subscribed, u64> {
     let subscription = Subscription {
         filter: "axis/#".into(),
         requirements: Requirements::NONE,
     };
     let port = 5000 + u16::from(host);
-    envoy.subscribe(&client(id, 1), at(host, port), &[subscription])
+    manager.subscribe(&client(id, 1), at(host, port), &[subscription])
 }
 
 /// Answers what is asked now.
-fn decide(envoy: &mut Envoy, paper: &Paper, state: State) {
+fn decide(manager: &mut RemoteManager, paper: &Paper, state: State) {
     let (request, generation) = paper.row("axis@p").unwrap();
     let bounds = request.subscribers.iter().map(|peer| (*peer, 1_000_000));
     let channel = Channel {
@@ -115,13 +115,13 @@ fn decide(envoy: &mut Envoy, paper: &Paper, state: State) {
         queue: Some(5),
         ..Channel::default()
     };
-    envoy.decided(channel);
+    manager.decided(channel);
 }
 
 /// What the publisher is told: the status, whether it was not asked for, and
 /// whether it is granted anything.
-fn told(envoy: &mut Envoy) -> Vec<(Status, bool, bool)> {
-    let changes = envoy.take_changes().into_iter();
+fn told(manager: &mut RemoteManager) -> Vec<(Status, bool, bool)> {
+    let changes = manager.take_changes().into_iter();
     let flows = changes.filter_map(|change| match change {
         Change::Flow { decision, tell, .. } => decision.map(|decision| {
             let status = decision.answer.status.unwrap();
@@ -132,16 +132,16 @@ fn told(envoy: &mut Envoy) -> Vec<(Status, bool, bool)> {
     flows.collect()
 }
 
-fn verdicts(envoy: &mut Envoy) -> Vec<Vec<Verdict>> {
-    let all = envoy.take_subscribed().into_iter();
+fn verdicts(manager: &mut RemoteManager) -> Vec<Vec<Verdict>> {
+    let all = manager.take_subscribed().into_iter();
     all.map(|(_, subscribed)| subscribed.verdicts).collect()
 }
 
 #[test]
 fn a_requirement_becomes_a_row_and_its_answer_a_decision() {
-    let (mut envoy, paper) = bench();
-    subscribe(&mut envoy, "s", 2).unwrap();
-    assert_eq!(publish(&mut envoy, PLAIN), None);
+    let (mut manager, paper) = bench();
+    subscribe(&mut manager, "s", 2).unwrap();
+    assert_eq!(publish(&mut manager, PLAIN), None);
     let (row, _) = paper.row("axis@p").unwrap();
     assert_eq!((row.topic.as_str(), row.qos), ("axis", 1));
     assert_eq!(row.publisher.to_string(), "tcp:10.0.0.1:4001");
@@ -152,236 +152,236 @@ fn a_requirement_becomes_a_row_and_its_answer_a_decision() {
     assert_eq!(row.period_ns, 9_998_000);
     assert_eq!(row.check().unwrap_err().field(), "manager", "the table's");
 
-    decide(&mut envoy, &paper, State::Admitted);
-    assert_eq!(told(&mut envoy), [(Status::Admitted, false, true)]);
-    let view = envoy.view("axis@p").unwrap();
+    decide(&mut manager, &paper, State::Admitted);
+    assert_eq!(told(&mut manager), [(Status::Admitted, false, true)]);
+    let view = manager.view("axis@p").unwrap();
     assert_eq!((view.priority, view.bound_ns), (5, 1_000_000));
     assert_eq!(view.receivers[0].client, "s");
     // What is known is not asked for again.
-    let again = publish(&mut envoy, PLAIN).unwrap();
+    let again = publish(&mut manager, PLAIN).unwrap();
     assert_eq!(again.answer.status, Some(Status::Admitted));
     assert_eq!(paper.asked(), 1);
 }
 
 #[test]
 fn what_cannot_be_understood_is_rejected_here() {
-    let (mut envoy, paper) = bench();
-    let decision = publish(&mut envoy, "deadline=5ms").unwrap();
+    let (mut manager, paper) = bench();
+    let decision = publish(&mut manager, "deadline=5ms").unwrap();
     assert!(decision.answer.reason.unwrap().contains("rt-period"));
-    let nowhere = envoy.publish(
+    let nowhere = manager.publish(
         &client("p", 1),
         None,
         publication("axis", PLAIN),
         QoS::AtMostOnce,
     );
     assert!(nowhere.unwrap().answer.reason.unwrap().contains("address"));
-    assert_eq!((paper.asked(), envoy.clients.len()), (0, 0));
+    assert_eq!((paper.asked(), manager.clients.len()), (0, 0));
 }
 
 #[test]
 fn an_answer_to_an_earlier_question_counts_for_nothing() {
-    let (mut envoy, paper) = bench();
-    publish(&mut envoy, PLAIN);
+    let (mut manager, paper) = bench();
+    publish(&mut manager, PLAIN);
     let (request, generation) = paper.row("axis@p").unwrap();
-    publish(&mut envoy, "deadline=2ms, period=10ms, size=64");
+    publish(&mut manager, "deadline=2ms, period=10ms, size=64");
     let stale = Channel {
         generation,
         ..Channel::of(&request, State::Admitted, "")
     };
-    envoy.decided(stale);
-    assert_eq!(told(&mut envoy), []);
-    decide(&mut envoy, &paper, State::Rejected);
-    assert_eq!(told(&mut envoy), [(Status::Rejected, false, false)]);
+    manager.decided(stale);
+    assert_eq!(told(&mut manager), []);
+    decide(&mut manager, &paper, State::Rejected);
+    assert_eq!(told(&mut manager), [(Status::Rejected, false, false)]);
 }
 
 #[test]
 fn a_rejected_change_leaves_what_was_admitted() {
-    let (mut envoy, paper) = bench();
-    publish(&mut envoy, PLAIN);
-    decide(&mut envoy, &paper, State::Admitted);
-    told(&mut envoy);
-    publish(&mut envoy, "deadline=1ms, period=10ms, size=64");
-    decide(&mut envoy, &paper, State::Rejected);
-    assert_eq!(told(&mut envoy), [(Status::Rejected, false, true)]);
+    let (mut manager, paper) = bench();
+    publish(&mut manager, PLAIN);
+    decide(&mut manager, &paper, State::Admitted);
+    told(&mut manager);
+    publish(&mut manager, "deadline=1ms, period=10ms, size=64");
+    decide(&mut manager, &paper, State::Rejected);
+    assert_eq!(told(&mut manager), [(Status::Rejected, false, true)]);
     let (row, _) = paper.row("axis@p").unwrap();
     assert_eq!(row.deadline_ns, 5_000_000, "it asks for what it had");
-    decide(&mut envoy, &paper, State::Admitted);
-    assert_eq!(told(&mut envoy), [(Status::Admitted, true, true)]);
+    decide(&mut manager, &paper, State::Admitted);
+    assert_eq!(told(&mut manager), [(Status::Admitted, true, true)]);
     // And if that has gone meanwhile, it is told.
-    publish(&mut envoy, "deadline=1ms, period=10ms, size=64");
-    decide(&mut envoy, &paper, State::Rejected);
-    told(&mut envoy);
-    decide(&mut envoy, &paper, State::Rejected);
-    assert_eq!(told(&mut envoy), [(Status::Rejected, true, false)]);
+    publish(&mut manager, "deadline=1ms, period=10ms, size=64");
+    decide(&mut manager, &paper, State::Rejected);
+    told(&mut manager);
+    decide(&mut manager, &paper, State::Rejected);
+    assert_eq!(told(&mut manager), [(Status::Rejected, true, false)]);
 }
 
 #[test]
 fn a_subscriber_waits_for_the_network() {
-    let (mut envoy, paper) = bench();
-    publish(&mut envoy, PLAIN);
-    decide(&mut envoy, &paper, State::Admitted);
-    let number = subscribe(&mut envoy, "s", 2).unwrap_err();
-    decide(&mut envoy, &paper, State::Admitted);
-    let subscribed = envoy.take_subscribed();
+    let (mut manager, paper) = bench();
+    publish(&mut manager, PLAIN);
+    decide(&mut manager, &paper, State::Admitted);
+    let number = subscribe(&mut manager, "s", 2).unwrap_err();
+    decide(&mut manager, &paper, State::Admitted);
+    let subscribed = manager.take_subscribed();
     assert_eq!(subscribed[0].0, number);
     let answer = subscribed[0].1.answer.as_ref().unwrap();
     assert_eq!(answer.bound, Some(Duration::from_millis(1)));
     // Who unsubscribes is taken out.
-    envoy.unsubscribe("s", 1, &["axis/#"]);
+    manager.unsubscribe("s", 1, &["axis/#"]);
     assert_eq!(paper.receivers("axis@p"), [""; 0]);
 }
 
 #[test]
 fn a_subscriber_without_room_keeps_out_nobody_else() {
-    let (mut envoy, paper) = bench();
-    publish(&mut envoy, PLAIN);
-    decide(&mut envoy, &paper, State::Admitted);
-    told(&mut envoy);
-    subscribe(&mut envoy, "s", 2).unwrap_err();
-    subscribe(&mut envoy, "t", 3).unwrap_err();
+    let (mut manager, paper) = bench();
+    publish(&mut manager, PLAIN);
+    decide(&mut manager, &paper, State::Admitted);
+    told(&mut manager);
+    subscribe(&mut manager, "s", 2).unwrap_err();
+    subscribe(&mut manager, "t", 3).unwrap_err();
     assert_eq!(paper.receivers("axis@p"), ["tcp:10.0.0.2:5002"]);
-    decide(&mut envoy, &paper, State::Rejected);
-    assert_eq!(verdicts(&mut envoy), [[Verdict::BestEffort]]);
+    decide(&mut manager, &paper, State::Rejected);
+    assert_eq!(verdicts(&mut manager), [[Verdict::BestEffort]]);
     assert_eq!(paper.receivers("axis@p"), ["tcp:10.0.0.3:5003"]);
-    decide(&mut envoy, &paper, State::Admitted);
-    assert_eq!(verdicts(&mut envoy), [[Verdict::Served]]);
-    assert_eq!(told(&mut envoy), [(Status::Admitted, false, true)]);
-    assert_eq!(envoy.len(), 1);
+    decide(&mut manager, &paper, State::Admitted);
+    assert_eq!(verdicts(&mut manager), [[Verdict::Served]]);
+    assert_eq!(told(&mut manager), [(Status::Admitted, false, true)]);
+    assert_eq!(manager.len(), 1);
 }
 
 #[test]
 fn without_a_controller_there_is_an_answer_and_the_decision_follows() {
-    let (mut envoy, paper) = bench();
-    publish(&mut envoy, PLAIN);
-    decide(&mut envoy, &paper, State::BestEffort);
-    assert_eq!(told(&mut envoy), [(Status::BestEffort, false, false)]);
-    decide(&mut envoy, &paper, State::Admitted);
-    assert_eq!(told(&mut envoy), [(Status::Admitted, true, true)]);
+    let (mut manager, paper) = bench();
+    publish(&mut manager, PLAIN);
+    decide(&mut manager, &paper, State::BestEffort);
+    assert_eq!(told(&mut manager), [(Status::BestEffort, false, false)]);
+    decide(&mut manager, &paper, State::Admitted);
+    assert_eq!(told(&mut manager), [(Status::Admitted, true, true)]);
 
     // It goes again: what was admitted stays, who comes is served as can be.
-    subscribe(&mut envoy, "s", 2).unwrap_err();
-    decide(&mut envoy, &paper, State::BestEffort);
-    assert_eq!(verdicts(&mut envoy), [[Verdict::BestEffort]]);
-    decide(&mut envoy, &paper, State::BestEffort);
-    assert_eq!(told(&mut envoy), []);
-    assert_eq!(envoy.len(), 1);
+    subscribe(&mut manager, "s", 2).unwrap_err();
+    decide(&mut manager, &paper, State::BestEffort);
+    assert_eq!(verdicts(&mut manager), [[Verdict::BestEffort]]);
+    decide(&mut manager, &paper, State::BestEffort);
+    assert_eq!(told(&mut manager), []);
+    assert_eq!(manager.len(), 1);
     // It is back, and the receiver gets its place.
-    decide(&mut envoy, &paper, State::Admitted);
+    decide(&mut manager, &paper, State::Admitted);
     assert_eq!(paper.receivers("axis@p"), ["tcp:10.0.0.2:5002"]);
-    envoy.take_changes();
-    decide(&mut envoy, &paper, State::Admitted);
-    let changes = envoy.take_changes();
+    manager.take_changes();
+    decide(&mut manager, &paper, State::Admitted);
+    let changes = manager.take_changes();
     let served = |change: &Change| matches!(change, Change::Subscription { served: true, .. });
     assert!(changes.iter().any(served), "{changes:?}");
 }
 
 #[test]
 fn what_the_network_lost_is_told() {
-    let (mut envoy, paper) = bench();
-    publish(&mut envoy, PLAIN);
-    decide(&mut envoy, &paper, State::Admitted);
-    told(&mut envoy);
-    decide(&mut envoy, &paper, State::Failed);
-    assert_eq!(told(&mut envoy), [(Status::BestEffort, true, false)]);
-    decide(&mut envoy, &paper, State::Admitted);
-    assert_eq!(told(&mut envoy), [(Status::Admitted, true, true)]);
+    let (mut manager, paper) = bench();
+    publish(&mut manager, PLAIN);
+    decide(&mut manager, &paper, State::Admitted);
+    told(&mut manager);
+    decide(&mut manager, &paper, State::Failed);
+    assert_eq!(told(&mut manager), [(Status::BestEffort, true, false)]);
+    decide(&mut manager, &paper, State::Admitted);
+    assert_eq!(told(&mut manager), [(Status::Admitted, true, true)]);
 }
 
 #[test]
 fn a_client_that_comes_back_from_elsewhere_is_asked_for_there() {
-    let (mut envoy, paper) = bench();
-    subscribe(&mut envoy, "s", 2).unwrap();
-    publish(&mut envoy, PLAIN);
-    decide(&mut envoy, &paper, State::Admitted);
-    envoy.connected(&client("p", 1), at(1, 4002));
+    let (mut manager, paper) = bench();
+    subscribe(&mut manager, "s", 2).unwrap();
+    publish(&mut manager, PLAIN);
+    decide(&mut manager, &paper, State::Admitted);
+    manager.connected(&client("p", 1), at(1, 4002));
     let (row, _) = paper.row("axis@p").unwrap();
     assert_eq!(row.publisher.to_string(), "tcp:10.0.0.1:4002");
-    decide(&mut envoy, &paper, State::Admitted);
-    envoy.connected(&client("s", 1), at(2, 6000));
+    decide(&mut manager, &paper, State::Admitted);
+    manager.connected(&client("s", 1), at(2, 6000));
     assert_eq!(paper.receivers("axis@p"), ["tcp:10.0.0.2:6000"]);
-    decide(&mut envoy, &paper, State::Rejected);
+    decide(&mut manager, &paper, State::Rejected);
     assert_eq!(paper.receivers("axis@p"), [""; 0]);
-    let changes = envoy.take_changes();
+    let changes = manager.take_changes();
     let lost = |change: &Change| matches!(change, Change::Subscription { served: false, .. });
     assert!(changes.iter().any(lost), "{changes:?}");
 }
 
 #[test]
 fn the_brokers_own_machine_is_on_no_network() {
-    let (mut envoy, paper) = bench();
+    let (mut manager, paper) = bench();
     let here = at(9, 4001);
     let publication = publication("axis", PLAIN);
-    let decision = envoy.publish(&client("p", 1), here, publication, QoS::AtLeastOnce);
+    let decision = manager.publish(&client("p", 1), here, publication, QoS::AtLeastOnce);
     assert_eq!(
         decision.unwrap().answer.status,
         Some(Status::BestEffort),
         "nothing is asked for"
     );
     assert!(paper.row("axis@p").is_none());
-    subscribe(&mut envoy, "s", 2).unwrap_err();
+    subscribe(&mut manager, "s", 2).unwrap_err();
     let (row, _) = paper.row("axis@p").unwrap();
     assert_eq!(
         (row.publisher.to_string(), row.broker),
         ("tcp:10.0.0.9".into(), None)
     );
-    decide(&mut envoy, &paper, State::Admitted);
-    assert_eq!(told(&mut envoy), [(Status::Admitted, true, true)]);
-    envoy.ended("s", 1);
+    decide(&mut manager, &paper, State::Admitted);
+    assert_eq!(told(&mut manager), [(Status::Admitted, true, true)]);
+    manager.ended("s", 1);
     assert!(paper.row("axis@p").is_none(), "withdrawn");
 }
 
 #[test]
 fn who_has_gone_leaves_nothing() {
-    let (mut envoy, paper) = bench();
-    publish(&mut envoy, PLAIN);
+    let (mut manager, paper) = bench();
+    publish(&mut manager, PLAIN);
     // In the middle of a decision, and of a trial.
-    subscribe(&mut envoy, "s", 2).unwrap_err();
-    envoy.ended("p", 1);
+    subscribe(&mut manager, "s", 2).unwrap_err();
+    manager.ended("p", 1);
     assert!(paper.row("axis@p").is_none());
-    assert_eq!(verdicts(&mut envoy), [[Verdict::Served]]);
-    envoy.ended("s", 1);
-    assert!(envoy.clients.is_empty() && envoy.flows.is_empty());
-    assert!(envoy.joins.is_empty() && envoy.tickets.is_empty() && envoy.queue.is_empty());
+    assert_eq!(verdicts(&mut manager), [[Verdict::Served]]);
+    manager.ended("s", 1);
+    assert!(manager.clients.is_empty() && manager.flows.is_empty());
+    assert!(manager.joins.is_empty() && manager.tickets.is_empty() && manager.queue.is_empty());
 }
 
 #[test]
 fn a_newer_session_takes_the_place() {
-    let (mut envoy, paper) = bench();
-    publish(&mut envoy, PLAIN);
-    envoy.publish(
+    let (mut manager, paper) = bench();
+    publish(&mut manager, PLAIN);
+    manager.publish(
         &client("p", 2),
         at(1, 4001),
         publication("other", PLAIN),
         QoS::AtLeastOnce,
     );
     assert!(paper.row("axis@p").is_none());
-    let old = publish(&mut envoy, PLAIN).unwrap();
+    let old = publish(&mut manager, PLAIN).unwrap();
     assert!(old.answer.reason.unwrap().contains("newer session"));
 }
 
 #[test]
 fn who_cannot_be_in_a_row_keeps_out_nobody() {
-    let (mut envoy, paper) = bench();
+    let (mut manager, paper) = bench();
     let subscription = [Subscription {
         filter: "axis/#".into(),
         requirements: Requirements::NONE,
     }];
     // Nobody knows where this one is.
-    let nowhere = envoy.subscribe(&client("n", 1), None, &subscription);
+    let nowhere = manager.subscribe(&client("n", 1), None, &subscription);
     assert_eq!(nowhere.unwrap().verdicts, [Verdict::BestEffort]);
     // This one is at another address of the broker.
     let elsewhere = |port| {
-        at(2, port).map(|ends| Ends {
+        at(2, port).map(|ends| Endpoints {
             broker: Peer::tcp(Ipv4Addr::new(10, 0, 1, 9), 1883),
             ..ends
         })
     };
-    let early = envoy.subscribe(&client("e", 1), elsewhere(1), &subscription);
+    let early = manager.subscribe(&client("e", 1), elsewhere(1), &subscription);
     early.unwrap();
-    publish(&mut envoy, PLAIN);
-    decide(&mut envoy, &paper, State::Admitted);
-    assert_eq!(told(&mut envoy), [(Status::Admitted, false, true)]);
-    let late = envoy.subscribe(&client("l", 1), elsewhere(2), &subscription);
+    publish(&mut manager, PLAIN);
+    decide(&mut manager, &paper, State::Admitted);
+    assert_eq!(told(&mut manager), [(Status::Admitted, false, true)]);
+    let late = manager.subscribe(&client("l", 1), elsewhere(2), &subscription);
     let late = late.unwrap();
     assert_eq!(late.verdicts, [Verdict::BestEffort]);
     assert!(late.answer.unwrap().reason.unwrap().contains("10.0.1.9"));

@@ -1,5 +1,4 @@
-//! The envoy's side of the desk: what shards and proxies ask, and what they are
-//! answered when the network has decided.
+//! Requests of shards and proxies, and their replies when the network has decided.
 
 use std::sync::Arc;
 
@@ -7,7 +6,7 @@ use punctual_broker::{AdmissionRequest, Ask, Asker, ConnId, FilterVerdict, Subsc
 use punctual_model::srt::{Peer, Protocol};
 use punctual_model::wire::Transport;
 
-use super::{Ends, Envoy};
+use super::{Endpoints, RemoteManager};
 use crate::client::Client;
 use crate::decision::{Reply, Subscribed};
 use crate::request::{Publication, Subscription};
@@ -37,7 +36,7 @@ impl Waiting {
     }
 }
 
-impl Envoy {
+impl RemoteManager {
     /// Takes a question of `from`, a shard or a proxy. What can be answered is
     /// among the [replies](Self::take_replies); what becomes of a flow that the
     /// network is asked for, among the changes. The transport is that of the
@@ -120,7 +119,7 @@ impl Envoy {
 }
 
 /// The ends of an asker's connection, if both are known.
-fn ends(asker: &Asker, transport: Transport) -> Option<Ends> {
+fn ends(asker: &Asker, transport: Transport) -> Option<Endpoints> {
     let protocol = match transport {
         Transport::Udp | Transport::Quic => Protocol::Udp,
         Transport::Tcp | Transport::Tls | Transport::WebSocket | Transport::SecureWebSocket => {
@@ -132,7 +131,7 @@ fn ends(asker: &Asker, transport: Transport) -> Option<Ends> {
         address: address.ip().to_canonical(),
         port: Some(address.port()),
     };
-    Some(Ends {
+    Some(Endpoints {
         client: peer(asker.peer?),
         broker: peer(asker.local?),
     })

@@ -1,10 +1,10 @@
-//! A manager that asks: whoever controls the network decides, through the
-//! requirements table.
+//! A manager that does not decide: it asks the controller of the network, through
+//! the requirements table (SRT).
 //!
-//! An [`Envoy`] is told the same as a [`Manager`](crate::Manager) and keeps the
-//! same books of clients, subscriptions and flows. Each flow is a row of the
-//! [`Table`]; answers come later ([`Envoy::decided`]) and become
-//! [`Change`]s and the results of SUBSCRIBEs ([`Envoy::take_subscribed`]).
+//! A [`RemoteManager`] gets the same events as a [`Manager`](crate::Manager). Each
+//! flow is a row of the [`RequirementsTable`]; answers come later
+//! ([`RemoteManager::decided`]) and become [`Change`]s and the results of SUBSCRIBEs
+//! ([`RemoteManager::take_subscribed`]).
 //!
 //! Invariants: an answer counts for what was asked last and for nothing before;
 //! a subscriber that the network has no room for is left out, and the flow asks
@@ -14,7 +14,7 @@
 //! decision follows. Pure: no socket, clock, thread or random source.
 
 mod answer;
-mod books;
+mod clients;
 mod join;
 mod row;
 #[cfg(test)]
@@ -40,11 +40,11 @@ use crate::settings::Settings;
 use answer::Waiting;
 use join::{Join, Ticket};
 
-/// The requirements table, as an envoy writes it.
-pub trait Table: Send {
+/// The requirements table, as a manager writes it.
+pub trait RequirementsTable: Send {
     /// Asks for a channel, or for another one in its place. Returns the
     /// generation that the answer will name; the answer is told to
-    /// [`Envoy::decided`], never before this returns.
+    /// [`RemoteManager::decided`], never before this returns.
     fn ask(&mut self, request: Request) -> u64;
 
     /// Gives up a channel.
@@ -53,14 +53,14 @@ pub trait Table: Send {
 
 /// The two ends of a client's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ends {
+pub struct Endpoints {
     /// The client's.
     pub client: Peer,
     /// The broker's, as the client sees it.
     pub broker: Peer,
 }
 
-impl Ends {
+impl Endpoints {
     /// Whether nothing of it is on any network.
     fn is_local(&self) -> bool {
         let client = self.client.address.to_canonical();
@@ -91,7 +91,7 @@ struct Subscriber {
 #[derive(Debug)]
 struct Known {
     client: Client,
-    ends: Option<Ends>,
+    ends: Option<Endpoints>,
     /// By their filters.
     subscriptions: BTreeMap<Arc<str>, Subscriber>,
     /// Identifiers of its flows.
@@ -138,9 +138,9 @@ struct Record {
 }
 
 /// See the module.
-pub struct Envoy {
+pub struct RemoteManager {
     settings: Settings,
-    table: Box<dyn Table>,
+    table: Box<dyn RequirementsTable>,
     clients: BTreeMap<Arc<str>, Known>,
     flows: BTreeMap<Arc<str>, Record>,
     /// Clients and filters that they have, by these filters.
@@ -154,7 +154,7 @@ pub struct Envoy {
     /// Joins that wait for others to be decided.
     queue: VecDeque<u64>,
     tickets: BTreeMap<u64, Ticket>,
-    /// SUBSCRIBEs of those who asked by [`Envoy::answer`], by the same numbers.
+    /// SUBSCRIBEs of those who asked by [`RemoteManager::answer`], by the same numbers.
     waiting: BTreeMap<u64, Waiting>,
     replies: Vec<(u16, Reply)>,
     subscribed: Vec<(u64, Subscribed)>,
@@ -164,9 +164,9 @@ pub struct Envoy {
     rejected: u64,
 }
 
-impl fmt::Debug for Envoy {
+impl fmt::Debug for RemoteManager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Envoy")
+        f.debug_struct("RemoteManager")
             .field("clients", &self.clients.len())
             .field("flows", &self.flows)
             .field("joins", &self.joins)
@@ -174,10 +174,10 @@ impl fmt::Debug for Envoy {
     }
 }
 
-impl Envoy {
-    /// An envoy that asks there. Of the settings the network and what belongs
-    /// to it do not count: the controller knows them.
-    pub fn new(settings: Settings, table: Box<dyn Table>) -> Self {
+impl RemoteManager {
+    /// A manager that asks through this table. The network in the settings and what
+    /// belongs to it are not used: the controller knows them.
+    pub fn new(settings: Settings, table: Box<dyn RequirementsTable>) -> Self {
         Self {
             settings,
             table,
@@ -201,7 +201,7 @@ impl Envoy {
 
     /// A client has connected; its ends may be others. Flows that are kept for
     /// it are among the changes.
-    pub fn connected(&mut self, client: &Client, ends: Option<Ends>) {
+    pub fn connected(&mut self, client: &Client, ends: Option<Endpoints>) {
         let new = match self.clients.get(&client.id) {
             // Nobody is kept in mind without reason.
             None => return,
@@ -222,7 +222,7 @@ impl Envoy {
     pub fn publish(
         &mut self,
         client: &Client,
-        ends: Option<Ends>,
+        ends: Option<Endpoints>,
         publication: Publication<'_>,
         qos: QoS,
     ) -> Option<Decision> {
@@ -246,11 +246,11 @@ impl Envoy {
     }
 
     /// A client subscribes. `Err` is the number under which the result is going
-    /// to be among [`Envoy::take_subscribed`].
+    /// to be among [`RemoteManager::take_subscribed`].
     pub fn subscribe(
         &mut self,
         client: &Client,
-        ends: Option<Ends>,
+        ends: Option<Endpoints>,
         subscriptions: &[Subscription],
     ) -> Result<Subscribed, u64> {
         if !self.meet(client, ends) {

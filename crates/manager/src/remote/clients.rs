@@ -7,15 +7,15 @@ use std::sync::Arc;
 use punctual_model::srt::Peer;
 
 use super::row::{bandwidth, grant_of};
-use super::{Ends, Envoy, Known, Record, Service};
+use super::{Endpoints, Known, Record, RemoteManager, Service};
 use crate::client::Client;
 use crate::quota::{Owner, Quota};
 use crate::view::{FlowView, PageCapacity, ReceiverView};
 
-impl Envoy {
+impl RemoteManager {
     /// Notes who and where a client is. False if a newer session has its
     /// identifier.
-    pub(super) fn meet(&mut self, client: &Client, ends: Option<Ends>) -> bool {
+    pub(super) fn meet(&mut self, client: &Client, ends: Option<Endpoints>) -> bool {
         if let Some(known) = self.clients.get(&client.id) {
             let (old, new) = (known.client.session, client.session);
             if old != 0 && new != 0 && old != new {
@@ -56,7 +56,7 @@ impl Envoy {
     }
 
     /// A client's end was `peer`, and is one of `ends`.
-    fn is_no_longer_at(&mut self, client: &str, peer: Peer, ends: Option<Ends>) {
+    fn is_no_longer_at(&mut self, client: &str, peer: Peer, ends: Option<Endpoints>) {
         let stays = ends.is_some_and(|ends| ends.client == peer);
         if !stays && let Some(clients) = self.peers.get_mut(&peer) {
             clients.remove(client);
