@@ -2,6 +2,7 @@
 //! follow from them for others.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use punctual_broker::{ConnId, FilterVerdict, FlowDecision, SubscriptionDecision};
 use punctual_model::{Answer, Conditions, Grant, Requirements, Status};
@@ -20,6 +21,37 @@ pub struct Decision {
 }
 
 impl Decision {
+    /// An admission, with the largest bound to a receiver.
+    pub(crate) fn admitted(flow: &str, bound: Option<Duration>, grant: Option<Grant>) -> Self {
+        Self {
+            answer: Answer {
+                status: Some(Status::Admitted),
+                bound,
+                conditions: Conditions::NONE,
+                reason: None,
+                flow: Some(flow.to_owned()),
+            },
+            grant,
+        }
+    }
+
+    /// A rejection of a change, which leaves what was admitted before with this grant, if anything
+    /// was.
+    pub(crate) fn unchanged(mut why: String, grant: Option<Grant>) -> Self {
+        if grant.is_some() {
+            why.push_str("; what was admitted before stays");
+        }
+        Self {
+            grant,
+            ..Self::rejected(why)
+        }
+    }
+
+    /// A rejection of what a session asks that is over.
+    pub(crate) fn superseded() -> Self {
+        Self::rejected("a newer session has this client identifier".into())
+    }
+
     /// A rejection.
     pub(crate) fn rejected(why: String) -> Self {
         Self {
@@ -54,6 +86,14 @@ pub struct Subscribed {
 }
 
 impl Subscribed {
+    /// What so many filters of a session become that is over.
+    pub(crate) fn superseded(filters: usize) -> Self {
+        Self {
+            verdicts: vec![Verdict::BestEffort; filters],
+            answer: None,
+        }
+    }
+
     /// With what was decided about each filter, why, and the largest bound of
     /// what the client receives by them, ns.
     pub(crate) fn of(verdicts: Vec<Verdict>, reasons: &[String], bound: Option<u64>) -> Self {
@@ -69,7 +109,7 @@ impl Subscribed {
             status: Some(status),
             bound: bound
                 .filter(|_| status == Status::Admitted)
-                .map(std::time::Duration::from_nanos),
+                .map(Duration::from_nanos),
             conditions: Conditions::NONE,
             reason: (!reasons.is_empty()).then(|| reasons.join("; ")),
             flow: None,
@@ -140,6 +180,27 @@ pub enum Reply {
         /// The decision.
         decision: SubscriptionDecision,
     },
+}
+
+impl Reply {
+    /// With what becomes of each of the filters.
+    pub(crate) fn subscription(
+        conn: ConnId,
+        client: Client,
+        filters: Vec<Box<str>>,
+        subscribed: Subscribed,
+    ) -> Self {
+        let verdicts = subscribed.verdicts.into_iter().map(FilterVerdict::from);
+        let decision = SubscriptionDecision {
+            verdicts: filters.into_iter().zip(verdicts).collect(),
+            answer: subscribed.answer,
+        };
+        Self::Subscription {
+            conn,
+            client,
+            decision,
+        }
+    }
 }
 
 impl From<Verdict> for FilterVerdict {

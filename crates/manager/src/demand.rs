@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use punctual_model::network::MAX_TIME;
 use punctual_model::wire::{Carriage, Frames, frames, publish_bytes};
-use punctual_model::{Requirements, deadline_monotonic};
+use punctual_model::{Grant, Requirements, deadline_monotonic};
 
 use crate::request::Publication;
 use crate::settings::Settings;
@@ -117,6 +117,23 @@ impl Demand {
         })
     }
 
+    /// How messages are carried that have this priority and may come so much too early.
+    pub(crate) fn grant(
+        &self,
+        requirements: &Requirements,
+        priority: u8,
+        tolerance_ns: u64,
+    ) -> Grant {
+        Grant {
+            priority,
+            period_ns: self.declared_period_ns,
+            tolerance_ns,
+            bandwidth: requirements.bandwidth,
+            max_payload: requirements.size,
+            max_packet: u32::try_from(self.packet).unwrap_or(u32::MAX),
+        }
+    }
+
     /// Bits per second on the wire with messages of these frames.
     pub(crate) fn bandwidth(&self, message: Frames) -> u64 {
         let bits = u128::from(message.bytes) * u128::from(message.count) * 8_000_000_000;
@@ -138,6 +155,11 @@ impl Demand {
                 .fold(least, larger)
         })
     }
+}
+
+/// The bound that a flow of this bound is policed with, ns: with room to grow, for others will come.
+pub(crate) fn assumed_bound(bound: u64, deadline: u64) -> u64 {
+    bound.saturating_add(bound / 4).min(deadline.max(bound))
 }
 
 /// Bytes that take that long at a rate in bit/s.

@@ -120,11 +120,6 @@ impl<T: Ord> Levels<T> {
         found
     }
 
-    /// What is under topics that this filter matches.
-    pub(crate) fn of_filter(&self, filter: &str) -> Vec<&T> {
-        self.search(filter).0
-    }
-
     /// What is under topics that this filter matches, and how many nodes were looked
     /// at.
     pub(crate) fn search(&self, filter: &str) -> (Vec<&T>, u64) {
@@ -209,7 +204,7 @@ mod tests {
                 by_filter.remove(filter, &at);
             }
             for (at, filter) in filters.iter().enumerate() {
-                let mut found = by_topic.of_filter(filter);
+                let mut found = by_topic.search(filter).0;
                 found.sort_unstable();
                 let expected = topics.iter().enumerate();
                 let expected = expected.filter(|(at, t)| !gone[*at] && topic::matches(filter, t));

@@ -27,6 +27,7 @@ mod name;
 mod place;
 pub mod proxy;
 mod quota;
+mod registry;
 mod remote;
 mod request;
 mod settings;

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-/// A flow: which, and whose.
-#[derive(Debug, Clone)]
+/// The name of a flow.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FlowName {
+    /// Its identifier, see [`flow_id`].
     pub(crate) id: Arc<str>,
+    /// Client identifier of the publisher.
     pub(crate) client: Arc<str>,
     pub(crate) topic: Arc<str>,
 }
@@ -20,8 +22,8 @@ impl FlowName {
     }
 }
 
-/// A flow's name: its topic, `@`, its publisher. A client identifier's own `@`
-/// is written `%40`, so that no two flows have one name.
+/// The identifier of a flow: its topic, `@`, its publisher. A client identifier's own `@`
+/// is written `%40`, so that no two flows have the same.
 pub(crate) fn flow_id(topic: &str, client: &str) -> Arc<str> {
     format!("{topic}@{}", client.replace('@', "%40")).into()
 }

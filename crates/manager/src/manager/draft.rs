@@ -52,7 +52,8 @@ impl Manager {
         with_deadlines: bool,
     ) -> Result<Draft, String> {
         let FlowName { id, client, topic } = name;
-        let publisher = self.clients.get(client).ok_or("the client is unknown")?;
+        let publisher = self.registry.client(client);
+        let publisher = publisher.ok_or("the client is unknown")?;
         let node = publisher.place.as_ref().map_err(String::clone)?;
         let up = self.up(node)?;
         let mut carriages = vec![publisher.client.carriage(self.settings.mtu)];
@@ -60,7 +61,7 @@ impl Manager {
         let mut deadline = demand.deadline_ns;
         let mut copies = 0;
         for (receiver, (served, own)) in self.receivers(topic) {
-            let Some(known) = self.clients.get(receiver) else {
+            let Some(known) = self.registry.client(receiver) else {
                 continue;
             };
             copies += 1;
@@ -141,12 +142,9 @@ impl Manager {
     /// Who receives a topic: whether deadlines are kept to it, and its own, ns.
     fn receivers(&self, topic: &str) -> BTreeMap<&Arc<str>, (bool, Option<u64>)> {
         let mut receivers = BTreeMap::new();
-        for (client, filter) in self.subscribers.of_topic(topic) {
-            let known = self.clients.get(client);
-            let Some(subscriber) = known.and_then(|known| known.subscriptions.get(filter)) else {
-                continue;
-            };
-            let (served, deadline) = receivers.entry(client).or_insert((false, None));
+        for (known, _, subscriber) in self.registry.subscriptions_to(topic) {
+            let receiver = receivers.entry(&known.client.id);
+            let (served, deadline) = receiver.or_insert((false, None));
             *served |= subscriber.served;
             let own = subscriber
                 .requirements

@@ -10,19 +10,20 @@ mod work;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
+use std::time::Duration;
 
 use punctual_analysis::Reason;
 use punctual_model::network::{Flow, NetworkError};
-use punctual_model::{Answer, Conditions, Grant, Requirements, Status, implied_deadline};
+use punctual_model::{Grant, Requirements, Status, implied_deadline};
 
 use crate::client::Client;
 use crate::decision::{Change, Decision, Subscribed, Verdict};
-use crate::demand::{Demand, Sizes};
+use crate::demand::{Demand, Sizes, assumed_bound};
 use crate::gate::{Gate, Refused};
-use crate::levels::{Levels, plain};
 use crate::map::Map;
 use crate::name::{FlowName, flow_id};
 use crate::quota::{Need, Owner, Quota, check_share};
+use crate::registry::{Named, RegisteredSession, Registry};
 use crate::request::{Publication, Subscription};
 use crate::settings::Settings;
 use draft::Draft;
@@ -41,24 +42,13 @@ struct Subscriber {
     with_deadline: bool,
 }
 
-#[derive(Debug, Clone)]
-struct Known {
-    client: Client,
-    /// Its node; or why it has none.
-    place: Result<String, String>,
-    /// By their filters.
-    subscriptions: BTreeMap<Arc<str>, Subscriber>,
-    /// Identifiers of its flows.
-    flows: BTreeSet<Arc<str>>,
-    /// Its session is over, and not all of it has been taken away.
-    ending: bool,
-}
+/// The node of a client; or why it has none, in plain words.
+type Place = Result<String, String>;
 
 /// A flow that is admitted.
 #[derive(Debug, Clone)]
 struct Record {
-    client: Arc<str>,
-    topic: Arc<str>,
+    name: FlowName,
     requirements: Requirements,
     sizes: Sizes,
     demand: Demand,
@@ -75,6 +65,12 @@ struct Record {
     local: Arc<[Arc<str>]>,
     /// Made over the API, not by the client.
     fixed: bool,
+}
+
+impl Named for Record {
+    fn name(&self) -> &FlowName {
+        &self.name
+    }
 }
 
 /// What is asked for with a flow. A rejected one is kept, to be looked at again
@@ -97,32 +93,17 @@ struct Joining {
     flows: BTreeSet<Arc<str>>,
 }
 
-/// What is there of another session of a client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Before {
-    Nothing,
-    /// It is over, and has to go before what this one brings.
-    Older,
-    /// This one is over.
-    Newer,
-}
-
 /// See the crate.
 #[derive(Debug, Clone)]
 pub struct Manager {
     settings: Arc<Settings>,
     map: Arc<Map>,
     gate: Gate,
-    clients: BTreeMap<Arc<str>, Known>,
-    flows: BTreeMap<Arc<str>, Record>,
-    /// Clients and filters that they have, by these filters.
-    subscribers: Levels<(Arc<str>, Arc<str>)>,
-    /// Admitted flows by their topics.
-    topics: Levels<Arc<str>>,
+    /// With the flows that are admitted.
+    registry: Registry<Place, Subscriber, Record>,
     /// Admitted flows by who receives them.
     received: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
     wishes: BTreeMap<(Arc<str>, Arc<str>), Request>,
-    changes: Vec<Change>,
     /// Something has gone, and the wishes after this one have not been looked
     /// at since.
     released: Option<(Arc<str>, Arc<str>)>,
@@ -168,13 +149,9 @@ impl Manager {
             settings: Arc::new(settings),
             map: Arc::new(map),
             gate,
-            clients: BTreeMap::new(),
-            flows: BTreeMap::new(),
-            subscribers: Levels::default(),
-            topics: Levels::default(),
+            registry: Registry::default(),
             received: BTreeMap::new(),
             wishes: BTreeMap::new(),
-            changes: Vec::new(),
             released: None,
             saved: BTreeMap::new(),
             stale: BTreeSet::new(),
@@ -186,14 +163,13 @@ impl Manager {
     /// A client has connected; where it is may have changed. Flows that are
     /// kept for it are among the changes.
     pub fn connected(&mut self, client: &Client) {
-        let new = match self.clients.get(&client.id) {
-            // Nobody is kept in mind without reason.
-            None => return,
-            Some(known) => known.client.session != client.session,
-        };
+        // A client without flows and subscriptions is not registered.
+        if self.registry.client(&client.id).is_none() {
+            return;
+        }
+        let new = !self.registry.is_registered(&client.id, client.session);
         if self.meet(client) && new {
-            let known = self.clients.get(&client.id);
-            let flows: Vec<_> = known.iter().flat_map(|k| k.flows.iter().cloned()).collect();
+            let flows = self.registry.flows_of(&client.id);
             let bounds = self.bounds(&flows);
             for (id, bound) in flows.iter().zip(bounds) {
                 self.tell_flow(id, bound, false);
@@ -214,7 +190,7 @@ impl Manager {
         priority: Option<u8>,
     ) -> Decision {
         if !self.meet(client) {
-            return Decision::rejected("a newer session has this client identifier".into());
+            return Decision::superseded();
         }
         let Publication {
             topic,
@@ -223,7 +199,7 @@ impl Manager {
             ..
         } = publication;
         let name = FlowName::new(&client.id, topic);
-        let known = self.flows.get(&name.id);
+        let known = self.registry.flow(&name.id);
         let known_sizes = known.map(|known| (known.sizes, known.requirements.size));
         let sizes = Sizes::of(&publication, known_sizes);
         let request = Request {
@@ -243,14 +219,8 @@ impl Manager {
                 if self.wishes.len() < self.settings.max_flows {
                     self.wishes.insert(wish, request);
                 }
-                let mut decision = Decision::rejected(why);
-                if let Some(known) = self.flows.get(&name.id)
-                    && let Some(reason) = &mut decision.answer.reason
-                {
-                    reason.push_str("; what was admitted before stays");
-                    decision.grant = Some(known.grant);
-                }
-                decision
+                let known = self.registry.flow(&name.id);
+                Decision::unchanged(why, known.map(|known| known.grant))
             }
         }
     }
@@ -258,10 +228,7 @@ impl Manager {
     /// A client subscribes.
     pub fn subscribe(&mut self, client: &Client, subscriptions: &[Subscription]) -> Subscribed {
         if !self.meet(client) {
-            return Subscribed {
-                verdicts: vec![Verdict::BestEffort; subscriptions.len()],
-                answer: None,
-            };
+            return Subscribed::superseded(subscriptions.len());
         }
         let mut joining = Joining::default();
         for subscription in subscriptions {
@@ -295,15 +262,14 @@ impl Manager {
         filters: &mut impl Iterator<Item = &'a str>,
         units: &mut u64,
     ) {
-        let known = self.clients.get(client);
-        let is_this = known.is_some_and(|known| known.client.session == session);
+        let is_this = self.registry.is_registered(client, session);
         let mut affected = BTreeSet::new();
         let mut any = false;
         while *units > 0
             && let Some(filter) = filters.next()
         {
             *units = units.saturating_sub(1);
-            if is_this && self.remove_subscription(client, filter).is_some() {
+            if is_this && self.registry.unsubscribe(client, filter).is_some() {
                 any = true;
                 let (flows, cost) = self.flows_matching(filter);
                 affected.extend(flows);
@@ -317,30 +283,9 @@ impl Manager {
         }
     }
 
-    /// Whether a client has a filter no more that it had.
-    fn remove_subscription(&mut self, client: &str, filter: &str) -> Option<Subscriber> {
-        let (owner, _) = self.clients.get_key_value(client)?;
-        let owner = owner.clone();
-        let known = self.clients.get_mut(client)?;
-        let (filter, gone) = known.subscriptions.remove_entry(filter)?;
-        let name = plain(&filter).to_owned();
-        self.subscribers.remove(&name, &(owner, filter));
-        Some(gone)
-    }
-
-    /// Gives a client a filter, in the place of what it has under it.
-    fn put_subscription(&mut self, client: &Arc<str>, filter: &Arc<str>, subscriber: Subscriber) {
-        if let Some(known) = self.clients.get_mut(client) {
-            known.subscriptions.insert(filter.clone(), subscriber);
-            let value = (client.clone(), filter.clone());
-            self.subscribers.insert(plain(filter), value);
-        }
-    }
-
     /// A session has ended, and with it its flows and subscriptions.
     pub fn ended(&mut self, client: &str, session: u64) {
-        let known = self.clients.get(client);
-        if known.is_some_and(|known| known.client.session == session) {
+        if self.registry.is_registered(client, session) {
             self.end(client);
         }
     }
@@ -348,19 +293,20 @@ impl Manager {
     /// The client of a session has been away for long: its flows are for others. It has them again
     /// when it publishes with its requirements, if there is room.
     pub fn absent(&mut self, client: &str, session: u64) {
-        let Some(known) = self.clients.get(client) else {
-            return;
-        };
-        if known.client.session != session {
-            return;
+        if self.registry.is_registered(client, session) {
+            self.give_up_flows(client);
         }
-        let flows = known.flows.clone();
+    }
+
+    /// Removes the flows of a client, except those made over the API, and its wishes.
+    fn give_up_flows(&mut self, client: &str) {
         let wishes: Vec<_> = self.wishes_of(client).cloned().collect();
         for wish in wishes {
             self.wishes.remove(&wish);
         }
-        let is_own = |id: &&str| self.flows.get(*id).is_some_and(|record| !record.fixed);
-        let flows: Vec<&str> = flows.iter().map(|id| &**id).filter(is_own).collect();
+        let mut flows = self.registry.flows_of(client);
+        flows.retain(|id| self.registry.flow(id).is_some_and(|record| !record.fixed));
+        let flows: Vec<&str> = flows.iter().map(|id| &**id).collect();
         self.drop_flows(&flows);
     }
 
@@ -406,16 +352,14 @@ impl Manager {
         publication: Publication<'_>,
         priority: Option<u8>,
     ) -> Decision {
-        let known = self
-            .clients
-            .get(&client.id)
-            .map(|known| known.client.clone());
+        let known = self.registry.client(&client.id);
+        let known = known.map(|known| known.client.clone());
         let decision = self.publish_with(known.as_ref().unwrap_or(client), publication, priority);
         let id = flow_id(publication.topic, &client.id);
         self.wishes
             .remove(&(client.id.clone(), Arc::from(publication.topic)));
         if decision.answer.status == Some(Status::Admitted)
-            && let Some(record) = self.flows.get_mut(&id)
+            && let Some(record) = self.registry.flow_mut(&id)
         {
             record.fixed = true;
             self.tell(&id, decision.clone(), true);
@@ -429,32 +373,25 @@ impl Manager {
         let Some(record) = self.drop_flow(id) else {
             return false;
         };
-        let session = self.session_of(&record.client);
-        self.changes.push(Change::Flow {
-            client: record.client.clone(),
-            session,
-            topic: record.topic,
-            requirements: record.requirements,
-            decision: None,
-            tell: true,
-        });
-        self.forget_if_idle(&record.client);
+        self.registry
+            .change_flow(&record.name, record.requirements, None, true);
+        self.forget_if_idle(&record.name.client);
         true
     }
 
     /// What happened to others since the last call.
     pub fn take_changes(&mut self) -> Vec<Change> {
-        std::mem::take(&mut self.changes)
+        self.registry.take_changes()
     }
 
     /// Number of admitted flows.
     pub fn len(&self) -> usize {
-        self.flows.len()
+        self.registry.flows().len()
     }
 
     /// Whether no flow is admitted.
     pub fn is_empty(&self) -> bool {
-        self.flows.is_empty()
+        self.registry.flows().is_empty()
     }
 
     /// Requests that were rejected, since the start.
@@ -467,45 +404,22 @@ impl Manager {
         self.wishes.len()
     }
 
-    /// What is there of another session of a client.
-    fn before(&self, client: &Client) -> Before {
-        let Some(known) = self.clients.get(&client.id) else {
-            return Before::Nothing;
-        };
-        match (known.client.session, client.session) {
-            _ if known.ending => Before::Older,
-            (0, _) | (_, 0) => Before::Nothing,
-            (old, new) if old == new => Before::Nothing,
-            (old, new) if new < old => Before::Newer,
-            _ => Before::Older,
-        }
-    }
-
-    /// Notes who and where a client is. False if a newer session has its
+    /// Registers who and where a client is. False if a newer session has its
     /// identifier.
     fn meet(&mut self, client: &Client) -> bool {
-        match self.before(client) {
-            Before::Nothing => {}
-            Before::Older => self.end(&client.id),
-            Before::Newer => return false,
+        match self.registry.session(client) {
+            RegisteredSession::Current => {}
+            RegisteredSession::Older => self.end(&client.id),
+            RegisteredSession::Newer => return false,
         }
         let place = self.place(client);
-        let known = self
-            .clients
-            .entry(client.id.clone())
-            .or_insert_with(|| Known {
-                client: client.clone(),
-                place: place.clone(),
-                subscriptions: BTreeMap::new(),
-                flows: BTreeSet::new(),
-                ending: false,
-            });
-        let moved = known.place != place || known.client.transport != client.transport;
-        if moved || known.client != *client {
+        let Some((before, was_at)) = self.registry.register(client, place.clone()) else {
+            return true;
+        };
+        let moved = was_at != place || before.transport != client.transport;
+        if moved || before != *client {
             self.stale.insert(client.id.clone());
         }
-        known.client = client.clone();
-        known.place = place;
         if moved {
             self.moved(&client.id);
         }
@@ -560,8 +474,8 @@ impl Manager {
     fn moved(&mut self, client: &Arc<str>) {
         let received = self.received.get(client).into_iter().flatten();
         let is_own = |id: &Arc<str>| {
-            let record = self.flows.get(id);
-            record.is_some_and(|record| record.client == *client)
+            let record = self.registry.flow(id);
+            record.is_some_and(|record| record.name.client == *client)
         };
         let received: Vec<_> = received.filter(|id| !is_own(id)).cloned().collect();
         if let Err(Refused(why)) = self.redraft(&received) {
@@ -570,59 +484,43 @@ impl Manager {
         } else if let Some(why) = self.homeless(client) {
             self.serve_no_more(client, &why);
         }
-        let own = self.clients.get(client).map(|known| known.flows.clone());
-        for id in own.into_iter().flatten() {
+        for id in self.registry.flows_of(client) {
             if let Err(Refused(why)) = self.redraft(std::slice::from_ref(&id))
                 && let Some(record) = self.drop_flow(&id)
             {
-                self.changes.push(Change::Flow {
-                    client: client.clone(),
-                    session: self.session_of(client),
-                    topic: record.topic,
-                    requirements: record.requirements,
-                    decision: Some(Decision::rejected(why)),
-                    tell: true,
-                });
+                let decision = Some(Decision::rejected(why));
+                self.registry
+                    .change_flow(&record.name, record.requirements, decision, true);
             }
         }
     }
 
     /// Why a client has no place in the network, if it has none.
     fn homeless(&self, client: &str) -> Option<String> {
-        self.clients.get(client)?.place.clone().err()
+        self.registry.client(client)?.place.clone().err()
     }
 
     /// Makes the subscriptions of a client best effort. Without a place in the network they are not
     /// counted in flows that are admitted meanwhile, and would not be when it has one again.
     fn serve_no_more(&mut self, client: &Arc<str>, why: &str) {
         self.touch(client);
-        let Some(known) = self.clients.get_mut(client) else {
-            return;
-        };
-        let session = known.client.session;
-        let served = known.subscriptions.iter_mut().filter(|(_, s)| s.served);
-        for (filter, subscriber) in served {
-            subscriber.served = false;
-            self.changes.push(Change::Subscription {
-                client: client.clone(),
-                session,
-                filter: filter.clone(),
-                served: false,
-                reason: why.to_owned(),
-            });
+        let known = self.registry.client(client).into_iter();
+        let served = known.flat_map(|known| known.subscriptions().iter().filter(|(_, s)| s.served));
+        let served: Vec<_> = served.map(|(filter, _)| filter.clone()).collect();
+        for filter in served {
+            if let Some(subscriber) = self.registry.subscription_mut(client, &filter) {
+                subscriber.served = false;
+            }
+            self.registry
+                .change_subscription(client, &filter, false, why.to_owned());
         }
     }
 
     /// Admits a flow; its bound.
     fn admit(&mut self, name: &FlowName, request: &Request) -> Result<u64, String> {
         let mut demand = Demand::new(&request.requirements, request.sizes, &self.settings)?;
-        let is_known = self.flows.contains_key(&name.id);
-        if !is_known && self.flows.len() >= self.settings.max_flows {
-            return Err(format!(
-                "there are {} flows, as many as there may be (admission.max_flows)",
-                self.flows.len()
-            ));
-        }
+        let most = self.settings.max_flows;
+        self.registry.check_capacity(&name.id, most)?;
         let draft = self.draft(name, &demand, true)?;
         let receivers = draft.receivers.len() + draft.local.len();
         let need = Need {
@@ -671,7 +569,7 @@ impl Manager {
         mut priority: u8,
         flow: &mut Flow,
     ) -> Result<u8, Refused> {
-        let is_known = self.flows.contains_key(&name.id);
+        let is_known = self.registry.flow(&name.id).is_some();
         let out: &[&str] = if is_known { &[&name.id] } else { &[] };
         let (least, most) = self.settings.priorities;
         let mut first = None;
@@ -705,27 +603,21 @@ impl Manager {
 
     /// Receivers of a topic whose own deadline cannot be kept are told so.
     fn no_own_deadline(&mut self, id: &str, topic: &str) {
-        let having = self.subscribers.of_topic(topic).into_iter().cloned();
-        let having: BTreeSet<(Arc<str>, Arc<str>)> = having.collect();
-        for (client, filter) in having {
-            let Some(known) = self.clients.get_mut(&client) else {
+        let subscriptions = self.registry.subscriptions_to(topic);
+        let with_own =
+            subscriptions.filter(|(_, _, s)| s.requirements.deadline.is_some() && s.with_deadline);
+        let with_own = with_own.map(|(known, filter, _)| (known.client.id.clone(), filter.clone()));
+        let with_own: BTreeSet<(Arc<str>, Arc<str>)> = with_own.collect();
+        for (client, filter) in with_own {
+            let Some(subscriber) = self.registry.subscription_mut(&client, &filter) else {
                 continue;
             };
-            let Some(subscriber) = known.subscriptions.get_mut(&filter) else {
-                continue;
-            };
-            if subscriber.requirements.deadline.is_some() && subscriber.with_deadline {
-                subscriber.with_deadline = false;
-                self.stale.insert(client.clone());
-                self.dirty = true;
-                self.changes.push(Change::Subscription {
-                    session: known.client.session,
-                    served: subscriber.served,
-                    reason: format!("flow {id} cannot keep the receiver's own deadline"),
-                    client,
-                    filter,
-                });
-            }
+            subscriber.with_deadline = false;
+            let served = subscriber.served;
+            let reason = format!("flow {id} cannot keep the receiver's own deadline");
+            self.registry
+                .change_subscription(&client, &filter, served, reason);
+            self.touch(&client);
         }
     }
 
@@ -750,26 +642,21 @@ impl Manager {
             max_flows: quota.max_flows.or(Some(self.settings.max_user_flows)),
             ..quota
         };
-        let owner = |client: &str| {
-            let client = &self.clients.get(client)?.client;
-            Some(match has_share {
-                true => Owner::of(client),
-                false => Owner::named(client),
-            })
+        let owner = match has_share {
+            true => Owner::of,
+            false => Owner::named,
         };
-        let Some(own) = owner(&asking.client) else {
+        let Some((own, others)) = self.registry.owner_of(asking, owner) else {
             return Ok(());
         };
         let mut needs = vec![need];
-        for (other, record) in &self.flows {
-            if *other != asking.id && owner(&record.client) == Some(own) {
-                let receivers = record.receivers.len() + record.local.len();
-                needs.push(Need {
-                    bandwidth: record.bandwidth,
-                    ..self.need(receivers, &record.demand, &record.requirements)
-                });
+        needs.extend(others.map(|record| {
+            let receivers = record.receivers.len() + record.local.len();
+            Need {
+                bandwidth: record.bandwidth,
+                ..self.need(receivers, &record.demand, &record.requirements)
             }
-        }
+        }));
         let bandwidth = needs
             .iter()
             .fold(0, |sum: u64, need| sum.saturating_add(need.bandwidth));
@@ -789,19 +676,12 @@ impl Manager {
             ..
         } = *request;
         let bound = worst(&self.gate.bounds(&[&name.id]).concat());
-        let assumed = Self::assume(self.quick_bound(&name.id), draft.flow.deadline);
-        let grant = Grant {
-            priority: demand.priority,
-            period_ns: demand.declared_period_ns,
-            tolerance_ns: draft.tolerance(assumed),
-            bandwidth: requirements.bandwidth,
-            max_payload: requirements.size,
-            max_packet: u32::try_from(demand.packet).unwrap_or(u32::MAX),
-        };
-        let fixed = self.flows.get(&name.id).is_some_and(|known| known.fixed);
+        let assumed = assumed_bound(self.quick_bound(&name.id), draft.flow.deadline);
+        let grant = demand.grant(&requirements, demand.priority, draft.tolerance(assumed));
+        let known = self.registry.flow(&name.id);
+        let fixed = known.is_some_and(|known| known.fixed);
         let record = Record {
-            client: name.client.clone(),
-            topic: name.topic.clone(),
+            name: name.clone(),
             requirements,
             sizes,
             demand,
@@ -813,40 +693,31 @@ impl Manager {
             local: draft.local.into(),
             fixed,
         };
-        self.topics.insert(&record.topic, name.id.clone());
         for receiver in record.receivers.iter().chain(&*record.local) {
             add_to(&mut self.received, receiver, &name.id);
         }
-        if let Some(before) = self.flows.insert(name.id.clone(), record) {
+        if let Some(before) = self.registry.insert(record) {
             self.no_longer_received(&name.id, &before.receivers, &before.local);
-        }
-        if let Some(known) = self.clients.get_mut(&name.client) {
-            known.flows.insert(name.id.clone());
         }
         self.touch(&name.client);
         self.widen();
         bound
     }
 
-    /// What a flow of that quick bound is policed with: with room to grow, for
-    /// others will come.
-    fn assume(bound: u64, deadline: u64) -> u64 {
-        (bound + bound / 4).min(deadline.max(bound))
-    }
-
     /// Flows whose bound may have grown beyond what they are policed with are
     /// policed with more. It is about everybody, so it goes by quick bounds.
     fn widen(&mut self) {
-        let ids: Vec<&str> = self.flows.keys().map(|id| &**id).collect();
+        let flows = self.registry.flows();
+        let ids: Vec<&str> = flows.keys().map(|id| &**id).collect();
         let bounds = self.gate.quick_bounds(&ids);
-        let bounds = self.flows.iter().zip(bounds);
+        let bounds = flows.iter().zip(bounds);
         let wider: Vec<(Arc<str>, u64)> = bounds
             .filter(|((_, record), bound)| *bound > record.assumed)
             .map(|((id, _), bound)| (id.clone(), bound))
             .collect();
         for (id, bound) in wider {
-            if let Some(record) = self.flows.get_mut(&id) {
-                let assumed = Self::assume(bound, record.demand.deadline_ns);
+            if let Some(record) = self.registry.flow_mut(&id) {
+                let assumed = assumed_bound(bound, record.demand.deadline_ns);
                 record.grant.tolerance_ns += assumed - record.assumed;
                 record.assumed = assumed;
             }
@@ -892,17 +763,17 @@ impl Manager {
         affected: &[Arc<str>],
     ) -> (Verdict, Option<String>) {
         let filter = &subscription.filter;
-        let Some(known) = self.clients.get(client) else {
+        let Some(known) = self.registry.client(client) else {
             return (Verdict::BestEffort, None);
         };
-        let before = known.subscriptions.get(filter).copied();
+        let before = known.subscriptions().get(filter).copied();
         let homeless = known.place.clone().err();
         let mut subscriber = Subscriber {
             requirements: subscription.requirements,
             served: homeless.is_none(),
             with_deadline: true,
         };
-        self.put_subscription(client, filter, subscriber);
+        self.registry.subscribe(client, filter, subscriber);
         self.touch(client);
         let mut reason = match self.redraft(affected) {
             Ok(()) => match homeless {
@@ -912,7 +783,7 @@ impl Manager {
             Err(Refused(why)) => why,
         };
         let mut retry = |subscriber: Subscriber| {
-            self.put_subscription(client, filter, subscriber);
+            self.registry.subscribe(client, filter, subscriber);
             self.redraft(affected)
         };
         if subscription.requirements.deadline.is_some() {
@@ -927,9 +798,9 @@ impl Manager {
             return (Verdict::BestEffort, Some(reason));
         }
         match before {
-            Some(before) => self.put_subscription(client, filter, before),
+            Some(before) => self.registry.subscribe(client, filter, before),
             None => {
-                self.remove_subscription(client, filter);
+                self.registry.unsubscribe(client, filter);
             }
         }
         (Verdict::Refused, Some(reason))
@@ -940,15 +811,12 @@ impl Manager {
     fn redraft(&mut self, ids: &[Arc<str>]) -> Result<(), Refused> {
         let mut drafts = Vec::with_capacity(ids.len());
         for id in ids {
-            let Some(record) = self.flows.get(id) else {
+            let Some(record) = self.registry.flow(id) else {
                 continue;
             };
-            let name = FlowName {
-                id: id.clone(),
-                client: record.client.clone(),
-                topic: record.topic.clone(),
-            };
-            let draft = self.draft(&name, &record.demand, true).map_err(Refused)?;
+            let draft = self
+                .draft(&record.name, &record.demand, true)
+                .map_err(Refused)?;
             drafts.push((id.clone(), draft));
         }
         if drafts
@@ -962,7 +830,7 @@ impl Manager {
         self.gate.replace(&names, flows)?;
         let mut policed_anew = Vec::new();
         for (id, draft) in drafts {
-            if let Some(record) = self.flows.get_mut(&id) {
+            if let Some(record) = self.registry.flow_mut(&id) {
                 record.bandwidth = draft.bandwidth(&record.demand);
                 // The publisher may be nearer than it was.
                 let tolerance = draft.tolerance(record.assumed);
@@ -987,14 +855,17 @@ impl Manager {
 
     /// Whether a flow is admitted exactly as it is.
     fn is_same(&self, id: &str, flow: &Flow) -> bool {
-        let record = self.flows.get(id);
+        let record = self.registry.flow(id);
         record.is_some_and(|record| *record.admitted == *flow)
     }
 
     /// A flow went to these receivers; which of them are none any more is noted.
     fn no_longer_received(&mut self, id: &str, receivers: &[Arc<str>], local: &[Arc<str>]) {
         for receiver in receivers.iter().chain(local) {
-            let stays = self.flows.get(id).is_some_and(|it| it.goes_to(receiver));
+            let stays = self
+                .registry
+                .flow(id)
+                .is_some_and(|it| it.goes_to(receiver));
             if !stays && let Some(flows) = self.received.get_mut(receiver) {
                 flows.remove(id);
                 if flows.is_empty() {
@@ -1019,15 +890,11 @@ impl Manager {
     fn drop_flows(&mut self, ids: &[&str]) -> Vec<Record> {
         let mut dropped = Vec::with_capacity(ids.len());
         for id in ids {
-            let Some((id, record)) = self.flows.remove_entry(*id) else {
+            let Some(record) = self.registry.remove(id) else {
                 continue;
             };
-            self.topics.remove(&record.topic, &id);
-            self.no_longer_received(&id, &record.receivers, &record.local);
-            if let Some(known) = self.clients.get_mut(&record.client) {
-                known.flows.remove(&id);
-            }
-            self.touch(&record.client);
+            self.no_longer_received(id, &record.receivers, &record.local);
+            self.touch(&record.name.client);
             dropped.push(record);
         }
         if !dropped.is_empty() {
@@ -1045,43 +912,33 @@ impl Manager {
     /// Takes away what a session had that is over: its flows, and its subscriptions
     /// until the units are used up. True if nothing is left.
     fn end_some(&mut self, client: &str, units: &mut u64) -> bool {
-        let Some(known) = self.clients.get_mut(client) else {
+        let Some(known) = self.registry.client_mut(client) else {
             return true;
         };
         let begins = !std::mem::replace(&mut known.ending, true);
         known.client.session = 0;
-        let flows = begins.then(|| known.flows.clone());
         self.touch(client);
-        if let Some(flows) = flows {
-            let wishes: Vec<_> = self.wishes_of(client).cloned().collect();
-            for wish in wishes {
-                self.wishes.remove(&wish);
-            }
-            let is_own = |id: &&str| self.flows.get(*id).is_some_and(|record| !record.fixed);
-            let flows: Vec<&str> = flows.iter().map(|id| &**id).filter(is_own).collect();
-            self.drop_flows(&flows);
+        if begins {
+            self.give_up_flows(client);
         }
         let mut affected = BTreeSet::new();
         while *units > 0 {
-            let known = self.clients.get(client);
-            let Some((filter, _)) = known.and_then(|it| it.subscriptions.first_key_value()) else {
+            let known = self.registry.client(client);
+            let Some((filter, _)) = known.and_then(|it| it.subscriptions().first_key_value())
+            else {
                 break;
             };
             let filter = filter.clone();
-            self.remove_subscription(client, &filter);
+            self.registry.unsubscribe(client, &filter);
             let (flows, cost) = self.flows_matching(&filter);
             affected.extend(flows);
             *units = units.saturating_sub(1 + cost);
         }
         self.relax(affected.into_iter().collect());
-        let left = self.clients.get_mut(client);
-        if left
-            .as_ref()
-            .is_some_and(|known| !known.subscriptions.is_empty())
-        {
-            return false;
-        }
-        if let Some(known) = left {
+        if let Some(known) = self.registry.client_mut(client) {
+            if !known.subscriptions().is_empty() {
+                return false;
+            }
             known.ending = false;
         }
         self.forget_if_idle(client);
@@ -1103,43 +960,23 @@ impl Manager {
         wishes.take_while(move |(owner, _)| **owner == *client)
     }
 
-    /// Clients that have nothing are not kept in mind.
+    /// Removes a client that has neither flows nor subscriptions nor wishes.
     fn forget_if_idle(&mut self, client: &str) {
-        let idle = self
-            .clients
-            .get(client)
-            .is_some_and(|known| known.flows.is_empty() && known.subscriptions.is_empty());
-        if idle && self.wishes_of(client).next().is_none() {
-            self.clients.remove(client);
+        if self.wishes_of(client).next().is_none() {
+            self.registry.remove_if_idle(client);
         }
     }
 
     /// Flows with topics that a filter matches, by name; and what it cost to find
     /// them, in units of a filter that needs but a few looks.
     fn flows_matching(&self, filter: &str) -> (Vec<Arc<str>>, u64) {
-        let (flows, looks) = self.topics.search(plain(filter));
-        let mut flows: Vec<_> = flows.into_iter().cloned().collect();
-        flows.sort_unstable();
-        (flows, looks / LOOKS)
-    }
-
-    fn session_of(&self, client: &str) -> u64 {
-        self.clients
-            .get(client)
-            .map_or(0, |known| known.client.session)
+        let (flows, looks) = self.registry.flows_matching([filter]);
+        (flows.into_iter().collect(), looks / LOOKS)
     }
 
     fn decision(&self, id: &str, bound: u64) -> Decision {
-        Decision {
-            answer: Answer {
-                status: Some(Status::Admitted),
-                bound: Some(std::time::Duration::from_nanos(bound)),
-                conditions: Conditions::NONE,
-                reason: None,
-                flow: Some(id.to_owned()),
-            },
-            grant: self.flows.get(id).map(|record| record.grant),
-        }
+        let grant = self.registry.flow(id).map(|record| record.grant);
+        Decision::admitted(id, Some(Duration::from_nanos(bound)), grant)
     }
 
     fn tell_flow(&mut self, id: &str, bound: u64, tell: bool) {
@@ -1147,15 +984,10 @@ impl Manager {
     }
 
     fn tell(&mut self, id: &str, decision: Decision, tell: bool) {
-        if let Some(record) = self.flows.get(id) {
-            self.changes.push(Change::Flow {
-                client: record.client.clone(),
-                session: self.session_of(&record.client),
-                topic: record.topic.clone(),
-                requirements: record.requirements,
-                decision: Some(decision),
-                tell,
-            });
+        if let Some(record) = self.registry.flow(id) {
+            let (name, requirements) = (record.name.clone(), record.requirements);
+            self.registry
+                .change_flow(&name, requirements, Some(decision), tell);
         }
     }
 }

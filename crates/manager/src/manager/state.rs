@@ -141,17 +141,17 @@ impl Manager {
 
     /// What is to be kept.
     pub fn state(&self) -> State {
-        let clients = self.clients.keys();
-        let clients = clients.filter_map(|id| self.saved_client(id).map(Arc::new));
+        let clients = self.registry.clients_after(None);
+        let clients = clients.filter_map(|known| self.saved_client(&known.client.id));
         State {
             version: VERSION,
-            clients: clients.collect(),
+            clients: clients.map(Arc::new).collect(),
         }
     }
 
     /// What is to be kept of a client, if anything.
     fn saved_client(&self, id: &str) -> Option<SavedClient> {
-        let known = self.clients.get(id)?;
+        let known = self.registry.client(id)?;
         let Client {
             user,
             is_proven,
@@ -159,7 +159,7 @@ impl Manager {
             transport,
             ..
         } = &known.client;
-        let flows = known.flows.iter().filter_map(|id| self.flows.get(id));
+        let flows = known.flows().iter().filter_map(|id| self.registry.flow(id));
         let saved = SavedClient {
             id: id.to_owned(),
             user: user.as_deref().map(str::to_owned),
@@ -168,7 +168,7 @@ impl Manager {
             transport: name(*transport).into(),
             flows: flows
                 .map(|record| SavedFlow {
-                    topic: record.topic.to_string(),
+                    topic: record.name.topic.to_string(),
                     requirements: record.requirements.to_string(),
                     payload: record.sizes.payload,
                     properties: record.sizes.properties,
@@ -177,7 +177,7 @@ impl Manager {
                 })
                 .collect(),
             subscriptions: known
-                .subscriptions
+                .subscriptions()
                 .iter()
                 .map(|(filter, s)| SavedSubscription {
                     filter: filter.to_string(),
@@ -225,8 +225,7 @@ impl Manager {
                 };
                 // There are no flows yet that it could make late.
                 self.subscribe(&client, std::slice::from_ref(&subscription));
-                let known = self.clients.get_mut(&client.id);
-                let made = known.and_then(|known| known.subscriptions.get_mut(filter.as_str()));
+                let made = self.registry.subscription_mut(&client.id, filter);
                 if let Some(made) = made {
                     made.served &= !best_effort;
                     made.with_deadline &= !without_deadline;

@@ -1,96 +1,52 @@
 //! The manager as the HTTP interface sees it: views, explanations, analyses of a copy.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
 use punctual_analysis::Remedy;
 use punctual_model::network::Network;
 
-use super::{Known, Manager, Record, worst};
+use super::{Manager, Record, worst};
 use crate::client::Client;
 use crate::decision::Decision;
 use crate::demand::{Demand, Sizes};
-use crate::levels::{Levels, plain};
 use crate::name::FlowName;
 use crate::request::Publication;
-use crate::view::{ExplanationView, FlowView, PageCapacity, PartView, ReceiverView};
+use crate::view::{ExplanationView, FlowView, PartView, ReceiverView};
 
 impl Manager {
     /// The first `most` admitted flows after the name `after`, sorted by name.
     pub fn views(&self, after: Option<&str>, most: usize) -> Vec<FlowView> {
-        let from = after.map_or(Unbounded, Excluded);
-        let flows: Vec<_> = self
-            .flows
-            .range::<str, _>((from, Unbounded))
-            .take(most)
-            .collect();
-        let ids: Vec<&str> = flows.iter().map(|(id, _)| &***id).collect();
+        let flows = self.registry.flows_after(after).take(most);
+        self.views_of(&flows.collect::<Vec<_>>())
+    }
+
+    fn views_of(&self, flows: &[&Record]) -> Vec<FlowView> {
+        let ids: Vec<&str> = flows.iter().map(|record| &*record.name.id).collect();
         let bounds = self.gate.bounds(&ids);
-        let views = flows.into_iter().zip(bounds);
-        views
-            .map(|((id, record), bounds)| record.view(id, &bounds))
-            .collect()
+        let views = flows.iter().zip(bounds);
+        views.map(|(record, bounds)| record.view(&bounds)).collect()
     }
 
     /// As [`views`](Self::views), and whether more follow: fewer where they have
     /// very many receivers.
     pub fn page(&self, after: Option<&str>, most: usize) -> (Vec<FlowView>, bool) {
-        let from = after.map_or(Unbounded, Excluded);
-        let flows = self.flows.range::<str, _>((from, Unbounded));
-        let mut capacity = PageCapacity::new(most);
-        let fitting = flows.clone().take_while(|(_, record)| {
-            let receivers = record.receivers.len() + record.local.len();
-            capacity.takes(receivers)
-        });
-        let fitting = fitting.count();
-        (
-            self.views(after, fitting),
-            flows.take(fitting + 1).count() > fitting,
-        )
+        let receivers = |record: &Record| Some(record.receivers.len() + record.local.len());
+        let (page, more) = self.registry.page(after, most, receivers);
+        (self.views_of(&page), more)
     }
 
     /// What is needed to say what becomes of a flow of a client on a topic, or of
     /// what it is made, and nothing else: to be analysed while this manager goes
     /// on.
     pub fn excerpt(&self, client: &str, topic: &str) -> Self {
-        let mut clients = BTreeMap::new();
-        let mut subscribers = Levels::default();
-        let known = |id: &str| {
-            let (id, known) = self.clients.get_key_value(id)?;
-            let known = Known {
-                client: known.client.clone(),
-                place: known.place.clone(),
-                subscriptions: BTreeMap::new(),
-                flows: BTreeSet::new(),
-                ending: known.ending,
-            };
-            Some((id.clone(), known))
-        };
-        clients.extend(known(client));
-        for (receiver, filter) in self.subscribers.of_topic(topic) {
-            if !clients.contains_key(receiver) {
-                clients.extend(known(receiver));
-            }
-            let subscriptions = self.clients.get(receiver).map(|known| &known.subscriptions);
-            if let Some(subscriber) = subscriptions.and_then(|all| all.get(filter))
-                && let Some(known) = clients.get_mut(receiver)
-            {
-                known.subscriptions.insert(filter.clone(), *subscriber);
-                subscribers.insert(plain(filter), (receiver.clone(), filter.clone()));
-            }
-        }
         Self {
             settings: self.settings.clone(),
             map: self.map.clone(),
             gate: self.gate.clone(),
-            clients,
-            flows: self.flows.clone(),
-            subscribers,
-            topics: Levels::default(),
+            registry: self.registry.excerpt(client, topic),
             received: BTreeMap::new(),
             wishes: BTreeMap::new(),
-            changes: Vec::new(),
             released: None,
             saved: BTreeMap::new(),
             stale: BTreeSet::new(),
@@ -101,14 +57,14 @@ impl Manager {
 
     /// Publisher and topic of an admitted flow.
     pub fn about(&self, id: &str) -> Option<(&str, &str)> {
-        let record = self.flows.get(id)?;
-        Some((&record.client, &record.topic))
+        let name = &self.registry.flow(id)?.name;
+        Some((&name.client, &name.topic))
     }
 
     /// An admitted flow by its name.
     pub fn view(&self, id: &str) -> Option<FlowView> {
         let bounds = self.gate.bounds(&[id]).concat();
-        self.flows.get(id).map(|record| record.view(id, &bounds))
+        self.registry.flow(id).map(|record| record.view(&bounds))
     }
 
     /// The network with the flows that are admitted, and a link's name for each
@@ -126,12 +82,13 @@ impl Manager {
     ) -> (Decision, Vec<FlowView>) {
         let mut other = self.clone();
         let decision = other.reserve(client, publication);
-        let ids: Vec<&str> = other.flows.keys().map(|id| &**id).collect();
+        let flows = other.registry.flows();
+        let ids: Vec<&str> = flows.keys().map(|id| &**id).collect();
         let (before, after) = (self.gate.bounds(&ids), other.gate.bounds(&ids));
-        let flows = other.flows.iter().zip(before).zip(&after);
+        let flows = flows.values().zip(before).zip(&after);
         let changed = flows
             .filter(|((_, before), after)| before != *after)
-            .map(|(((id, record), _), after)| record.view(id, after));
+            .map(|((record, _), after)| record.view(after));
         (decision, changed.collect())
     }
 
@@ -140,13 +97,13 @@ impl Manager {
     /// them. Takes some tens of decisions; nothing changes.
     pub fn remedies(&self, client: &Client, publication: Publication<'_>) -> Vec<String> {
         let mut other = self.clone();
-        let known = other.clients.get(&client.id);
+        let known = other.registry.client(&client.id);
         let known = known.map_or_else(|| client.clone(), |known| known.client.clone());
         if !other.meet(&known) {
             return Vec::new();
         }
         let name = FlowName::new(&client.id, publication.topic);
-        let before = other.flows.get(&name.id);
+        let before = other.registry.flow(&name.id);
         let before = before.map(|known| (known.sizes, known.requirements.size));
         let sizes = Sizes::of(&publication, before);
         let draft = Demand::new(&publication.requirements, sizes, &other.settings)
@@ -162,7 +119,7 @@ impl Manager {
     /// What the bounds of an admitted flow are made of; `None` if there is none of
     /// that name, or if the network takes too long to analyse.
     pub fn explain(&self, id: &str) -> Option<Vec<ExplanationView>> {
-        let record = self.flows.get(id)?;
+        let record = self.registry.flow(id)?;
         let paths = self.gate.explain(id)?;
         let to = |path: usize| match record.receivers.get(path) {
             Some(client) => vec![client.to_string()],
@@ -188,7 +145,7 @@ impl Manager {
         let ids: Vec<&str> = flows.iter().map(|id| &***id).collect();
         let bounds = self.gate.bounds(&ids);
         let to = ids.iter().zip(&bounds);
-        to.filter_map(|(id, bounds)| self.flows.get(*id)?.bound_to(client, bounds))
+        to.filter_map(|(id, bounds)| self.registry.flow(id)?.bound_to(client, bounds))
             .max()
     }
 }
@@ -232,15 +189,15 @@ impl Record {
             .map(|(client, bound)| (&**client, bound))
     }
 
-    fn view(&self, id: &str, bounds: &[u64]) -> FlowView {
+    fn view(&self, bounds: &[u64]) -> FlowView {
         let receiver = |(client, bound_ns): (&str, u64)| ReceiverView {
             client: client.to_owned(),
             bound_ns,
         };
         FlowView {
-            id: id.to_owned(),
-            client: self.client.to_string(),
-            topic: self.topic.to_string(),
+            id: self.name.id.to_string(),
+            client: self.name.client.to_string(),
+            topic: self.name.topic.to_string(),
             requirements: self.requirements.to_string(),
             priority: self.demand.priority,
             period_ns: self.demand.declared_period_ns,

@@ -5,17 +5,17 @@
 //! asks is to be worked on in its order; between two slices anything else may
 //! happen.
 
-use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
-use punctual_broker::{AdmissionRequest, Ask, ConnId, FilterVerdict, SubscriptionDecision};
+use punctual_broker::{AdmissionRequest, Ask, ConnId};
 use punctual_model::Requirements;
 use punctual_model::wire::Transport;
 
-use super::{Before, Joining, Manager};
+use super::{Joining, Manager};
 use crate::client::Client;
 use crate::decision::{Reply, Verdict};
 use crate::quota::Quota;
+use crate::registry::RegisteredSession;
 use crate::request::{Publication, Subscription};
 
 /// Units of one slice: two decisions, or some hundreds of filters.
@@ -137,7 +137,7 @@ impl Manager {
     pub fn work(&mut self, work: Work, units: &mut u64) -> Progress {
         let Work { client, task } = work;
         let asks = !matches!(task, Task::Unsubscribe(_) | Task::Absent | Task::End { .. });
-        while asks && self.before(&client) == Before::Older {
+        while asks && self.registry.session(&client) == RegisteredSession::Older {
             if is_spent(units) {
                 return Progress::Left(Work { client, task });
             }
@@ -200,9 +200,7 @@ impl Manager {
                 Progress::Done(None)
             }
             Task::End { begun } => {
-                let known = self.clients.get(&client.id);
-                let is_this = |session| session == client.session;
-                if !begun && !known.is_some_and(|known| is_this(known.client.session)) {
+                if !begun && !self.registry.is_registered(&client.id, client.session) {
                     return Progress::Done(None);
                 }
                 while !self.end_slice(&client.id, units) {
@@ -247,31 +245,25 @@ impl Manager {
             let cost = self.subscribe_one(&client.id, &subscription, &mut joining);
             spend(units, cost.unwrap_or(DECISION));
         }
-        let subscribed = self.joined(&client.id, joining);
-        let verdicts = subscribed.verdicts.into_iter().map(FilterVerdict::from);
-        let decision = SubscriptionDecision {
-            verdicts: filters.into_iter().zip(verdicts).collect(),
-            answer: subscribed.answer.filter(|_| is_met),
-        };
-        Progress::Done(Some(Reply::Subscription {
-            conn,
-            client,
-            decision,
-        }))
+        let mut subscribed = self.joined(&client.id, joining);
+        if !is_met {
+            subscribed.answer = None;
+        }
+        let reply = Reply::subscription(conn, client, filters, subscribed);
+        Progress::Done(Some(reply))
     }
 
     /// Ends some of what was restored after a restart and nobody has come back
     /// for, after the client that was `reached`. True if that is all.
     pub fn give_up_some(&mut self, reached: &mut Option<Arc<str>>, units: &mut u64) -> bool {
         while !is_spent(units) {
-            let after = reached.as_deref().map_or(Unbounded, Excluded);
-            let mut clients = self.clients.range::<str, _>((after, Unbounded));
-            let Some((client, known)) = clients.next() else {
+            let next = self.registry.clients_after(reached.as_deref()).next();
+            let Some((client, session)) = next.map(|it| (it.client.id.clone(), it.client.session))
+            else {
                 return true;
             };
-            let client = client.clone();
             spend(units, 1);
-            if known.client.session != 0 || self.end_slice(&client, units) {
+            if session != 0 || self.end_slice(&client, units) {
                 *reached = Some(client);
             }
         }

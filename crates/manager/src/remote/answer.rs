@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use punctual_broker::{AdmissionRequest, Ask, Asker, ConnId, FilterVerdict, SubscriptionDecision};
+use punctual_broker::{AdmissionRequest, Ask, Asker, ConnId};
 use punctual_model::srt::{Peer, Protocol};
 use punctual_model::wire::Transport;
 
@@ -22,17 +22,13 @@ pub(super) struct Waiting {
 
 impl Waiting {
     fn reply(self, subscribed: Subscribed) -> (u16, Reply) {
-        let verdicts = subscribed.verdicts.into_iter().map(FilterVerdict::from);
-        let decision = SubscriptionDecision {
-            verdicts: self.filters.into_iter().zip(verdicts).collect(),
-            answer: subscribed.answer,
-        };
-        let reply = Reply::Subscription {
-            conn: self.conn,
-            client: self.client,
-            decision,
-        };
-        (self.from, reply)
+        let Self {
+            from,
+            conn,
+            client,
+            filters,
+        } = self;
+        (from, Reply::subscription(conn, client, filters, subscribed))
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use punctual_model::srt::{Channel, State};
 
 use super::{RemoteManager, Service};
-use crate::decision::{Change, Subscribed, Verdict};
+use crate::decision::{Subscribed, Verdict};
 use crate::request::Subscription;
 
 /// A subscriber on trial.
@@ -104,15 +104,15 @@ impl RemoteManager {
     /// Whether it has been begun.
     fn start(&mut self, number: u64) -> bool {
         let join = self.joins.get(&number);
-        let known = join.and_then(|join| self.clients.get(&join.client));
-        if let Some(known) = known.filter(|known| known.ends.is_none()) {
+        let known = join.and_then(|join| self.registry.client(&join.client));
+        if let Some(known) = known.filter(|known| known.place.is_none()) {
             let why = super::unknown(&known.client.id);
             self.fails(number, Failure { why, late: false });
             self.conclude_join(number);
             return true;
         }
         let flows = self.without(number);
-        let busy = |id: &Arc<str>| self.flows.get(id).is_some_and(|r| r.join.is_some());
+        let busy = |id: &Arc<str>| self.registry.flow(id).is_some_and(|r| r.join.is_some());
         if flows.iter().any(busy) {
             return false;
         }
@@ -126,13 +126,16 @@ impl RemoteManager {
         let Some(join) = self.joins.get(&number) else {
             return Vec::new();
         };
-        let known = self.clients.get(&join.client);
-        let ends = known.and_then(|known| known.ends);
+        let known = self.registry.client(&join.client);
+        let ends = known.and_then(|known| known.place);
         if ends.is_some_and(|ends| ends.is_local()) {
             return Vec::new();
         }
         let goes_there = |id: &Arc<str>| {
-            let row = self.flows.get(id).and_then(|record| record.row.as_ref());
+            let row = self
+                .registry
+                .flow(id)
+                .and_then(|record| record.row.as_ref());
             row.zip(ends)
                 .is_some_and(|((row, _), ends)| row.subscribers.contains(&ends.client))
         };
@@ -142,7 +145,7 @@ impl RemoteManager {
 
     fn ask_for(&mut self, number: u64, flows: Vec<Arc<str>>) {
         for id in flows {
-            if let Some(record) = self.flows.get_mut(&id) {
+            if let Some(record) = self.registry.flow_mut(&id) {
                 record.join = Some(number);
                 if let Some(join) = self.joins.get_mut(&number) {
                     join.tried.insert(id.clone());
@@ -153,7 +156,7 @@ impl RemoteManager {
                 Ok(None) => {}
                 Err(why) => self.fails(number, Failure { why, late: false }),
             }
-            let open = self.flows.get(&id).is_some_and(|record| record.open);
+            let open = self.registry.flow(&id).is_some_and(|record| record.open);
             if let Some(join) = self.joins.get_mut(&number)
                 && open
                 && join.failure.is_none()
@@ -209,7 +212,7 @@ impl RemoteManager {
             // Flows that have come meanwhile; unless it has given up.
             let more = self.without(number);
             let busy = more.iter().any(|id| {
-                let join = self.flows.get(id).and_then(|record| record.join);
+                let join = self.registry.flow(id).and_then(|record| record.join);
                 join.is_some_and(|join| join != number)
             });
             let stays = self.subscriber(&client, &filter).is_some();
@@ -245,14 +248,9 @@ impl RemoteManager {
         match join.ticket {
             Some(ticket) => self.stamp(ticket, join.failure.map(|failure| failure.why)),
             None if served != join.believes_served => {
-                let session = self.clients.get(&join.client);
-                self.changes.push(Change::Subscription {
-                    client: join.client.clone(),
-                    session: session.map_or(0, |known| known.client.session),
-                    filter: join.filter,
-                    served,
-                    reason: join.failure.map(|failure| failure.why).unwrap_or_default(),
-                });
+                let reason = join.failure.map(|failure| failure.why).unwrap_or_default();
+                self.registry
+                    .change_subscription(&join.client, &join.filter, served, reason);
             }
             None => {}
         }
@@ -262,7 +260,7 @@ impl RemoteManager {
     /// The flows on which a join was tried are free for others.
     fn release(&mut self, number: u64, mut tried: BTreeSet<Arc<str>>) -> BTreeSet<Arc<str>> {
         tried.retain(|id| {
-            let record = self.flows.get_mut(id);
+            let record = self.registry.flow_mut(id);
             let join = record.map(|record| &mut record.join);
             join.is_some_and(|join| join.take_if(|join| *join == number).is_some())
         });
@@ -299,24 +297,30 @@ impl RemoteManager {
 
     /// The controller is there again: those it did not decide about in time.
     pub(super) fn retry(&mut self, id: &Arc<str>) {
-        let Some(topic) = self.flows.get(id).map(|record| record.topic.clone()) else {
+        let Some(record) = self.registry.flow(id) else {
             return;
         };
-        let having = self.subscribers.of_topic(&topic).into_iter();
-        let is_late = |(client, filter): &&(Arc<str>, Arc<str>)| {
-            let known = self.clients.get(client);
-            let subscriber = known.and_then(|known| known.subscriptions.get(filter));
-            subscriber.is_some_and(|subscriber| subscriber.service == Service::Late)
-        };
-        let late: BTreeSet<_> = having.filter(is_late).cloned().collect();
+        let subscriptions = self.registry.subscriptions_to(&record.name.topic);
+        let late = subscriptions.filter(|(_, _, it)| it.service == Service::Late);
+        let late = late.map(|(known, filter, _)| (known.client.id.clone(), filter.clone()));
+        let late: BTreeSet<_> = late.collect();
         for (client, filter) in late {
             self.join(&client, &filter, None);
         }
     }
 
+    /// Largest bound of the admitted flows that a client receives by filters, ns.
+    fn bound_to(&self, client: &str, filters: &[&Arc<str>]) -> Option<u64> {
+        let peer = self.registry.client(client)?.place?.client;
+        let flows = self.flows_matching(filters).into_iter();
+        flows
+            .filter_map(|id| self.registry.flow(&id)?.held.as_ref())
+            .filter_map(|held| held.channel.bounds_ns.get(&peer).copied())
+            .max()
+    }
+
     fn subscriber(&mut self, client: &str, filter: &Arc<str>) -> Option<&mut Service> {
-        let known = self.clients.get_mut(client)?;
-        let own = known.subscriptions.get_mut(filter)?;
+        let own = self.registry.subscription_mut(client, filter)?;
         Some(&mut own.service)
     }
 }

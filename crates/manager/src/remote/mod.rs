@@ -19,6 +19,7 @@ mod join;
 mod row;
 #[cfg(test)]
 mod tests;
+mod view;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -30,11 +31,11 @@ use punctual_model::srt::{Channel, Peer, Request, State};
 use punctual_model::{Answer, Requirements, Status};
 
 use crate::client::Client;
-use crate::decision::{Change, Decision, Reply, Subscribed, Verdict};
+use crate::decision::{Change, Decision, Reply, Subscribed};
 use crate::demand::{Demand, Sizes};
-use crate::levels::{Levels, plain};
-use crate::name::flow_id;
+use crate::name::FlowName;
 use crate::quota::Quota;
+use crate::registry::{Named, Registry};
 use crate::request::{Publication, Subscription};
 use crate::settings::Settings;
 use answer::Waiting;
@@ -88,16 +89,6 @@ struct Subscriber {
     service: Service,
 }
 
-#[derive(Debug)]
-struct Known {
-    client: Client,
-    ends: Option<Endpoints>,
-    /// By their filters.
-    subscriptions: BTreeMap<Arc<str>, Subscriber>,
-    /// Identifiers of its flows.
-    flows: BTreeSet<Arc<str>>,
-}
-
 /// What a publisher asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Terms {
@@ -117,8 +108,7 @@ struct Held {
 /// A flow.
 #[derive(Debug)]
 struct Record {
-    client: Arc<str>,
-    topic: Arc<str>,
+    name: FlowName,
     /// As the publisher stated them last.
     stated: Requirements,
     /// What is asked for.
@@ -137,19 +127,19 @@ struct Record {
     join: Option<u64>,
 }
 
+impl Named for Record {
+    fn name(&self) -> &FlowName {
+        &self.name
+    }
+}
+
 /// See the module.
 pub struct RemoteManager {
     settings: Settings,
     table: Box<dyn RequirementsTable>,
-    clients: BTreeMap<Arc<str>, Known>,
-    flows: BTreeMap<Arc<str>, Record>,
-    /// Clients and filters that they have, by these filters.
-    subscribers: Levels<(Arc<str>, Arc<str>)>,
-    /// Flows by their topics.
-    topics: Levels<Arc<str>>,
+    registry: Registry<Option<Endpoints>, Subscriber, Record>,
     /// Clients by their ends.
     peers: BTreeMap<Peer, BTreeSet<Arc<str>>>,
-    changes: Vec<Change>,
     joins: BTreeMap<u64, Join>,
     /// Joins that wait for others to be decided.
     queue: VecDeque<u64>,
@@ -167,8 +157,7 @@ pub struct RemoteManager {
 impl fmt::Debug for RemoteManager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RemoteManager")
-            .field("clients", &self.clients.len())
-            .field("flows", &self.flows)
+            .field("flows", self.registry.flows())
             .field("joins", &self.joins)
             .finish_non_exhaustive()
     }
@@ -181,12 +170,8 @@ impl RemoteManager {
         Self {
             settings,
             table,
-            clients: BTreeMap::new(),
-            flows: BTreeMap::new(),
-            subscribers: Levels::default(),
-            topics: Levels::default(),
+            registry: Registry::default(),
             peers: BTreeMap::new(),
-            changes: Vec::new(),
             joins: BTreeMap::new(),
             queue: VecDeque::new(),
             tickets: BTreeMap::new(),
@@ -202,14 +187,13 @@ impl RemoteManager {
     /// A client has connected; its ends may be others. Flows that are kept for
     /// it are among the changes.
     pub fn connected(&mut self, client: &Client, ends: Option<Endpoints>) {
-        let new = match self.clients.get(&client.id) {
-            // Nobody is kept in mind without reason.
-            None => return,
-            Some(known) => known.client.session != client.session,
-        };
+        // A client without flows and subscriptions is not registered.
+        if self.registry.client(&client.id).is_none() {
+            return;
+        }
+        let new = !self.registry.is_registered(&client.id, client.session);
         if self.meet(client, ends) && new {
-            let flows = self.clients.get(&client.id).map(|k| k.flows.clone());
-            for id in flows.into_iter().flatten() {
+            for id in self.registry.flows_of(&client.id) {
                 self.tell_grant(&id);
             }
         }
@@ -227,18 +211,16 @@ impl RemoteManager {
         qos: QoS,
     ) -> Option<Decision> {
         if !self.meet(client, ends) {
-            return Some(Decision::rejected(
-                "a newer session has this client identifier".into(),
-            ));
+            return Some(Decision::superseded());
         }
-        let id = flow_id(publication.topic, &client.id);
-        let decision = match self.admit(&id, client, &publication, qos) {
+        let name = FlowName::new(&client.id, publication.topic);
+        let decision = match self.admit(&name, &publication, qos) {
             Ok(decision) => decision,
             Err(why) => {
                 self.rejected += 1;
                 self.forget_if_idle(&client.id);
-                let held = self.flows.get(&id).and_then(|record| record.held.as_ref());
-                Some(still_held(why, held))
+                let held = self.registry.flow(&name.id).and_then(|it| it.held.as_ref());
+                Some(Decision::unchanged(why, held.map(row::grant_of)))
             }
         };
         self.start_joins();
@@ -254,26 +236,18 @@ impl RemoteManager {
         subscriptions: &[Subscription],
     ) -> Result<Subscribed, u64> {
         if !self.meet(client, ends) {
-            return Ok(Subscribed {
-                verdicts: vec![Verdict::BestEffort; subscriptions.len()],
-                answer: None,
-            });
+            return Ok(Subscribed::superseded(subscriptions.len()));
         }
         let number = self.number();
         self.tickets
             .insert(number, Ticket::new(&client.id, subscriptions));
         for (at, subscription) in subscriptions.iter().enumerate() {
-            let Some(known) = self.clients.get_mut(&client.id) else {
-                break;
-            };
             let filter = &subscription.filter;
             let subscriber = Subscriber {
                 requirements: subscription.requirements,
                 service: Service::Asked,
             };
-            known.subscriptions.insert(filter.clone(), subscriber);
-            let value = (client.id.clone(), filter.clone());
-            self.subscribers.insert(plain(filter), value);
+            self.registry.subscribe(&client.id, filter, subscriber);
             self.join(&client.id, filter, Some((number, at)));
         }
         self.start_joins();
@@ -285,31 +259,20 @@ impl RemoteManager {
 
     /// A client has given up filters.
     pub fn unsubscribe(&mut self, client: &str, session: u64, filters: &[impl AsRef<str>]) {
-        let Some((id, known)) = self.clients.get_key_value(client) else {
-            return;
-        };
-        if known.client.session != session {
+        if !self.registry.is_registered(client, session) {
             return;
         }
-        let id = id.clone();
         for filter in filters {
-            let known = self.clients.get_mut(&id);
-            let gone = known.and_then(|it| it.subscriptions.remove_entry(filter.as_ref()));
-            if let Some((filter, _)) = gone {
-                self.forget_filter(&id, filter);
-            }
+            self.registry.unsubscribe(client, filter.as_ref());
         }
-        for id in self.flows_matching(filters) {
-            self.renew(&id);
-        }
+        self.renew_matching(filters);
         self.forget_if_idle(client);
         self.start_joins();
     }
 
     /// A session has ended, and with it its flows and subscriptions.
     pub fn ended(&mut self, client: &str, session: u64) {
-        let known = self.clients.get(client);
-        if known.is_some_and(|known| known.client.session == session) {
+        if self.registry.is_registered(client, session) {
             self.end(client);
         }
         self.start_joins();
@@ -317,8 +280,7 @@ impl RemoteManager {
 
     /// The client of a session has been away for long: its flows are for others.
     pub fn absent(&mut self, client: &str, session: u64) {
-        let known = self.clients.get(client);
-        if known.is_some_and(|known| known.client.session == session) {
+        if self.registry.is_registered(client, session) {
             self.give_up_flows(client);
         }
         self.start_joins();
@@ -327,7 +289,7 @@ impl RemoteManager {
     /// The table has an answer.
     pub fn decided(&mut self, channel: Channel) {
         let id: Arc<str> = channel.flow.as_str().into();
-        let Some(record) = self.flows.get_mut(&id) else {
+        let Some(record) = self.registry.flow_mut(&id) else {
             return;
         };
         let current = record.row.as_ref().map(|(_, generation)| *generation);
@@ -342,21 +304,9 @@ impl RemoteManager {
         self.start_joins();
     }
 
-    fn forget_flow(&mut self, id: &Arc<str>) -> Option<Record> {
-        let record = self.flows.remove(id)?;
-        self.topics.remove(&record.topic, id);
-        Some(record)
-    }
-
-    /// A client has a filter no more.
-    fn forget_filter(&mut self, client: &Arc<str>, filter: Arc<str>) {
-        let name = plain(&filter).to_owned();
-        self.subscribers.remove(&name, &(client.clone(), filter));
-    }
-
     /// What happened to others since the last call, and what was decided since.
     pub fn take_changes(&mut self) -> Vec<Change> {
-        std::mem::take(&mut self.changes)
+        self.registry.take_changes()
     }
 
     /// What became of SUBSCRIBEs, by their numbers.
@@ -366,7 +316,7 @@ impl RemoteManager {
 
     /// Number of admitted flows.
     pub fn len(&self) -> usize {
-        let flows = self.flows.values();
+        let flows = self.registry.flows().values();
         flows.filter(|record| record.held.is_some()).count()
     }
 
@@ -377,7 +327,7 @@ impl RemoteManager {
 
     /// Flows that are asked for and not admitted.
     pub fn wishes(&self) -> usize {
-        self.flows.len() - self.len()
+        self.registry.flows().len() - self.len()
     }
 
     /// Requests that were rejected, since the start.
@@ -393,12 +343,12 @@ impl RemoteManager {
     /// Takes down what a publisher asks for; `None` if the network has to say.
     fn admit(
         &mut self,
-        id: &Arc<str>,
-        client: &Client,
+        name: &FlowName,
         publication: &Publication<'_>,
         qos: QoS,
     ) -> Result<Option<Decision>, String> {
-        let known = self.flows.get(id);
+        let id = &name.id;
+        let known = self.registry.flow(id);
         let known_sizes = known.map(|known| (known.terms.sizes, known.terms.requirements.size));
         let sizes = Sizes::of(publication, known_sizes);
         let demand = Demand::new(&publication.requirements, sizes, &self.settings)?;
@@ -408,61 +358,55 @@ impl RemoteManager {
             demand,
             qos,
         };
-        if known.is_none() && self.flows.len() >= self.settings.max_flows {
-            return Err(format!(
-                "there are {} flows, as many as there may be (admission.max_flows)",
-                self.flows.len()
-            ));
-        }
+        let most = self.settings.max_flows;
+        self.registry.check_capacity(id, most)?;
         if known.is_none() {
-            self.topics.insert(publication.topic, id.clone());
+            self.registry.insert(Record {
+                name: name.clone(),
+                stated: publication.requirements,
+                terms,
+                quota: publication.quota,
+                row: None,
+                open: false,
+                asked: false,
+                held: None,
+                told: None,
+                join: None,
+            });
         }
-        let record = self.flows.entry(id.clone()).or_insert_with(|| Record {
-            client: client.id.clone(),
-            topic: publication.topic.into(),
-            stated: publication.requirements,
-            terms,
-            quota: publication.quota,
-            row: None,
-            open: false,
-            asked: false,
-            held: None,
-            told: None,
-            join: None,
-        });
+        let Some(record) = self.registry.flow_mut(id) else {
+            return Ok(None);
+        };
         let before = (record.terms, record.quota);
         (record.terms, record.quota) = (terms, publication.quota);
         record.stated = publication.requirements;
         let row = self.row(id).and_then(|row| {
             let own = row.as_ref().map(|row| row::bandwidth(row, &terms.demand));
-            self.check_quota(id, own.unwrap_or(0))?;
+            self.check_quota(name, own.unwrap_or(0))?;
             Ok(row)
         });
         let row = match row {
             Ok(row) => row,
             Err(why) => {
-                let fresh = self.flows.get(id).is_some_and(|r| r.row.is_none());
+                let fresh = self.registry.flow(id).is_some_and(|r| r.row.is_none());
                 if fresh {
-                    self.forget_flow(id);
-                } else if let Some(record) = self.flows.get_mut(id) {
+                    self.registry.remove(id);
+                } else if let Some(record) = self.registry.flow_mut(id) {
                     (record.terms, record.quota) = before;
                 }
                 return Err(why);
             }
         };
-        if let Some(known) = self.clients.get_mut(&client.id) {
-            known.flows.insert(id.clone());
-        }
         let Some(row) = row else {
             self.off_the_network(id);
-            let decision = self.flows.get_mut(id).map(|record| {
+            let decision = self.registry.flow_mut(id).map(|record| {
                 record.told = Some(Status::BestEffort);
                 best_effort(LOCAL, None)
             });
             return Ok(decision);
         };
         self.write(id, row);
-        let Some(record) = self.flows.get_mut(id) else {
+        let Some(record) = self.registry.flow_mut(id) else {
             return Ok(None);
         };
         record.asked = record.open;
@@ -475,7 +419,7 @@ impl RemoteManager {
 
     /// Asks for a flow as it is now, unless that is asked for already.
     fn write(&mut self, id: &str, row: Request) {
-        let Some(record) = self.flows.get_mut(id) else {
+        let Some(record) = self.registry.flow_mut(id) else {
             return;
         };
         let same = |known: &(Request, u64)| known.0.same_demand(&row);
@@ -486,6 +430,13 @@ impl RemoteManager {
         let generation = self.table.ask(row.clone());
         record.row = Some((row, generation));
         record.open = true;
+    }
+
+    /// The receivers of the flows with a topic that one of these filters matches are others.
+    fn renew_matching(&mut self, filters: &[impl AsRef<str>]) {
+        for id in self.flows_matching(filters) {
+            self.renew(&id);
+        }
     }
 
     /// The receivers of a flow, or their ends, are others.
@@ -505,7 +456,7 @@ impl RemoteManager {
 
     /// The network is not asked for a flow any more.
     fn off_the_network(&mut self, id: &str) {
-        let Some(record) = self.flows.get_mut(id) else {
+        let Some(record) = self.registry.flow_mut(id) else {
             return;
         };
         record.open = false;
@@ -517,7 +468,7 @@ impl RemoteManager {
 
     /// A flow has nothing, for a reason that the network does not know.
     fn conclude_without(&mut self, id: &Arc<str>, decision: Decision) {
-        if let Some(join) = self.flows.get_mut(id).and_then(|r| r.join.take()) {
+        if let Some(join) = self.registry.flow_mut(id).and_then(|r| r.join.take()) {
             self.settle(join, id);
         }
         self.tell(id, decision, true);
@@ -525,7 +476,7 @@ impl RemoteManager {
 
     /// The network has decided about a flow, and about nobody on trial.
     fn conclude(&mut self, id: &Arc<str>, channel: Channel) {
-        let Some(record) = self.flows.get_mut(id) else {
+        let Some(record) = self.registry.flow_mut(id) else {
             return;
         };
         match channel.state {
@@ -545,7 +496,7 @@ impl RemoteManager {
                 match record.held.take() {
                     // The publisher's change was rejected: it is to have what it had.
                     Some(held) if held.terms != record.terms => {
-                        let decision = still_held(why, Some(&held));
+                        let decision = Decision::unchanged(why, Some(row::grant_of(&held)));
                         record.terms = held.terms;
                         // Until that is answered it has what it had.
                         record.held = Some(held);
@@ -580,7 +531,7 @@ impl RemoteManager {
     /// Tells a publisher what became of its flow: as the answer that it waits
     /// for, or because it is another one now.
     fn tell(&mut self, id: &Arc<str>, decision: Decision, only_news: bool) {
-        let Some(record) = self.flows.get_mut(id) else {
+        let Some(record) = self.registry.flow_mut(id) else {
             return;
         };
         let status = decision.answer.status;
@@ -590,20 +541,14 @@ impl RemoteManager {
         if only_news && !news && !asked {
             return;
         }
-        let session = self.clients.get(&record.client);
-        self.changes.push(Change::Flow {
-            client: record.client.clone(),
-            session: session.map_or(0, |known| known.client.session),
-            topic: record.topic.clone(),
-            requirements: record.stated,
-            decision: Some(decision),
-            tell: news && !asked,
-        });
+        let (name, stated) = (record.name.clone(), record.stated);
+        self.registry
+            .change_flow(&name, stated, Some(decision), news && !asked);
     }
 
     /// Tells how a flow that is admitted is carried, to whoever has it anew.
     fn tell_grant(&mut self, id: &Arc<str>) {
-        if let Some(record) = self.flows.get(id)
+        if let Some(record) = self.registry.flow(id)
             && let Some(held) = &record.held
         {
             let decision = decision(record, held);
@@ -631,28 +576,7 @@ fn best_effort(why: &str, grant: Option<punctual_model::Grant>) -> Decision {
     }
 }
 
-/// A rejection of a change.
-fn still_held(why: String, held: Option<&Held>) -> Decision {
-    let mut decision = Decision::rejected(why);
-    if let Some(held) = held
-        && let Some(reason) = &mut decision.answer.reason
-    {
-        reason.push_str("; what was admitted before stays");
-        decision.grant = Some(row::grant_of(held));
-    }
-    decision
-}
-
 fn decision(record: &Record, held: &Held) -> Decision {
     let bound = held.channel.bound_ns().map(Duration::from_nanos);
-    Decision {
-        answer: Answer {
-            status: Some(Status::Admitted),
-            conditions: punctual_model::Conditions::NONE,
-            bound,
-            reason: None,
-            flow: Some(flow_id(&record.topic, &record.client).to_string()),
-        },
-        grant: Some(row::grant_of(held)),
-    }
+    Decision::admitted(&record.name.id, bound, Some(row::grant_of(held)))
 }

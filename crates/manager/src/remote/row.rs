@@ -9,8 +9,8 @@ use punctual_model::srt::{Peer, Protocol, Request};
 
 use super::join::Join;
 use super::{Held, RemoteManager, Service, unknown};
-use crate::demand::Demand;
-use crate::levels::plain;
+use crate::demand::{Demand, assumed_bound};
+use crate::name::FlowName;
 
 impl RemoteManager {
     /// What is asked of the network for a flow; `None` if nothing of it is on
@@ -19,12 +19,14 @@ impl RemoteManager {
     /// # Errors
     /// Why the network cannot be asked, in plain words.
     pub(super) fn row(&self, id: &str) -> Result<Option<Request>, String> {
-        let Some(record) = self.flows.get(id) else {
+        let Some(record) = self.registry.flow(id) else {
             return Ok(None);
         };
-        let (client, terms) = (&record.client, &record.terms);
-        let publisher = self.clients.get(client).ok_or("the client is unknown")?;
-        let ends = publisher.ends.ok_or_else(|| unknown(client))?;
+        let FlowName { client, topic, .. } = &record.name;
+        let terms = &record.terms;
+        let publisher = self.registry.client(client);
+        let publisher = publisher.ok_or("the client is unknown")?;
+        let ends = publisher.place.ok_or_else(|| unknown(client))?;
         let on_trial = record.join.and_then(|join| self.joins.get(&join));
         let local = ends.is_local();
         let mut carriages = vec![publisher.client.carriage(self.settings.mtu)];
@@ -32,12 +34,12 @@ impl RemoteManager {
         let mut subscribers = BTreeSet::new();
         // What leaves the broker is known by its address.
         let mut broker = (!local).then_some(ends.broker.address);
-        for (receiver, own) in self.served(&record.topic, on_trial) {
-            let Some(known) = self.clients.get(receiver) else {
+        for (receiver, own) in self.served(topic, on_trial) {
+            let Some(known) = self.registry.client(receiver) else {
                 continue;
             };
             let trial = on_trial.filter(|join| join.client == *receiver);
-            let at = known.ends.ok_or_else(|| unknown(receiver))?;
+            let at = known.place.ok_or_else(|| unknown(receiver))?;
             if !at.is_local() {
                 let sends = *broker.get_or_insert(at.broker.address);
                 match (sends == at.broker.address, trial) {
@@ -68,7 +70,7 @@ impl RemoteManager {
             manager: String::new(),
             flow: id.to_owned(),
             generation: 0,
-            topic: record.topic.to_string(),
+            topic: topic.to_string(),
             qos: match terms.qos {
                 QoS::AtMostOnce => 0,
                 QoS::AtLeastOnce => 1,
@@ -99,19 +101,15 @@ impl RemoteManager {
     /// Flows with a topic that one of the filters matches, by name.
     pub(super) fn flows_matching(&self, filters: &[impl AsRef<str>]) -> BTreeSet<Arc<str>> {
         let filters = filters.iter().map(AsRef::as_ref);
-        let flows = filters.flat_map(|filter| self.topics.of_filter(plain(filter)));
-        flows.cloned().collect()
+        self.registry.flows_matching(filters).0
     }
 
     /// Who is to be served with a topic: its own deadline, ns, or the longest there
     /// is. What is on trial counts although nothing is decided.
     fn served(&self, topic: &str, trial: Option<&Join>) -> BTreeMap<&Arc<str>, u64> {
         let mut served = BTreeMap::new();
-        for (client, filter) in self.subscribers.of_topic(topic) {
-            let known = self.clients.get(client);
-            let Some(subscriber) = known.and_then(|known| known.subscriptions.get(filter)) else {
-                continue;
-            };
+        for (known, filter, subscriber) in self.registry.subscriptions_to(topic) {
+            let client = &known.client.id;
             let tried = trial.is_some_and(|it| it.client == *client && it.filter == *filter);
             if subscriber.service != Service::Served && !tried {
                 continue;
@@ -133,15 +131,10 @@ pub(super) fn grant_of(held: &Held) -> Grant {
     let Held { terms, channel } = held;
     let deadline = terms.demand.deadline_ns;
     let bound = channel.bound_ns().unwrap_or(deadline);
-    let assumed = bound.saturating_add(bound / 4).min(deadline.max(bound));
-    Grant {
-        priority: channel.queue.unwrap_or(terms.demand.priority),
-        period_ns: terms.demand.declared_period_ns,
-        tolerance_ns: terms.demand.jitter_ns.saturating_add(assumed),
-        bandwidth: terms.requirements.bandwidth,
-        max_payload: terms.requirements.size,
-        max_packet: u32::try_from(terms.demand.packet).unwrap_or(u32::MAX),
-    }
+    let assumed = assumed_bound(bound, deadline);
+    let priority = channel.queue.unwrap_or(terms.demand.priority);
+    let tolerance = terms.demand.jitter_ns.saturating_add(assumed);
+    terms.demand.grant(&terms.requirements, priority, tolerance)
 }
 
 /// Bits per second of a row on the wire.

@@ -116,6 +116,7 @@ fn decide(manager: &mut RemoteManager, paper: &Paper, state: State) {
         ..Channel::default()
     };
     manager.decided(channel);
+    manager.registry.assert_consistent();
 }
 
 /// What the publisher is told: the status, whether it was not asked for, and
@@ -175,7 +176,10 @@ fn what_cannot_be_understood_is_rejected_here() {
         QoS::AtMostOnce,
     );
     assert!(nowhere.unwrap().answer.reason.unwrap().contains("address"));
-    assert_eq!((paper.asked(), manager.clients.len()), (0, 0));
+    assert_eq!(
+        (paper.asked(), manager.registry.clients_after(None).count()),
+        (0, 0)
+    );
 }
 
 #[test]
@@ -339,8 +343,10 @@ fn who_has_gone_leaves_nothing() {
     manager.ended("p", 1);
     assert!(paper.row("axis@p").is_none());
     assert_eq!(verdicts(&mut manager), [[Verdict::Served]]);
+    manager.registry.assert_consistent();
     manager.ended("s", 1);
-    assert!(manager.clients.is_empty() && manager.flows.is_empty());
+    assert_eq!(manager.registry.clients_after(None).count(), 0);
+    assert!(manager.registry.flows().is_empty());
     assert!(manager.joins.is_empty() && manager.tickets.is_empty() && manager.queue.is_empty());
 }
 
