@@ -11,7 +11,8 @@ use punctual_broker::{AdmissionRequest, Ask, ConnId};
 use punctual_model::Requirements;
 use punctual_model::wire::Transport;
 
-use super::{Joining, Manager};
+use super::Manager;
+use super::subscribe::Joining;
 use crate::client::Client;
 use crate::decision::{Reply, Verdict};
 use crate::quota::Quota;
