@@ -2,15 +2,15 @@
 //! before another broker) and the party that decides (the manager in this process, or the network's
 //! controller, which is asked through the requirements table).
 //!
-//! Askers post questions and news into a channel and never wait. One thread takes them in their order and
+//! Askers send requests and news into a channel and never wait. One thread takes them in their order and
 //! owns the manager: there is no lock. A long question is worked on in slices (`agenda`), with short ones
 //! in between. A decision that outlives a restart is written before it is answered (`outbox`): what a
-//! client has been promised is on disk. The HTTP interface posts its requests too, and analyses a copy on
+//! client has been guaranteed is on disk. The HTTP interface sends its calls too, and analyses a copy on
 //! another thread. The channel is bounded by its possible entries: a question for each connection, one
 //! for each flow that QoS 0 messages ask for, an end for each session, and the requests of the interface.
 
 mod agenda;
-mod desk;
+mod backend;
 mod file;
 mod outbox;
 mod shards;
@@ -31,7 +31,7 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::task::spawn_blocking;
 
 use self::agenda::Agenda;
-use self::desk::{Desk, Job};
+use self::backend::{Backend, Job};
 pub use self::file::{FLOWS, Kept};
 use self::outbox::{Item, Outbox, Write};
 use crate::config::{Config, Transport as Scheme};
@@ -41,59 +41,59 @@ use crate::realtime::{self, Precedence};
 /// Units of work in one turn, after which its answers go: some decisions, or
 /// thousands of filters without flows.
 const TURN: u64 = 8 * SLICE;
-/// Posts that are looked at in one turn.
+/// Events that are taken in one turn.
 const BATCH: usize = 256;
 /// Time between two looks at what was rejected.
 const TICK: Duration = Duration::from_millis(500);
 /// Rejected flows that are looked at again at once.
 const RECONSIDERED: usize = 16;
-/// Visits of the HTTP interface that wait at the same time; others wait there.
-const VISITS: usize = 4;
+/// Calls of the HTTP interface that wait at the same time; others wait there.
+const CALLS: usize = 4;
 
-/// What the office's thread is brought.
-enum Post {
+/// What the thread of the service is sent.
+enum Event {
     /// A shard asks.
-    Asked(u16, AdmissionRequest),
+    Request(u16, AdmissionRequest),
     /// A client is not subscribed to filters after all that were decided about.
-    GivenUp(Client, Vec<Box<str>>),
+    Unsubscribe(Client, Vec<Box<str>>),
     /// The table has an answer.
     Decided(Channel),
     /// The HTTP interface looks at something, or changes it; who is told when that
     /// has been written.
-    Visit(Visit),
+    Call(Call),
     /// Something has been written, and told.
     Written,
     /// Nobody is left who could ask.
     Closed,
 }
 
-type Visit = Box<dyn FnOnce(&mut Desk) -> Option<Item> + Send>;
+type Call = Box<dyn FnOnce(&mut Backend) -> Option<Item> + Send>;
 
-/// Where shards post.
-struct Letterbox(Sender<Post>);
+/// Where shards send their requests.
+struct EventSender(Sender<Event>);
 
-impl Drop for Letterbox {
+impl Drop for EventSender {
     fn drop(&mut self) {
-        let _ = self.0.send(Post::Closed);
+        let _ = self.0.send(Event::Closed);
     }
 }
 
-impl AdmissionDesk for Letterbox {
+impl AdmissionDesk for EventSender {
     fn ask(&self, shard: u16, request: AdmissionRequest) {
         // Without a reader the broker is about to stop.
-        let _ = self.0.send(Post::Asked(shard, request));
+        let _ = self.0.send(Event::Request(shard, request));
     }
 }
 
-/// The office before the broker runs.
-pub(crate) struct Opening {
-    desk: Desk,
+/// The admission service before the broker runs.
+pub(crate) struct ServiceBuilder {
+    backend: Backend,
     /// Replaces what is kept.
     write: Option<Write>,
     keep: Duration,
     transports: Vec<Transport>,
-    posts: (Sender<Post>, Receiver<Post>),
-    letterbox: Arc<Letterbox>,
+    events: (Sender<Event>, Receiver<Event>),
+    sender: Arc<EventSender>,
     timing: Arc<Timing>,
     /// Of its threads.
     precedence: Option<Precedence>,
@@ -111,34 +111,34 @@ pub(crate) struct Timing {
     pub(crate) longest_ns: AtomicU64,
 }
 
-/// The running office.
+/// The running service.
 #[derive(Clone)]
-pub(crate) struct Office {
+pub(crate) struct AdmissionService {
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    posts: Sender<Post>,
-    counter: Box<dyn Counter>,
+    events: Sender<Event>,
+    sink: Box<dyn ReplySink>,
     timing: Arc<Timing>,
     /// Flows that are admitted, that wait for room, and requests that were
     /// rejected so far.
     numbers: [AtomicU64; 3],
-    visits: Arc<Semaphore>,
+    calls: Arc<Semaphore>,
     /// One analysis is made at a time.
     analyses: Semaphore,
 }
 
-/// Why a visit comes to nothing.
+/// Why a call has no result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Absent {
+pub(crate) enum Unavailable {
     /// The controller of the network decides, and there is no manager here.
-    Elsewhere,
-    /// The office has closed.
-    Closed,
+    Remote,
+    /// The service has stopped.
+    Stopped,
 }
 
-impl Opening {
+impl ServiceBuilder {
     /// Reads the network and what was kept; `None` if nothing is to be
     /// admitted. `listeners` are the schemes of the listeners, in their order, and
     /// `precedence` is that of its threads.
@@ -150,68 +150,71 @@ impl Opening {
         if !config.admission.enabled {
             return Ok(None);
         }
-        let (sender, posts) = channel();
+        let (sender, events) = channel();
         let timing = Arc::<Timing>::default();
         let data = config.server.data.as_ref();
         let file = config.admission.file.clone();
         let file = file.or_else(|| Some(data?.join(FLOWS)));
         let kept = file.map(Kept::new);
-        let desk = match config.srt().map_err(|error| error.to_string())? {
+        let backend = match config.srt().map_err(|error| error.to_string())? {
             Some(options) => {
                 let table = table::open(options, precedence, sender.clone(), timing.clone())?;
                 let manager = RemoteManager::new(config.manager(None), table);
-                Desk::Network(Box::new(manager))
+                Backend::Remote(Box::new(manager))
             }
-            None => Desk::Own(Box::new(manager(config, kept.as_ref())?)),
+            None => Backend::Local(Box::new(manager(config, kept.as_ref())?)),
         };
         Ok(Some(Self {
-            desk,
+            backend,
             write: kept.map(|kept| -> Write { Box::new(move |state| kept.write(state)) }),
             keep: config.admission.keep,
             transports: listeners.map(carrier).collect(),
-            letterbox: Arc::new(Letterbox(sender.clone())),
-            posts: (sender, posts),
+            sender: Arc::new(EventSender(sender.clone())),
+            events: (sender, events),
             timing,
             precedence,
         }))
     }
 
-    /// What shards ask.
-    pub(crate) fn desk(&self) -> Arc<dyn AdmissionDesk> {
-        self.letterbox.clone()
+    /// Where shards send their requests.
+    pub(crate) fn sender(&self) -> Arc<dyn AdmissionDesk> {
+        self.sender.clone()
     }
 
     /// Answers from now on, until nobody is left who could ask.
-    pub(crate) fn start(self, counter: impl Counter) -> Result<(Office, JoinHandle<()>), Error> {
-        let (sender, posts) = self.posts;
-        let office = Office {
+    pub(crate) fn start(
+        self,
+        sink: impl ReplySink,
+    ) -> Result<(AdmissionService, JoinHandle<()>), Error> {
+        let (sender, events) = self.events;
+        let service = AdmissionService {
             shared: Arc::new(Shared {
-                posts: sender,
-                counter: Box::new(counter),
+                events: sender,
+                sink: Box::new(sink),
                 timing: self.timing,
                 numbers: Default::default(),
-                visits: Arc::new(Semaphore::new(VISITS)),
+                calls: Arc::new(Semaphore::new(CALLS)),
                 analyses: Semaphore::new(1),
             }),
         };
-        let clerk = Clerk {
-            outbox: Outbox::open(&office, self.write, self.precedence)?,
-            shared: office.shared.clone(),
-            desk: self.desk,
+        let worker = Worker {
+            outbox: Outbox::open(&service, self.write, self.precedence)?,
+            shared: service.shared.clone(),
+            backend: self.backend,
             transports: self.transports,
             agenda: Agenda::default(),
             restored: Restored::Kept,
             reached: None,
         };
-        clerk.count();
+        worker.count();
         let (keep, precedence) = (self.keep, self.precedence);
         let thread = thread::Builder::new()
             .name("admission".into())
             .spawn(move || {
                 realtime::put_first(precedence, "admission");
-                clerk.run(&posts, keep);
+                worker.run(&events, keep);
             })?;
-        Ok((office, thread))
+        Ok((service, thread))
     }
 }
 
@@ -237,32 +240,35 @@ fn manager(config: &Config, kept: Option<&Kept>) -> Result<Manager, Error> {
     Ok(manager)
 }
 
-/// Where answers are handed out.
-pub(crate) trait Counter: Send + Sync + 'static {
-    /// Brings an answer to who asked. One that nobody takes any more, and that
-    /// made a difference to the manager, is to be undone at the `office`.
-    fn answer(&self, office: &Office, letter: Letter);
+/// Where replies and changes go.
+pub(crate) trait ReplySink: Send + Sync + 'static {
+    /// Brings a reply to the asker. One that nobody takes any more, and that
+    /// made a difference to the manager, is to be undone at the `service`.
+    fn reply(&self, service: &AdmissionService, reply: ShardReply);
 
     /// Tells what has changed for somebody who did not ask.
     fn tell(&self, change: Change);
 }
 
-impl Office {
-    /// Looks at the manager, or at what the controller of the network has decided.
-    async fn visit<T: Send + 'static>(
+impl AdmissionService {
+    /// Runs a call on the thread of the service.
+    async fn call<T: Send + 'static>(
         &self,
-        visit: impl FnOnce(&mut Desk, oneshot::Sender<T>) -> Option<Item> + Send + 'static,
-    ) -> Result<T, Absent> {
-        let places = self.shared.visits.clone();
-        let place = places.acquire_owned().await.map_err(|_| Absent::Closed)?;
+        call: impl FnOnce(&mut Backend, oneshot::Sender<T>) -> Option<Item> + Send + 'static,
+    ) -> Result<T, Unavailable> {
+        let places = self.shared.calls.clone();
+        let place = places
+            .acquire_owned()
+            .await
+            .map_err(|_| Unavailable::Stopped)?;
         let (answer, answered) = oneshot::channel();
-        let visit: Visit = Box::new(move |desk| {
+        let call: Call = Box::new(move |backend| {
             drop(place);
-            visit(desk, answer)
+            call(backend, answer)
         });
-        let posted = self.shared.posts.send(Post::Visit(visit));
-        posted.map_err(|_| Absent::Closed)?;
-        answered.await.map_err(|_| Absent::Closed)
+        let posted = self.shared.events.send(Event::Call(call));
+        posted.map_err(|_| Unavailable::Stopped)?;
+        answered.await.map_err(|_| Unavailable::Stopped)
     }
 
     /// Looks at the manager, which waits meanwhile: for an analysis a
@@ -270,12 +276,12 @@ impl Office {
     pub(crate) async fn look<T: Send + 'static>(
         &self,
         look: impl FnOnce(&Manager) -> T + Send + 'static,
-    ) -> Result<T, Absent> {
-        let seen = self.visit(|desk, answer| {
+    ) -> Result<T, Unavailable> {
+        let seen = self.call(|backend, answer| {
             // Whoever asked may be gone by now.
-            let _ = answer.send(match desk {
-                Desk::Own(manager) => Ok(look(manager)),
-                Desk::Network(_) => Err(Absent::Elsewhere),
+            let _ = answer.send(match backend {
+                Backend::Local(manager) => Ok(look(manager)),
+                Backend::Remote(_) => Err(Unavailable::Remote),
             });
             None
         });
@@ -288,12 +294,12 @@ impl Office {
         &self,
         copy: impl FnOnce(&Manager) -> C + Send + 'static,
         analyse: impl FnOnce(C) -> T + Send + 'static,
-    ) -> Result<T, Absent> {
+    ) -> Result<T, Unavailable> {
         let analyses = &self.shared.analyses;
-        let _turn = analyses.acquire().await.map_err(|_| Absent::Closed)?;
+        let _turn = analyses.acquire().await.map_err(|_| Unavailable::Stopped)?;
         let copied = self.look(copy).await?;
         let analysed = spawn_blocking(move || analyse(copied)).await;
-        analysed.map_err(|_| Absent::Closed)
+        analysed.map_err(|_| Unavailable::Stopped)
     }
 
     /// Does something with the manager; what follows is kept and told before this
@@ -301,13 +307,13 @@ impl Office {
     pub(crate) async fn change<T: Send + 'static>(
         &self,
         change: impl FnOnce(&mut Manager) -> T + Send + 'static,
-    ) -> Result<T, Absent> {
-        let changed = self.visit(|desk, answer| {
-            let result = match desk {
-                Desk::Own(manager) => Ok(change(manager)),
-                Desk::Network(_) => Err(Absent::Elsewhere),
+    ) -> Result<T, Unavailable> {
+        let changed = self.call(|backend, answer| {
+            let result = match backend {
+                Backend::Local(manager) => Ok(change(manager)),
+                Backend::Remote(_) => Err(Unavailable::Remote),
             };
-            Some(Item::Visitor(Box::new(move || {
+            Some(Item::Caller(Box::new(move || {
                 let _ = answer.send(result);
             })))
         });
@@ -320,18 +326,18 @@ impl Office {
         &self,
         after: Option<String>,
         most: usize,
-    ) -> Result<(Vec<FlowView>, bool), Absent> {
-        let page = self.visit(move |desk, answer| {
-            let _ = answer.send(desk.page(after.as_deref(), most));
+    ) -> Result<(Vec<FlowView>, bool), Unavailable> {
+        let page = self.call(move |backend, answer| {
+            let _ = answer.send(backend.page(after.as_deref(), most));
             None
         });
         page.await
     }
 
     /// An admitted flow by its name.
-    pub(crate) async fn view(&self, id: String) -> Result<Option<FlowView>, Absent> {
-        let view = self.visit(move |desk, answer| {
-            let _ = answer.send(desk.view(&id));
+    pub(crate) async fn view(&self, id: String) -> Result<Option<FlowView>, Unavailable> {
+        let view = self.call(move |backend, answer| {
+            let _ = answer.send(backend.view(&id));
             None
         });
         view.await
@@ -350,7 +356,7 @@ impl Office {
     /// not wait: threads that serve clients may call it.
     pub(crate) fn give_up(&self, client: Client, filters: Vec<Box<str>>) {
         // Without a reader the broker is about to stop.
-        let _ = self.shared.posts.send(Post::GivenUp(client, filters));
+        let _ = self.shared.events.send(Event::Unsubscribe(client, filters));
     }
 
     /// How long decisions take.
@@ -369,10 +375,10 @@ enum Restored {
     Ended,
 }
 
-/// Who does the office's work.
-struct Clerk {
+/// The thread of the service.
+struct Worker {
     shared: Arc<Shared>,
-    desk: Desk,
+    backend: Backend,
     transports: Vec<Transport>,
     agenda: Agenda<Job>,
     outbox: Outbox,
@@ -381,8 +387,8 @@ struct Clerk {
     reached: Option<Arc<str>>,
 }
 
-impl Clerk {
-    fn run(mut self, posts: &Receiver<Post>, keep: Duration) {
+impl Worker {
+    fn run(mut self, events: &Receiver<Event>, keep: Duration) {
         let started = Instant::now();
         let mut next_look = started + TICK;
         loop {
@@ -390,15 +396,15 @@ impl Clerk {
                 true => next_look.saturating_duration_since(Instant::now()),
                 false => Duration::ZERO,
             };
-            let first = match posts.recv_timeout(wait) {
+            let first = match events.recv_timeout(wait) {
                 Ok(post) => Some(post),
                 Err(RecvTimeoutError::Timeout) => None,
-                Err(RecvTimeoutError::Disconnected) => Some(Post::Closed),
+                Err(RecvTimeoutError::Disconnected) => Some(Event::Closed),
             };
-            let is_closed = self.turn(first, posts);
+            let is_closed = self.turn(first, events);
             if Instant::now() >= next_look {
                 next_look = Instant::now() + TICK;
-                if let Desk::Own(manager) = &mut self.desk {
+                if let Backend::Local(manager) = &mut self.backend {
                     manager.reconsider(RECONSIDERED);
                 }
                 if self.restored == Restored::Kept && started.elapsed() >= keep {
@@ -408,15 +414,15 @@ impl Clerk {
             self.end_restored();
             self.gather();
             if is_closed {
-                return self.outbox.close(|| self.desk.changed_state());
+                return self.outbox.close(|| self.backend.changed_state());
             }
-            self.outbox.send(|| self.desk.changed_state());
+            self.outbox.send(|| self.backend.changed_state());
         }
     }
 
-    /// Works on what has been posted, and for one slice on what is left of before.
+    /// Works on the events that have come, and for one slice on what is left of before.
     /// True if nobody is left who could ask.
-    fn turn(&mut self, first: Option<Post>, posts: &Receiver<Post>) -> bool {
+    fn turn(&mut self, first: Option<Event>, events: &Receiver<Event>) -> bool {
         let mut units = TURN;
         let mut next = first;
         for _ in 0..BATCH {
@@ -424,33 +430,33 @@ impl Clerk {
                 break;
             };
             match post {
-                Post::Asked(shard, request) => {
+                Event::Request(shard, request) => {
                     let transport = self.transport(request.asker.listener);
-                    if let Some(job) = self.desk.ask(shard, request, transport) {
+                    if let Some(job) = self.backend.ask(shard, request, transport) {
                         self.begin(job, &mut units);
                     }
                 }
-                Post::GivenUp(client, filters) => {
-                    if let Some(job) = self.desk.give_up(client, filters) {
+                Event::Unsubscribe(client, filters) => {
+                    if let Some(job) = self.backend.give_up(client, filters) {
                         self.begin(job, &mut units);
                     }
                 }
-                Post::Decided(channel) => {
-                    if let Desk::Network(manager) = &mut self.desk {
+                Event::Decided(channel) => {
+                    if let Backend::Remote(manager) = &mut self.backend {
                         manager.decided(channel);
                     }
                 }
-                Post::Visit(visit) => {
-                    let told = visit(&mut self.desk);
+                Event::Call(call) => {
+                    let told = call(&mut self.backend);
                     self.gather();
                     self.outbox.add(told);
                 }
-                Post::Written => {}
-                Post::Closed => return true,
+                Event::Written => {}
+                Event::Closed => return true,
             }
             next = match units {
                 0 => None,
-                _ => posts.try_recv().ok(),
+                _ => events.try_recv().ok(),
             };
         }
         if let Some((client, job)) = self.agenda.take() {
@@ -477,19 +483,21 @@ impl Clerk {
 
     /// Works on a question for a slice; what is left of it.
     fn slice(&mut self, job: Job, units: &mut u64) -> Option<Job> {
-        let (left, letter) = self.desk.work(job, units, &self.shared.timing);
-        if let Some(letter) = letter {
+        let (left, reply) = self.backend.work(job, units, &self.shared.timing);
+        if let Some(reply) = reply {
             self.gather();
-            self.outbox.add([Item::Letter(letter)]);
+            self.outbox.add([Item::Reply(reply)]);
         }
         left
     }
 
     fn end_restored(&mut self) {
         if self.restored == Restored::Ending {
-            let is_all = match &mut self.desk {
-                Desk::Own(manager) => manager.give_up_some(&mut self.reached, &mut SLICE.clone()),
-                Desk::Network(_) => true,
+            let is_all = match &mut self.backend {
+                Backend::Local(manager) => {
+                    manager.give_up_some(&mut self.reached, &mut SLICE.clone())
+                }
+                Backend::Remote(_) => true,
             };
             if is_all {
                 self.restored = Restored::Ended;
@@ -500,15 +508,15 @@ impl Clerk {
     /// Notes what is to be told of what has been decided: changes before answers, for
     /// who has connected goes on when it has its flows.
     fn gather(&mut self) {
-        let changes = self.desk.take_changes().into_iter().map(Item::Change);
+        let changes = self.backend.take_changes().into_iter().map(Item::Change);
         self.outbox.add(changes);
-        let letters = self.desk.late_letters().into_iter().map(Item::Letter);
-        self.outbox.add(letters);
+        let replies = self.backend.late_replies().into_iter().map(Item::Reply);
+        self.outbox.add(replies);
         self.count();
     }
 
     fn count(&self) {
-        let (admitted, waiting, rejected) = self.desk.numbers();
+        let (admitted, waiting, rejected) = self.backend.numbers();
         let numbers = self.shared.numbers.iter();
         for (number, now) in numbers.zip([admitted, waiting, rejected]) {
             number.store(now, Ordering::Relaxed);
@@ -522,8 +530,8 @@ impl Clerk {
     }
 }
 
-/// An answer on its way.
-pub(crate) struct Letter {
+/// A reply on its way to a shard.
+pub(crate) struct ShardReply {
     /// Who asked: a shard of the broker; for the proxy 0.
     pub(crate) shard: u16,
     /// The answer.
@@ -560,9 +568,9 @@ mod tests {
     /// Notes what is told.
     struct Notes(Sender<String>);
 
-    impl Counter for Notes {
-        fn answer(&self, _: &Office, letter: Letter) {
-            let _ = self.0.send(match letter.reply {
+    impl ReplySink for Notes {
+        fn reply(&self, _: &AdmissionService, reply: ShardReply) {
+            let _ = self.0.send(match reply.reply {
                 Reply::Flow {
                     client, decision, ..
                 } => {
@@ -591,21 +599,21 @@ mod tests {
         }
     }
 
-    fn opening() -> Opening {
+    fn builder() -> ServiceBuilder {
         let mut config = Config::default();
         config.admission.enabled = true;
-        match Opening::open(&config, std::iter::empty(), None) {
-            Ok(Some(opening)) => opening,
-            _ => panic!("there is no office"),
+        match ServiceBuilder::open(&config, std::iter::empty(), None) {
+            Ok(Some(builder)) => builder,
+            _ => panic!("there is no service"),
         }
     }
 
-    fn started(opening: Opening) -> (Office, JoinHandle<()>, Receiver<String>) {
+    fn started(builder: ServiceBuilder) -> (AdmissionService, JoinHandle<()>, Receiver<String>) {
         let (notes, told) = channel();
-        let Ok((office, thread)) = opening.start(Notes(notes)) else {
+        let Ok((service, thread)) = builder.start(Notes(notes)) else {
             panic!("it opens")
         };
-        (office, thread, told)
+        (service, thread, told)
     }
 
     fn request(client: &str, ask: Ask) -> AdmissionRequest {
@@ -643,27 +651,27 @@ mod tests {
     /// would be promised.
     #[test]
     fn what_is_decided_while_the_disk_is_busy_is_told_in_order_after_it_is_written() {
-        let mut opening = opening();
+        let mut builder = builder();
         let (begin, begun) = channel();
         let (go_on, may_go_on) = channel::<()>();
-        opening.write = Some(Box::new(move |state| {
+        builder.write = Some(Box::new(move |state| {
             let _ = begin.send(state.clients.len());
             let _ = may_go_on.recv();
             Ok(())
         }));
-        let desk = opening.desk();
-        let (office, thread, told) = started(opening);
-        desk.ask(0, publishing("p"));
+        let sender = builder.sender();
+        let (service, thread, told) = started(builder);
+        sender.ask(0, publishing("p"));
         assert_eq!(begun.recv(), Ok(1));
         // The disk has not answered; decisions and looks at them go on.
-        desk.ask(0, publishing("q"));
-        assert_eq!(wait(office.look(Manager::len)), Ok(2));
-        assert_eq!(office.numbers().0, 2);
-        let page = wait(office.page(None, 10)).unwrap();
+        sender.ask(0, publishing("q"));
+        assert_eq!(wait(service.look(Manager::len)), Ok(2));
+        assert_eq!(service.numbers().0, 2);
+        let page = wait(service.page(None, 10)).unwrap();
         assert_eq!((page.0.len(), page.1), (2, false));
-        let changing = office.clone();
+        let changing = service.clone();
         let change = thread::spawn(move || wait(changing.change(|m| m.remove("t@p"))));
-        while wait(office.look(Manager::len)) != Ok(1) {
+        while wait(service.look(Manager::len)) != Ok(1) {
             thread::yield_now();
         }
         assert!(told.try_recv().is_err(), "told before it was written");
@@ -677,33 +685,33 @@ mod tests {
         assert_eq!(told.recv().unwrap(), "flow of q");
         assert_eq!(told.recv().unwrap(), "no flow of p");
         assert_eq!(change.join().unwrap(), Ok(true));
-        drop((desk, go_on));
+        drop((sender, go_on));
         thread.join().unwrap();
-        assert_eq!(wait(office.look(Manager::len)), Err(Absent::Closed));
+        assert_eq!(wait(service.look(Manager::len)), Err(Unavailable::Stopped));
     }
 
     #[test]
     fn what_cannot_be_written_is_told_all_the_same_and_tried_again() {
-        let mut opening = opening();
+        let mut builder = builder();
         let (begin, begun) = channel();
-        opening.write = Some(Box::new(move |state| {
+        builder.write = Some(Box::new(move |state| {
             let _ = begin.send(state.clone());
             Err("it is broken".into())
         }));
-        let desk = opening.desk();
-        let (office, thread, told) = started(opening);
-        desk.ask(0, publishing("p"));
+        let sender = builder.sender();
+        let (service, thread, told) = started(builder);
+        sender.ask(0, publishing("p"));
         assert_eq!(told.recv().unwrap(), "flow of p");
         let first = begun.recv().unwrap();
         assert_eq!(begun.recv().unwrap(), first);
-        drop((desk, office));
+        drop((sender, service));
         thread.join().unwrap();
     }
 
     #[test]
     fn others_are_answered_between_slices_of_a_long_question_and_its_client_after_it() {
-        let opening = opening();
-        let desk = opening.desk();
+        let builder = builder();
+        let sender = builder.sender();
         let filters = (0..20_000).map(|n| format!("many/{n}").into());
         let ask = Ask::Subscribe {
             conn: punctual_broker::ConnId {
@@ -713,17 +721,17 @@ mod tests {
             filters: filters.collect(),
             requirements: Default::default(),
         };
-        desk.ask(0, request("s", ask));
-        desk.ask(0, publishing("s"));
-        desk.ask(0, request("s", Ask::Ended));
-        desk.ask(0, publishing("p"));
-        let (office, thread, told) = started(opening);
+        sender.ask(0, request("s", ask));
+        sender.ask(0, publishing("s"));
+        sender.ask(0, request("s", Ask::Ended));
+        sender.ask(0, publishing("p"));
+        let (service, thread, told) = started(builder);
         let expected = ["flow of p", "20000 filters of s", "flow of s"];
         assert_eq!(expected.map(|_| told.recv().unwrap()), expected);
-        while wait(office.look(Manager::len)) != Ok(1) {
+        while wait(service.look(Manager::len)) != Ok(1) {
             thread::yield_now();
         }
-        drop(desk);
+        drop(sender);
         thread.join().unwrap();
     }
 }

@@ -13,7 +13,7 @@ use std::thread::{self, JoinHandle};
 
 use punctual_manager::{Change, State};
 
-use super::{Letter, Office, Post, TICK};
+use super::{AdmissionService, Event, ShardReply, TICK};
 use crate::error::Error;
 use crate::realtime::{self, Precedence};
 
@@ -25,20 +25,20 @@ pub(super) enum Item {
     /// To whom it may concern.
     Change(Change),
     /// To who asked.
-    Letter(Letter),
+    Reply(ShardReply),
     /// To who has changed something over the API.
-    Visitor(Box<dyn FnOnce() + Send>),
+    Caller(Box<dyn FnOnce() + Send>),
 }
 
 /// Items, and what has to be written before they are told.
-struct Parcel {
+struct Batch {
     state: Option<State>,
     items: Vec<Item>,
 }
 
 /// The way of what is told.
 pub(super) struct Outbox {
-    office: Office,
+    service: AdmissionService,
     /// In the order of the decisions.
     items: Vec<Item>,
     /// `None` where nothing is kept.
@@ -46,8 +46,8 @@ pub(super) struct Outbox {
 }
 
 struct Writer {
-    parcels: Sender<Parcel>,
-    /// All parcels have been told.
+    batches: Sender<Batch>,
+    /// All batches have been told.
     idle: Arc<AtomicBool>,
     thread: JoinHandle<()>,
 }
@@ -55,29 +55,29 @@ struct Writer {
 impl Outbox {
     /// One that writes in a thread of that precedence, if something is to be kept.
     pub(super) fn open(
-        office: &Office,
+        service: &AdmissionService,
         write: Option<Write>,
         precedence: Option<Precedence>,
     ) -> Result<Self, Error> {
         let writer = match write {
             None => None,
             Some(write) => {
-                let (parcels, waiting) = channel();
+                let (batches, waiting) = channel();
                 let idle = Arc::new(AtomicBool::new(true));
-                let (office, free) = (office.clone(), idle.clone());
+                let (service, free) = (service.clone(), idle.clone());
                 let thread = thread::Builder::new().name("flows".into()).spawn(move || {
                     realtime::put_first(precedence, "the file of flows");
-                    run(&office, &write, &waiting, &free);
+                    run(&service, &write, &waiting, &free);
                 })?;
                 Some(Writer {
-                    parcels,
+                    batches,
                     idle,
                     thread,
                 })
             }
         };
         Ok(Self {
-            office: office.clone(),
+            service: service.clone(),
             items: Vec::new(),
             writer,
         })
@@ -92,7 +92,7 @@ impl Outbox {
     /// is writing something else, this is for a later call, which it asks for.
     pub(super) fn send(&mut self, new_state: impl FnOnce() -> Option<State>) {
         let Some(writer) = &self.writer else {
-            return tell(&self.office, std::mem::take(&mut self.items));
+            return tell(&self.service, std::mem::take(&mut self.items));
         };
         if !writer.idle.load(Ordering::Acquire) {
             return;
@@ -103,50 +103,50 @@ impl Outbox {
                 writer.idle.store(false, Ordering::Release);
                 let state = Some(state);
                 // The writer is there until it is closed.
-                let _ = writer.parcels.send(Parcel { state, items });
+                let _ = writer.batches.send(Batch { state, items });
             }
-            None => tell(&self.office, items),
+            None => tell(&self.service, items),
         }
     }
 
     /// Writes and tells the rest, and ends the writer.
     pub(super) fn close(self, new_state: impl FnOnce() -> Option<State>) {
         let Some(writer) = self.writer else {
-            return tell(&self.office, self.items);
+            return tell(&self.service, self.items);
         };
         let (state, items) = (new_state(), self.items);
-        let _ = writer.parcels.send(Parcel { state, items });
-        drop(writer.parcels);
+        let _ = writer.batches.send(Batch { state, items });
+        drop(writer.batches);
         // It panicked if this fails, which the log has.
         let _ = writer.thread.join();
     }
 }
 
-fn tell(office: &Office, items: Vec<Item>) {
-    let counter = &office.shared.counter;
+fn tell(service: &AdmissionService, items: Vec<Item>) {
+    let sink = &service.shared.sink;
     for item in items {
         match item {
-            Item::Change(change) => counter.tell(change),
-            Item::Letter(letter) => counter.answer(office, letter),
-            Item::Visitor(tell) => tell(),
+            Item::Change(change) => sink.tell(change),
+            Item::Reply(reply) => sink.reply(service, reply),
+            Item::Caller(tell) => tell(),
         }
     }
 }
 
 /// What the writer does. What cannot be written is tried again.
-fn run(office: &Office, write: &Write, parcels: &Receiver<Parcel>, idle: &AtomicBool) {
+fn run(service: &AdmissionService, write: &Write, batches: &Receiver<Batch>, idle: &AtomicBool) {
     let mut unwritten: Option<State> = None;
     loop {
-        let parcel = match &unwritten {
-            Some(_) => parcels.recv_timeout(TICK),
-            None => parcels.recv().map_err(RecvTimeoutError::from),
+        let batch = match &unwritten {
+            Some(_) => batches.recv_timeout(TICK),
+            None => batches.recv().map_err(RecvTimeoutError::from),
         };
-        let parcel = match parcel {
-            Ok(parcel) => Some(parcel),
+        let batch = match batch {
+            Ok(batch) => Some(batch),
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => return,
         };
-        let (state, items) = parcel.map_or((None, None), |it| (it.state, Some(it.items)));
+        let (state, items) = batch.map_or((None, None), |it| (it.state, Some(it.items)));
         let is_new = state.is_some();
         unwritten = state.or(unwritten);
         match unwritten.as_ref().map(write) {
@@ -155,10 +155,10 @@ fn run(office: &Office, write: &Write, parcels: &Receiver<Parcel>, idle: &Atomic
             Some(Ok(())) | None => unwritten = None,
         }
         if let Some(items) = items {
-            tell(office, items);
+            tell(service, items);
             idle.store(true, Ordering::Release);
             // What has gathered may go now. Without a reader nothing has.
-            let _ = office.shared.posts.send(Post::Written);
+            let _ = service.shared.events.send(Event::Written);
         }
     }
 }

@@ -1,16 +1,16 @@
-//! The counter of the broker's shards: answers are handed to the shard that
-//! asked, changes to all of them.
+//! The reply sink of the broker's shards: a reply goes to the shard that asked, a
+//! change to all of them.
 
 use punctual_broker::Shard;
 use punctual_manager::{Change, Reply};
 use punctual_net::Handle;
 
-use super::{Counter, Letter, Office};
+use super::{AdmissionService, ReplySink, ShardReply};
 
-impl Counter for Handle {
-    fn answer(&self, office: &Office, letter: Letter) {
-        let at = usize::from(letter.shard);
-        match letter.reply {
+impl ReplySink for Handle {
+    fn reply(&self, service: &AdmissionService, reply: ShardReply) {
+        let at = usize::from(reply.shard);
+        match reply.reply {
             Reply::GoOn { conn } => {
                 self.call(at, move |shard: &mut Shard, _| shard.go_on(conn));
             }
@@ -31,7 +31,7 @@ impl Counter for Handle {
                 client,
                 decision,
             } => {
-                let office = office.clone();
+                let service = service.clone();
                 self.call(at, move |shard, _| {
                     let Err(decision) = shard.decide_subscription(conn, decision) else {
                         return;
@@ -41,7 +41,7 @@ impl Counter for Handle {
                     let lost: Vec<_> = filters
                         .filter(|filter| !shard.is_subscribed(&client.id, filter))
                         .collect();
-                    office.give_up(client, lost);
+                    service.give_up(client, lost);
                 });
             }
         }

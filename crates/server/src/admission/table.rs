@@ -1,5 +1,5 @@
-//! The requirements table behind the office: a thread with the connection to the
-//! database, and what it posts.
+//! The requirements table behind the service: a thread with the connection to the
+//! database, and the events that it sends.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
@@ -12,7 +12,7 @@ use punctual_southbound::srt::{ManagerOptions, ManagerSide};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use super::{Post, Timing};
+use super::{Event, Timing};
 use crate::error::Error;
 use crate::realtime::{self, Precedence};
 
@@ -20,7 +20,7 @@ use crate::realtime::{self, Precedence};
 struct Link {
     side: ManagerSide,
     runtime: Handle,
-    post: Sender<Post>,
+    events: Sender<Event>,
     timing: Arc<Timing>,
     _life: oneshot::Sender<()>,
 }
@@ -30,12 +30,12 @@ impl RequirementsTable for Link {
         let began = Instant::now();
         let asking = self.side.begin(request);
         let generation = asking.generation();
-        let (post, timing) = (self.post.clone(), self.timing.clone());
+        let (events, timing) = (self.events.clone(), self.timing.clone());
         self.runtime.spawn(async move {
             let channel = asking.decided().await;
             timing.add(began.elapsed());
-            // Without a reader the office has closed.
-            let _ = post.send(Post::Decided(channel));
+            // Without a reader the service has closed.
+            let _ = events.send(Event::Decided(channel));
         });
         generation
     }
@@ -45,16 +45,16 @@ impl RequirementsTable for Link {
     }
 }
 
-/// Begins to connect, in a thread of that precedence. Decisions are posted.
+/// Begins to connect, in a thread of that precedence. Decisions are sent as events.
 pub(super) fn open(
     options: ManagerOptions,
     precedence: Option<Precedence>,
-    post: Sender<Post>,
+    events: Sender<Event>,
     timing: Arc<Timing>,
 ) -> Result<Box<dyn RequirementsTable>, Error> {
     let (started, starting) = channel();
     let (life, ended) = oneshot::channel::<()>();
-    let news = post.clone();
+    let news = events.clone();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -71,7 +71,7 @@ pub(super) fn open(
             };
             let _ = started.send(Ok(side.clone()));
             let forward =
-                async { while news.send(Post::Decided(side.next_change().await)).is_ok() {} };
+                async { while news.send(Event::Decided(side.next_change().await)).is_ok() {} };
             tokio::select! {
                 () = forward => {}
                 _ = ended => {}
@@ -85,7 +85,7 @@ pub(super) fn open(
     Ok(Box::new(Link {
         side,
         runtime: handle,
-        post,
+        events,
         timing,
         _life: life,
     }))

@@ -23,7 +23,7 @@ use super::body::Wanted;
 use super::error::ApiError;
 use super::json::Json;
 use super::query::{Name, Query};
-use crate::admission::{Absent, Office};
+use crate::admission::{AdmissionService, Unavailable};
 
 /// Flows that a shard is asked about at once.
 const PIECE: usize = 64;
@@ -173,8 +173,8 @@ pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<P
     let limit = query.limit()?;
     let after = query.take("after")?;
     query.finish()?;
-    let office = office(&app)?;
-    let (views, more) = office.page(after, limit).await?;
+    let admission = admission(&app)?;
+    let (views, more) = admission.page(after, limit).await?;
     let next = views.last().filter(|_| more).map(|last| last.id.clone());
     let mut flows = Vec::with_capacity(views.len());
     for piece in views.chunks(PIECE) {
@@ -191,11 +191,11 @@ pub(super) async fn get(
     uri: Uri,
 ) -> Result<Json<Shown>, ApiError> {
     Query::new(&uri).finish()?;
-    let office = office(&app)?;
-    let Some(view) = office.view(id.clone()).await? else {
+    let admission = admission(&app)?;
+    let Some(view) = admission.view(id.clone()).await? else {
         let explained = id.strip_suffix("/explain").filter(|id| !id.is_empty());
         let id = explained.ok_or_else(|| unknown(&id))?;
-        let explained = explain(office, id).await?;
+        let explained = explain(admission, id).await?;
         return Ok(Json(Shown::Explained(explained)));
     };
     let flow = observed(&app, vec![view]).await.pop();
@@ -204,7 +204,7 @@ pub(super) async fn get(
 }
 
 /// What the bounds of a flow are made of.
-async fn explain(office: &Office, id: &str) -> Result<Explained, ApiError> {
+async fn explain(admission: &AdmissionService, id: &str) -> Result<Explained, ApiError> {
     let name = id.to_owned();
     let copy = move |manager: &Manager| {
         let (client, topic) = manager.about(&name)?;
@@ -214,7 +214,7 @@ async fn explain(office: &Office, id: &str) -> Result<Explained, ApiError> {
         let (manager, id) = copied?;
         Some((manager.view(&id)?, manager.explain(&id)))
     };
-    let explained = office.analyse(copy, analyse).await?;
+    let explained = admission.analyse(copy, analyse).await?;
     let (view, paths) = explained.ok_or_else(|| unknown(id))?;
     let paths = paths.ok_or_else(|| {
         ApiError::unavailable(
@@ -236,15 +236,15 @@ pub(super) async fn create(
     body: Bytes,
 ) -> Result<(StatusCode, Json<Answer>), ApiError> {
     Query::new(&uri).finish()?;
-    let office = office(&app)?;
+    let admission = admission(&app)?;
     let wanted = Wanted::read(&body)?;
     let requirements = wanted.requirements()?;
     let asked = wanted.clone();
-    let decision = office
+    let decision = admission
         .change(move |manager| manager.reserve(&asked.client(), asked.publication(requirements)))
         .await?;
     let mut answer = Answer::from(decision);
-    answer.find_remedies(office, &wanted, requirements).await;
+    answer.find_remedies(admission, &wanted, requirements).await;
     tracing::info!(
         client = wanted.client,
         topic = wanted.topic,
@@ -267,7 +267,7 @@ pub(super) async fn delete(
 ) -> Result<Json<FlowView>, ApiError> {
     Query::new(&uri).finish()?;
     let name = id.clone();
-    let removed = office(&app)?.change(move |manager| {
+    let removed = admission(&app)?.change(move |manager| {
         let view = manager.view(&name);
         manager.remove(&name).then_some(view).flatten()
     });
@@ -284,17 +284,17 @@ pub(super) async fn what_if(
     body: Bytes,
 ) -> Result<Json<Prospect>, ApiError> {
     Query::new(&uri).finish()?;
-    let office = office(&app)?;
+    let admission = admission(&app)?;
     let wanted = Wanted::read(&body)?;
     let requirements = wanted.requirements()?;
     let asked = wanted.clone();
-    let (decision, changed) = office
+    let (decision, changed) = admission
         .analyse(wanted.excerpt(), move |manager| {
             manager.what_if(&asked.client(), asked.publication(requirements))
         })
         .await?;
     let mut answer = Answer::from(decision);
-    answer.find_remedies(office, &wanted, requirements).await;
+    answer.find_remedies(admission, &wanted, requirements).await;
     Ok(Json(Prospect { answer, changed }))
 }
 
@@ -305,7 +305,7 @@ pub(super) async fn network(
 ) -> Result<Json<NetworkView>, ApiError> {
     Query::new(&uri).finish()?;
     let copy = |manager: &Manager| manager.network().clone();
-    let network = office(&app)?.analyse(copy, |network| NetworkView::new(&network));
+    let network = admission(&app)?.analyse(copy, |network| NetworkView::new(&network));
     Ok(Json(network.await?))
 }
 
@@ -343,7 +343,7 @@ impl Answer {
     /// If it is rejected: what would help.
     async fn find_remedies(
         &mut self,
-        office: &Office,
+        admission: &AdmissionService,
         wanted: &Wanted,
         requirements: Requirements,
     ) {
@@ -354,7 +354,7 @@ impl Answer {
         let search = move |manager: Manager| {
             manager.remedies(&asked.client(), asked.publication(requirements))
         };
-        let found = office.analyse(wanted.excerpt(), search).await;
+        let found = admission.analyse(wanted.excerpt(), search).await;
         self.remedies = found.unwrap_or_default();
     }
 }
@@ -451,8 +451,8 @@ async fn observed(app: &App, views: Vec<FlowView>) -> Vec<Flow> {
         .collect()
 }
 
-fn office(app: &App) -> Result<&Office, ApiError> {
-    app.parts.office.as_ref().ok_or_else(|| {
+fn admission(app: &App) -> Result<&AdmissionService, ApiError> {
+    app.parts.admission.as_ref().ok_or_else(|| {
         ApiError::new(
             StatusCode::CONFLICT,
             "this broker admits no flows",
@@ -462,15 +462,15 @@ fn office(app: &App) -> Result<&Office, ApiError> {
     })
 }
 
-impl From<Absent> for ApiError {
-    fn from(absent: Absent) -> Self {
-        match absent {
-            Absent::Elsewhere => Self::new(
+impl From<Unavailable> for ApiError {
+    fn from(unavailable: Unavailable) -> Self {
+        match unavailable {
+            Unavailable::Remote => Self::new(
                 StatusCode::CONFLICT,
                 "the controller of the network decides about flows, and this broker asks it",
                 "ask the controller (/api/v1/controller), or write a request into its table",
             ),
-            Absent::Closed => Self::unavailable(
+            Unavailable::Stopped => Self::unavailable(
                 "nobody decides about flows any more",
                 "the broker is shutting down: wait until it is there again",
             ),

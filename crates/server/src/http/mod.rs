@@ -49,7 +49,7 @@ use self::gate::Gate;
 use self::guard::Hosts;
 use self::server::{Bound, Bounds};
 use self::shards::Shards;
-use crate::admission::Office;
+use crate::admission::AdmissionService;
 use crate::bridge::Standings;
 use crate::config::{Config, HttpAddress, Switch};
 use crate::error::Error;
@@ -83,7 +83,7 @@ struct App {
 #[derive(Default)]
 pub(crate) struct Parts {
     /// Where flows are admitted.
-    pub(crate) office: Option<Office>,
+    pub(crate) admission: Option<AdmissionService>,
     /// The store.
     pub(crate) keeper: Option<Keeper>,
     /// The broker among others.

@@ -19,7 +19,7 @@ use super::json::Json;
 use super::metrics::FLOWS_SHOWN;
 use super::process::Process;
 use super::query::Query;
-use crate::admission::Office;
+use crate::admission::AdmissionService;
 
 /// Version of the broker.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -145,7 +145,7 @@ impl Snapshot {
             network: Network::now(app),
             process: Process::now(),
             realtime: app.realtime.as_ref().map(Realtime::from),
-            admission: app.parts.office.as_ref().map(Numbers::now),
+            admission: app.parts.admission.as_ref().map(Numbers::now),
             flows: flows(&app.directory),
             store: app
                 .parts
@@ -180,10 +180,10 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
-    fn now(office: &Office) -> Self {
-        let timing = office.timing();
+    fn now(admission: &AdmissionService) -> Self {
+        let timing = admission.timing();
         let seconds = |nanos: &AtomicU64| nanos.load(Ordering::Relaxed) as f64 / 1e9;
-        let (admitted, waiting, rejected) = office.numbers();
+        let (admitted, waiting, rejected) = admission.numbers();
         Self {
             admitted,
             waiting,

@@ -1,12 +1,12 @@
-//! `punctual manager`: sockets around the proxy, and the office that decides.
+//! `punctual manager`: sockets around the proxy, and the service that decides.
 //!
 //! One thread serves all connections with one epoll. A side is read only while
 //! the other keeps up, so a slow receiver makes its sender slow and nothing
-//! grows. Decisions come from the office's thread through a mailbox; what waits
+//! grows. Decisions come from the service's thread through a mailbox; what waits
 //! for them are single acknowledgements, never this thread.
 
 mod conn;
-mod counter;
+mod mailbox;
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -24,8 +24,8 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use self::conn::{Conn, Progress};
-use self::counter::{Delivery, Mailbox};
-use crate::admission::{Office, Opening};
+use self::mailbox::{Delivery, Mailbox};
+use crate::admission::{AdmissionService, ServiceBuilder};
 use crate::config::{Config, Limit};
 use crate::error::Error;
 use crate::realtime::{self, Precedence};
@@ -89,11 +89,11 @@ pub fn run(config: &Config, options: &Options) -> Result<(), Error> {
         }
     }
     let precedence = config.deciding_priority().map(Precedence::Fifo);
-    let office = Opening::open(config, transports.into_iter(), precedence)?
+    let service = ServiceBuilder::open(config, transports.into_iter(), precedence)?
         .ok_or("admission.enabled is false: the manager would have nothing to do")?;
-    let desk = office.desk();
+    let sender = service.sender();
     let mailbox = Mailbox::new(waker.clone());
-    let (office, clerk) = office.start(mailbox.counter())?;
+    let (service, worker) = service.start(mailbox.sink())?;
 
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     let stopper = mailbox.clone();
@@ -120,8 +120,8 @@ pub fn run(config: &Config, options: &Options) -> Result<(), Error> {
         ends: BTreeSet::new(),
         accept_again: None,
         clock: Clock::new(),
-        desk,
-        office,
+        sender,
+        service,
         mailbox,
     };
     let realtime = config.realtime();
@@ -130,8 +130,8 @@ pub fn run(config: &Config, options: &Options) -> Result<(), Error> {
     realtime::put_first(precedence, "the thread that serves clients");
     shell.run()?;
     tracing::info!("stopped");
-    // The office stops when nobody is left who could ask.
-    let _ = clerk.join();
+    // The service stops when nobody is left who could ask.
+    let _ = worker.join();
     Ok(())
 }
 
@@ -203,8 +203,8 @@ struct Shell {
     ends: BTreeSet<(Nanos, u64)>,
     accept_again: Option<Nanos>,
     clock: Clock,
-    desk: Arc<dyn AdmissionDesk>,
-    office: Office,
+    sender: Arc<dyn AdmissionDesk>,
+    service: AdmissionService,
     mailbox: Mailbox,
 }
 
@@ -283,7 +283,7 @@ impl Shell {
     fn ask(&mut self) {
         for request in self.proxy.take_asks() {
             let AdmissionRequest { asker, ask } = request;
-            self.desk.ask(0, AdmissionRequest { asker, ask });
+            self.sender.ask(0, AdmissionRequest { asker, ask });
         }
     }
 
@@ -381,6 +381,6 @@ impl Shell {
     }
 
     fn deliver(&mut self, delivery: Delivery, now: Nanos) {
-        counter::deliver(delivery, &mut self.proxy, &self.office, now);
+        mailbox::deliver(delivery, &mut self.proxy, &self.service, now);
     }
 }

@@ -77,7 +77,7 @@ pub struct Server {
     keeper: Option<Keeper>,
     bridges: Option<bridge::Bridges>,
     mesh: Option<mesh::Mesh>,
-    clerk: Option<JoinHandle<()>>,
+    admission_thread: Option<JoinHandle<()>>,
     log: Option<JoinHandle<()>>,
 }
 
@@ -100,7 +100,7 @@ impl Server {
             std::iter::repeat_n(listener.address.transport, listener.sockets())
         });
         let precedence = config.server.realtime.then_some(Precedence::Ordinary);
-        let office = admission::Opening::open(&config, schemes, precedence)?;
+        let admission = admission::ServiceBuilder::open(&config, schemes, precedence)?;
         let (keeper, store) = Keeper::open(&config, shards)?.unzip();
         let gate = Gate::open(&config)?;
         let mesh = mesh::Opening::open(&config)?;
@@ -119,7 +119,7 @@ impl Server {
             authentication_threads: 2,
             authenticator: loaded.authenticator(),
             access: loaded.access.take(),
-            admission: office.as_ref().map(admission::Opening::desk),
+            admission: admission.as_ref().map(admission::ServiceBuilder::sender),
             store,
             federation: mesh.as_ref().map(mesh::Opening::federation),
         })?;
@@ -129,8 +129,8 @@ impl Server {
         if let Some(keeper) = &keeper {
             keeper.start(net.handle());
         }
-        let (office, clerk) = office
-            .map(|office| office.start(net.handle()))
+        let (admission, admission_thread) = admission
+            .map(|admission| admission.start(net.handle()))
             .transpose()?
             .unzip();
         let log = net
@@ -157,7 +157,7 @@ impl Server {
             .zip(gate)
             .map(|(http, gate)| {
                 let parts = Parts {
-                    office,
+                    admission,
                     keeper: keeper.clone(),
                     mesh: mesh.as_ref().map(mesh::Mesh::asker),
                     bridges: bridges.as_ref().map(bridge::Bridges::standings),
@@ -183,7 +183,7 @@ impl Server {
             keeper,
             bridges,
             mesh,
-            clerk,
+            admission_thread,
             log,
         })
     }
@@ -252,7 +252,7 @@ impl Server {
             mesh.stop();
         }
         // They end when the last shard has.
-        for thread in [self.clerk, self.log].into_iter().flatten() {
+        for thread in [self.admission_thread, self.log].into_iter().flatten() {
             let _ = thread.join();
         }
     }

@@ -8,7 +8,7 @@ use punctual_broker::AdmissionRequest;
 use punctual_manager::{Change, Client, FlowView, Manager, Progress, RemoteManager, State, Work};
 use punctual_model::wire::Transport;
 
-use super::{Letter, Timing};
+use super::{ShardReply, Timing};
 
 /// A question that is being worked on.
 pub(super) struct Job {
@@ -34,14 +34,14 @@ impl Job {
 }
 
 /// Whoever decides.
-pub(super) enum Desk {
+pub(super) enum Backend {
     /// Here, with the network that the configuration states.
-    Own(Box<Manager>),
+    Local(Box<Manager>),
     /// The controller.
-    Network(Box<RemoteManager>),
+    Remote(Box<RemoteManager>),
 }
 
-impl Desk {
+impl Backend {
     /// Takes a question; what has to be worked on for it.
     pub(super) fn ask(
         &mut self,
@@ -50,8 +50,8 @@ impl Desk {
         transport: Transport,
     ) -> Option<Job> {
         match self {
-            Self::Own(_) => Some(Job::new(shard, Work::new(request, transport))),
-            Self::Network(manager) => {
+            Self::Local(_) => Some(Job::new(shard, Work::new(request, transport))),
+            Self::Remote(manager) => {
                 manager.answer(shard, request, transport);
                 None
             }
@@ -61,8 +61,8 @@ impl Desk {
     /// A client is to have filters no more; what has to be worked on for that.
     pub(super) fn give_up(&mut self, client: Client, filters: Vec<Box<str>>) -> Option<Job> {
         match self {
-            Self::Own(_) => Some(Job::new(0, Work::giving_up(client, filters))),
-            Self::Network(manager) => {
+            Self::Local(_) => Some(Job::new(0, Work::giving_up(client, filters))),
+            Self::Remote(manager) => {
                 manager.unsubscribe(&client.id, client.session, &filters);
                 None
             }
@@ -75,8 +75,8 @@ impl Desk {
         job: Job,
         units: &mut u64,
         timing: &Timing,
-    ) -> (Option<Job>, Option<Letter>) {
-        let Self::Own(manager) = self else {
+    ) -> (Option<Job>, Option<ShardReply>) {
+        let Self::Local(manager) = self else {
             return (None, None);
         };
         let Job { shard, work, took } = job;
@@ -87,7 +87,7 @@ impl Desk {
             Progress::Left(work) => (Some(Job { shard, work, took }), None),
             Progress::Done(reply) => {
                 timing.add(took);
-                (None, reply.map(|reply| Letter { shard, reply }))
+                (None, reply.map(|reply| ShardReply { shard, reply }))
             }
         }
     }
@@ -95,27 +95,27 @@ impl Desk {
     /// What is to be kept, if it is another one now.
     pub(super) fn changed_state(&mut self) -> Option<State> {
         match self {
-            Self::Own(manager) => manager.changed_state(),
-            Self::Network(_) => None,
+            Self::Local(manager) => manager.changed_state(),
+            Self::Remote(_) => None,
         }
     }
 
     /// Answers that were not there at once.
-    pub(super) fn late_letters(&mut self) -> Vec<Letter> {
+    pub(super) fn late_replies(&mut self) -> Vec<ShardReply> {
         match self {
-            Self::Own(_) => Vec::new(),
-            Self::Network(manager) => manager
+            Self::Local(_) => Vec::new(),
+            Self::Remote(manager) => manager
                 .take_replies()
                 .into_iter()
-                .map(|(shard, reply)| Letter { shard, reply })
+                .map(|(shard, reply)| ShardReply { shard, reply })
                 .collect(),
         }
     }
 
     pub(super) fn take_changes(&mut self) -> Vec<Change> {
         match self {
-            Self::Own(manager) => manager.take_changes(),
-            Self::Network(manager) => manager.take_changes(),
+            Self::Local(manager) => manager.take_changes(),
+            Self::Remote(manager) => manager.take_changes(),
         }
     }
 
@@ -123,15 +123,15 @@ impl Desk {
     /// whether more follow.
     pub(super) fn page(&self, after: Option<&str>, most: usize) -> (Vec<FlowView>, bool) {
         match self {
-            Self::Own(manager) => manager.page(after, most),
-            Self::Network(manager) => manager.page(after, most),
+            Self::Local(manager) => manager.page(after, most),
+            Self::Remote(manager) => manager.page(after, most),
         }
     }
 
     pub(super) fn view(&self, id: &str) -> Option<FlowView> {
         match self {
-            Self::Own(manager) => manager.view(id),
-            Self::Network(manager) => manager.view(id),
+            Self::Local(manager) => manager.view(id),
+            Self::Remote(manager) => manager.view(id),
         }
     }
 
@@ -139,8 +139,8 @@ impl Desk {
     /// rejected so far.
     pub(super) fn numbers(&self) -> (u64, u64, u64) {
         match self {
-            Self::Own(m) => (m.len() as u64, m.wishes() as u64, m.rejected()),
-            Self::Network(m) => (m.len() as u64, m.wishes() as u64, m.rejected()),
+            Self::Local(m) => (m.len() as u64, m.wishes() as u64, m.rejected()),
+            Self::Remote(m) => (m.len() as u64, m.wishes() as u64, m.rejected()),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The counter where the proxy gets what the office has decided.
+//! The reply sink of the proxy: a mailbox that its thread takes from.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,7 +7,7 @@ use punctual_broker::{FilterVerdict, Nanos};
 use punctual_manager::proxy::Proxy;
 use punctual_manager::{Change, Reply};
 
-use crate::admission::{Counter, Letter, Office};
+use crate::admission::{AdmissionService, ReplySink, ShardReply};
 
 /// What is brought to the proxy's thread.
 pub(super) enum Delivery {
@@ -34,7 +34,7 @@ impl Mailbox {
         }
     }
 
-    pub(super) fn counter(&self) -> impl Counter + use<> {
+    pub(super) fn sink(&self) -> impl ReplySink + use<> {
         self.clone()
     }
 
@@ -53,9 +53,9 @@ impl Mailbox {
     }
 }
 
-impl Counter for Mailbox {
-    fn answer(&self, _: &Office, letter: Letter) {
-        self.post(Delivery::Reply(letter.reply));
+impl ReplySink for Mailbox {
+    fn reply(&self, _: &AdmissionService, reply: ShardReply) {
+        self.post(Delivery::Reply(reply.reply));
     }
 
     fn tell(&self, change: Change) {
@@ -64,7 +64,12 @@ impl Counter for Mailbox {
 }
 
 /// Hands a delivery to the proxy.
-pub(super) fn deliver(delivery: Delivery, proxy: &mut Proxy, office: &Office, now: Nanos) {
+pub(super) fn deliver(
+    delivery: Delivery,
+    proxy: &mut Proxy,
+    service: &AdmissionService,
+    now: Nanos,
+) {
     match delivery {
         // The proxy lets a client go on without waiting for what is kept for it:
         // the broker behind it has answered already.
@@ -90,7 +95,7 @@ pub(super) fn deliver(delivery: Delivery, proxy: &mut Proxy, office: &Office, no
                 .map(|(filter, _)| filter.clone())
                 .collect();
             if !proxy.decide_subscription(conn, decision, now) && !proxy.is_open(conn) {
-                office.give_up(client, filters);
+                service.give_up(client, filters);
             }
         }
         Delivery::Change(Change::Flow {
