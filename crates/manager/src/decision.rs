@@ -134,8 +134,8 @@ pub enum Change {
         requirements: Requirements,
         /// How; `None`: there is no such flow any more.
         decision: Option<Decision>,
-        /// Whether the publisher is to be told.
-        tell: bool,
+        /// Whether the publisher is to be notified.
+        notify: bool,
     },
     /// A receiver is served in another way.
     Subscription {

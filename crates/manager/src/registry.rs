@@ -325,7 +325,7 @@ impl<P, S, F: Named> Registry<P, S, F> {
     }
 
     /// The publisher of a flow is to carry it in another way, or not any more (`None`). With `notify`
-    /// it is also told so.
+    /// it is also sent a notification.
     pub(crate) fn change_flow(
         &mut self,
         name: &FlowName,
@@ -340,7 +340,7 @@ impl<P, S, F: Named> Registry<P, S, F> {
             topic: name.topic.clone(),
             requirements,
             decision,
-            tell: notify,
+            notify,
         });
     }
 

@@ -1,11 +1,11 @@
-//! What a manager is told about the network and the broker.
+//! What a manager knows of the network and the broker.
 
 use punctual_model::network::Document;
 use punctual_model::wire::ETHERNET_MTU;
 
 use crate::place::PlaceRule;
 
-/// What has to be known before anything can be promised.
+/// What has to be known before anything can be guaranteed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// Nodes and links, and flows that are there anyway. Without it the

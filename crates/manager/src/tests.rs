@@ -203,7 +203,7 @@ fn what_was_rejected_comes_in_when_another_goes() {
     let changes = manager.take_changes();
     assert!(
         changes.iter().any(
-            |change| matches!(change, Change::Flow { tell: true, decision: Some(d), .. }
+            |change| matches!(change, Change::Flow { notify: true, decision: Some(d), .. }
                 if status(d) == Status::Admitted)
         ),
         "{changes:?}"
@@ -612,7 +612,7 @@ fn flows_come_back_after_a_restart() {
     again.connected(&client("p", 1));
     assert!(matches!(
         &again.take_changes()[..],
-        [Change::Flow { tell: false, .. }]
+        [Change::Flow { notify: false, .. }]
     ));
     again.give_up_restored();
     assert!(again.view("a/1@p").is_some());

@@ -46,7 +46,7 @@ pub struct ReceiverView {
 pub struct ExplanationView {
     /// Client identifiers; several only where they are at the broker.
     pub receivers: Vec<String>,
-    /// The best bound, ns: not more than what was promised, which may have been
+    /// The best bound, ns: not more than what was guaranteed, which may have been
     /// looked at less closely.
     pub bound_ns: u64,
     /// In the order of the way; their sum is the bound.

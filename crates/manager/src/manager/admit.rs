@@ -103,7 +103,7 @@ impl Manager {
         Err(first.unwrap_or_else(|| Refused(String::new())))
     }
 
-    /// Receivers of a topic whose own deadline cannot be kept are told so.
+    /// Receivers of a topic whose own deadline cannot be kept are notified.
     fn no_own_deadline(&mut self, id: &str, topic: &str) {
         let subscriptions = self.registry.subscriptions_to(topic);
         let with_own =
@@ -223,7 +223,7 @@ impl Manager {
                 record.grant.tolerance_ns += assumed - record.assumed;
                 record.assumed = assumed;
             }
-            self.tell_flow(&id, bound, false);
+            self.notify_flow(&id, bound, false);
         }
     }
 
@@ -273,7 +273,7 @@ impl Manager {
         }
         self.widen();
         for id in policed_anew {
-            self.tell_flow(&id, self.quick_bound(&id), false);
+            self.notify_flow(&id, self.quick_bound(&id), false);
         }
         Ok(())
     }

@@ -170,7 +170,7 @@ impl Manager {
             let flows = self.registry.flows_of(&client.id);
             let bounds = self.bounds(&flows);
             for (id, bound) in flows.iter().zip(bounds) {
-                self.tell_flow(id, bound, false);
+                self.notify_flow(id, bound, false);
             }
         }
     }
@@ -280,7 +280,7 @@ impl Manager {
             let name = FlowName::new(&wish.0, &wish.1);
             if let Ok(bound) = self.admit(&name, &request) {
                 self.wishes.remove(&wish);
-                self.tell_flow(&name.id, bound, true);
+                self.notify_flow(&name.id, bound, true);
             }
         }
     }
@@ -308,7 +308,7 @@ impl Manager {
             && let Some(record) = self.registry.flow_mut(&id)
         {
             record.fixed = true;
-            self.tell(&id, decision.clone(), true);
+            self.notify(&id, decision.clone(), true);
         }
         self.forget_if_idle(&client.id);
         decision
@@ -373,15 +373,15 @@ impl Manager {
         Decision::admitted(id, Some(Duration::from_nanos(bound)), grant)
     }
 
-    fn tell_flow(&mut self, id: &str, bound: u64, tell: bool) {
-        self.tell(id, self.decision(id, bound), tell);
+    fn notify_flow(&mut self, id: &str, bound: u64, notify: bool) {
+        self.notify(id, self.decision(id, bound), notify);
     }
 
-    fn tell(&mut self, id: &str, decision: Decision, tell: bool) {
+    fn notify(&mut self, id: &str, decision: Decision, notify: bool) {
         if let Some(record) = self.registry.flow(id) {
             let (name, requirements) = (record.name.clone(), record.requirements);
             self.registry
-                .change_flow(&name, requirements, Some(decision), tell);
+                .change_flow(&name, requirements, Some(decision), notify);
         }
     }
 }

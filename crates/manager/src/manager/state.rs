@@ -264,7 +264,7 @@ impl Manager {
         for saved in placed {
             self.forget_if_idle(&saved.id);
         }
-        // Nobody is connected who could be told.
+        // Nobody is connected who could be notified.
         self.take_changes();
         lost
     }

@@ -23,7 +23,7 @@ pub struct Config {
     pub policing: Policing,
     /// Flows of one connection, admitted or not.
     pub max_flows: usize,
-    /// What bounds take for granted and the configuration does not guarantee: clients are told so
+    /// What bounds take for granted and the configuration does not guarantee: clients are notified of it
     /// with what is admitted.
     pub conditions: Conditions,
     /// How long an acknowledgement waits for a decision, at most.

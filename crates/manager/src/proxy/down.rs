@@ -39,7 +39,7 @@ impl Relay {
         welcome
     }
 
-    /// Takes what can be taken, and tells how much that is. It ends with a
+    /// Takes what can be taken, and returns how much that is. It ends with a
     /// welcome.
     fn take_broker(
         &mut self,
@@ -157,9 +157,9 @@ impl Relay {
                 let Ok(suback) = SubAck::decode(body, peer.version) else {
                     return false;
                 };
-                let mut told = Vec::new();
-                let changed = self.suback(context, &suback, &mut told);
-                self.to_client.extend_from_slice(&told);
+                let mut rewritten = Vec::new();
+                let changed = self.suback(context, &suback, &mut rewritten);
+                self.to_client.extend_from_slice(&rewritten);
                 changed
             }
             (Stage::Open(peer), PacketType::UnsubAck) => {
@@ -182,7 +182,7 @@ impl Relay {
     }
 
     /// Takes an answer to SUBSCRIBE, with one reason for each filter that was
-    /// not refused here. Whether `out` has got what the client is to be told
+    /// not refused here. Whether `out` has got what the client is to be sent
     /// instead.
     pub(crate) fn suback(
         &mut self,
@@ -221,7 +221,7 @@ impl Relay {
             Some(answer) => peer.with_answer(suback.properties, &answer, rest),
             None => None,
         };
-        let told = SubAck {
+        let rewritten = SubAck {
             packet_id: suback.packet_id,
             properties: properties
                 .as_ref()
@@ -229,7 +229,7 @@ impl Relay {
             reasons: &reasons,
         };
         let changed = refuses || properties.is_some();
-        let changed = changed && told.encode(peer.version, out).is_ok();
+        let changed = changed && rewritten.encode(peer.version, out).is_ok();
         if !lost.is_empty() {
             // The broker would not have them.
             self.ask(context, Ask::Unsubscribed { filters: lost });
@@ -246,7 +246,7 @@ impl Relay {
             let Some((kind, packet, answer)) = peer.acks.release() else {
                 return;
             };
-            let told = answer.filter(|_| peer.takes_answers()).and_then(|answer| {
+            let rewritten = answer.filter(|_| peer.takes_answers()).and_then(|answer| {
                 let Cut::Packet(_, head) = cut(&packet, |_| Want::Whole) else {
                     return None;
                 };
@@ -260,7 +260,7 @@ impl Relay {
                 ack.encode(kind, peer.version, &mut bytes).ok()?;
                 Some(bytes)
             });
-            self.insert(&told.unwrap_or(packet));
+            self.insert(&rewritten.unwrap_or(packet));
         }
     }
 

@@ -40,7 +40,7 @@ impl Flow {
 #[derive(Debug)]
 pub(crate) enum Note {
     /// This.
-    Tell(Answer),
+    Answer(Answer),
     /// What becomes of the flow with this topic; nothing is known by `until`.
     Pending { topic: Box<str>, until: Nanos },
 }
@@ -78,18 +78,18 @@ impl Acks {
     /// What waits for the flow with that topic gets an answer. Whether there
     /// was something.
     pub(crate) fn decided(&mut self, topic: &str, answer: Option<&Answer>) -> bool {
-        let mut told = false;
+        let mut answered = false;
         self.notes.retain(|_, note| match (&*note, answer) {
             (Note::Pending { topic: about, .. }, _) if **about != *topic => true,
             (Note::Pending { .. }, Some(answer)) => {
-                *note = Note::Tell(answer.clone());
-                told = true;
+                *note = Note::Answer(answer.clone());
+                answered = true;
                 true
             }
             (Note::Pending { .. }, None) => false,
-            (Note::Tell(_), _) => true,
+            (Note::Answer(_), _) => true,
         });
-        told
+        answered
     }
 
     /// The next acknowledgement that need not wait, and what it is to carry.
@@ -100,7 +100,7 @@ impl Acks {
         }
         let (kind, packet_id, packet) = self.held.pop_front()?;
         let answer = match self.notes.remove(&packet_id) {
-            Some(Note::Tell(answer)) => Some(answer),
+            Some(Note::Answer(answer)) => Some(answer),
             _ => None,
         };
         Some((kind, packet, answer))
@@ -127,7 +127,7 @@ impl Acks {
         let notes = self.notes.values();
         let untils = notes.filter_map(|note| match note {
             Note::Pending { until, .. } => Some(*until),
-            Note::Tell(_) => None,
+            Note::Answer(_) => None,
         });
         untils.min()
     }

@@ -65,7 +65,7 @@ pub struct Proxy {
     sessions: HashMap<Arc<str>, Session, foldhash::fast::RandomState>,
     numbered: u64,
     expiries: BTreeSet<(Nanos, Arc<str>)>,
-    /// When each connection is to be looked at without being told.
+    /// When each connection is to be looked at without an event.
     deadlines: BTreeSet<(Nanos, u64)>,
     /// The same by connection.
     armed: HashMap<u64, Nanos, foldhash::fast::RandomState>,
@@ -247,8 +247,8 @@ impl Proxy {
     }
 
     /// What becomes of a flow of a session (0 for any), asked for or not;
-    /// without a decision there is no such flow any more. With `tell`, or if it
-    /// was asked for, those who subscribe to `$SYS/rt/clients/...` are told.
+    /// without a decision there is no such flow any more. With `notify`, or if
+    /// it was asked for, subscribers of `$SYS/rt/clients/...` are notified.
     #[allow(clippy::too_many_arguments, reason = "the parts of one decision")]
     pub fn decide_flow(
         &mut self,
@@ -257,14 +257,14 @@ impl Proxy {
         topic: &str,
         requirements: Requirements,
         decision: Option<FlowDecision>,
-        tell: bool,
+        notify: bool,
         now: Nanos,
     ) {
         let Some(conn) = self.connected(client_id, session) else {
             return;
         };
         let answer = self.with(conn, now, |relay, context| {
-            relay.decide_flow(context, topic, requirements, decision, tell)
+            relay.decide_flow(context, topic, requirements, decision, notify)
         });
         if let Some(answer) = answer.flatten() {
             self.publish_answer(client_id, topic, &answer);
@@ -285,7 +285,7 @@ impl Proxy {
         decided.unwrap_or(false)
     }
 
-    /// A receiver is served in another way than it was told.
+    /// A receiver is served in another way than it was notified of.
     pub fn decide_receiver(
         &mut self,
         client_id: &str,
@@ -314,7 +314,7 @@ impl Proxy {
         let news = answers::Notification::new(client_id, about, answer);
         for (conn, relay) in &mut self.relays {
             if relay.peer().is_some_and(|peer| !peer.news.is_empty()) {
-                relay.tell(&news);
+                relay.notify(&news);
                 self.dirty.push(ConnId::from_number(*conn));
             }
         }
@@ -356,7 +356,7 @@ impl Proxy {
         let hello = welcome.hello;
         let client_id: Arc<str> = match (welcome.client_id, hello.client_id.is_empty()) {
             (Some(assigned), true) => assigned.into(),
-            // 3.1.1 does not tell which one the broker chose.
+            // 3.1.1 does not say which one the broker chose.
             (None, true) => format!("anonymous-{}", conn.number()).into(),
             (_, false) => hello.client_id.into(),
         };

@@ -197,7 +197,7 @@ impl Relay {
         }
     }
 
-    /// Asks, or tells, whoever admits flows.
+    /// Sends a request or news to whoever admits flows.
     pub(crate) fn ask(&self, context: &mut Context<'_>, ask: Ask) {
         let Stage::Open(peer) = &self.stage else {
             return;
@@ -249,14 +249,14 @@ impl Relay {
         self.to_client.append(&mut self.down.inbox);
     }
 
-    /// What becomes of a flow. Returns the answer that is to be told on `$SYS`.
+    /// What becomes of a flow. Returns the answer that is to be published under `$SYS`.
     pub(crate) fn decide_flow(
         &mut self,
         context: &mut Context<'_>,
         about: &str,
         requirements: Requirements,
         decision: Option<FlowDecision>,
-        tell: bool,
+        notify: bool,
     ) -> Option<Answer> {
         let peer = self.peer()?;
         let Some(mut decision) = decision else {
@@ -277,9 +277,9 @@ impl Relay {
         let answer = answers::as_carried(&decision.answer, refuse);
         let asked = flow.state.decide(requirements, decision, context.now)?;
         flow.overdue = false;
-        flow.state.told = peer.acks.decided(about, Some(&answer)) || flow.state.told && !tell;
+        flow.state.told = peer.acks.decided(about, Some(&answer)) || flow.state.told && !notify;
         self.flow_is_decided(context, about);
-        (asked || tell).then_some(answer)
+        (asked || notify).then_some(answer)
     }
 
     fn flow_is_decided(&mut self, context: &mut Context<'_>, about: &str) {
@@ -311,8 +311,8 @@ impl Relay {
         true
     }
 
-    /// Tells the client news about flows, if it wants them and keeps up.
-    pub(crate) fn tell(&mut self, news: &answers::Notification) {
+    /// Notifies the client of news about flows, if it wants them and keeps up.
+    pub(crate) fn notify(&mut self, news: &answers::Notification) {
         let crowded = self.to_client.len() + self.own.len() >= MAX_OWN;
         let Some(peer) = self.peer().filter(|_| !crowded) else {
             return;
@@ -338,7 +338,7 @@ impl Relay {
         }
     }
 
-    /// When something is to be done without being told.
+    /// When something is to be done without an event.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         let waits = match &self.wait {
             Some(Wait::Flow { until, .. } | Wait::Subscribe { until } | Wait::Shape { until }) => {

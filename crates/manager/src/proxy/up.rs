@@ -46,7 +46,7 @@ impl Relay {
         self.up.inbox = inbox;
     }
 
-    /// Takes what can be taken, and tells how much that is.
+    /// Takes what can be taken, and returns how much that is.
     fn take_client(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> usize {
         let mut at = 0;
         while at < bytes.len() {
@@ -202,7 +202,7 @@ impl Relay {
         let Some(wanted) = asked.requirements.or(held) else {
             if let Some(remark) = asked.remark {
                 context.stats.remarks += 1;
-                tell(peer, &message.raw, answers::best_effort(remark));
+                attach(peer, &message.raw, answers::best_effort(remark));
             }
             return Course::Pass;
         };
@@ -214,7 +214,7 @@ impl Relay {
                     "the connection has {most} flows, as many as it may \
                      (admission.max_flows_per_session)"
                 );
-                tell(peer, &message.raw, answers::best_effort(why));
+                attach(peer, &message.raw, answers::best_effort(why));
                 return Course::Pass;
             };
             self.ask(context, ask);
@@ -279,7 +279,7 @@ impl Relay {
             && acknowledged
         {
             flow.state.told = true;
-            tell(peer, &message.raw, answer);
+            attach(peer, &message.raw, answer);
         }
         Course::Pass
     }
@@ -488,8 +488,8 @@ fn topic_of(peer: &Peer, raw: &RawPublish<'_>) -> Option<Box<str>> {
 }
 
 /// The acknowledgement of a message is to carry an answer.
-fn tell(peer: &mut Peer, raw: &RawPublish<'_>, answer: Answer) {
+fn attach(peer: &mut Peer, raw: &RawPublish<'_>, answer: Answer) {
     if raw.qos != QoS::AtMostOnce && peer.takes_answers() {
-        peer.acks.note(raw.packet_id, Note::Tell(answer));
+        peer.acks.note(raw.packet_id, Note::Answer(answer));
     }
 }

@@ -11,7 +11,7 @@ use crate::client::Client;
 use crate::decision::{Reply, Subscribed};
 use crate::request::{Publication, Subscription};
 
-/// A SUBSCRIBE that waits, and who is to be told.
+/// A SUBSCRIBE that waits, and who is to be notified.
 #[derive(Debug)]
 pub(super) struct Waiting {
     from: u16,

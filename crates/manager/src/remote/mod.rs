@@ -44,7 +44,7 @@ use join::{Join, Ticket};
 /// The requirements table, as a manager writes it.
 pub trait RequirementsTable: Send {
     /// Asks for a channel, or for another one in its place. Returns the
-    /// generation that the answer will name; the answer is told to
+    /// generation that the answer will name; the answer comes to
     /// [`RemoteManager::decided`], never before this returns.
     fn ask(&mut self, request: Request) -> u64;
 
@@ -121,8 +121,8 @@ struct Record {
     /// The publisher is to be answered.
     asked: bool,
     held: Option<Held>,
-    /// What the publisher was told last.
-    told: Option<Status>,
+    /// What the publisher was notified of last.
+    notified: Option<Status>,
     /// A subscriber that is in the row on trial.
     join: Option<u64>,
 }
@@ -194,7 +194,7 @@ impl RemoteManager {
         let new = !self.registry.is_registered(&client.id, client.session);
         if self.meet(client, ends) && new {
             for id in self.registry.flows_of(&client.id) {
-                self.tell_grant(&id);
+                self.notify_grant(&id);
             }
         }
         self.start_joins();
@@ -370,7 +370,7 @@ impl RemoteManager {
                 open: false,
                 asked: false,
                 held: None,
-                told: None,
+                notified: None,
                 join: None,
             });
         }
@@ -400,7 +400,7 @@ impl RemoteManager {
         let Some(row) = row else {
             self.off_the_network(id);
             let decision = self.registry.flow_mut(id).map(|record| {
-                record.told = Some(Status::BestEffort);
+                record.notified = Some(Status::BestEffort);
                 best_effort(LOCAL, None)
             });
             return Ok(decision);
@@ -471,7 +471,7 @@ impl RemoteManager {
         if let Some(join) = self.registry.flow_mut(id).and_then(|r| r.join.take()) {
             self.settle(join, id);
         }
-        self.tell(id, decision, true);
+        self.notify(id, decision, true);
     }
 
     /// The network has decided about a flow, and about nobody on trial.
@@ -487,7 +487,7 @@ impl RemoteManager {
                 };
                 let decision = decision(record, &held);
                 record.held = Some(held);
-                self.tell(id, decision, false);
+                self.notify(id, decision, false);
                 self.retry(id);
             }
             State::Rejected => {
@@ -500,15 +500,15 @@ impl RemoteManager {
                         record.terms = held.terms;
                         // Until that is answered it has what it had.
                         record.held = Some(held);
-                        self.tell(id, decision, false);
+                        self.notify(id, decision, false);
                         self.renew(id);
                     }
                     lost => {
-                        // Also to one that was told of a rejection before.
+                        // Also to one that was notified of a rejection before.
                         if lost.is_some() {
-                            record.told = None;
+                            record.notified = None;
                         }
-                        self.tell(id, Decision::rejected(why), false);
+                        self.notify(id, Decision::rejected(why), false);
                     }
                 }
             }
@@ -517,27 +517,27 @@ impl RemoteManager {
                 // for nothing else.
                 let grant = record.held.as_ref().map(row::grant_of);
                 if record.asked || record.held.is_none() {
-                    self.tell(id, best_effort(&channel.reason, grant), false);
+                    self.notify(id, best_effort(&channel.reason, grant), false);
                 }
             }
             State::Failed => {
                 record.held = None;
-                self.tell(id, best_effort(&channel.reason, None), false);
+                self.notify(id, best_effort(&channel.reason, None), false);
             }
             State::Pending => {}
         }
     }
 
-    /// Tells a publisher what became of its flow: as the answer that it waits
+    /// Notifies a publisher of what became of its flow: as the answer that it waits
     /// for, or because it is another one now.
-    fn tell(&mut self, id: &Arc<str>, decision: Decision, only_news: bool) {
+    fn notify(&mut self, id: &Arc<str>, decision: Decision, only_news: bool) {
         let Some(record) = self.registry.flow_mut(id) else {
             return;
         };
         let status = decision.answer.status;
         let asked = std::mem::take(&mut record.asked);
-        let news = record.told != status;
-        record.told = status;
+        let news = record.notified != status;
+        record.notified = status;
         if only_news && !news && !asked {
             return;
         }
@@ -546,13 +546,13 @@ impl RemoteManager {
             .change_flow(&name, stated, Some(decision), news && !asked);
     }
 
-    /// Tells how a flow that is admitted is carried, to whoever has it anew.
-    fn tell_grant(&mut self, id: &Arc<str>) {
+    /// Notifies how a flow that is admitted is carried, to whoever has it anew.
+    fn notify_grant(&mut self, id: &Arc<str>) {
         if let Some(record) = self.registry.flow(id)
             && let Some(held) = &record.held
         {
             let decision = decision(record, held);
-            self.tell(id, decision, false);
+            self.notify(id, decision, false);
         }
     }
 }

@@ -124,9 +124,11 @@ fn decide(manager: &mut RemoteManager, paper: &Paper, state: State) {
 fn told(manager: &mut RemoteManager) -> Vec<(Status, bool, bool)> {
     let changes = manager.take_changes().into_iter();
     let flows = changes.filter_map(|change| match change {
-        Change::Flow { decision, tell, .. } => decision.map(|decision| {
+        Change::Flow {
+            decision, notify, ..
+        } => decision.map(|decision| {
             let status = decision.answer.status.unwrap();
-            (status, tell, decision.grant.is_some())
+            (status, notify, decision.grant.is_some())
         }),
         Change::Subscription { .. } => None,
     });

@@ -247,7 +247,7 @@ pub(crate) trait ReplySink: Send + Sync + 'static {
     fn reply(&self, service: &AdmissionService, reply: ShardReply);
 
     /// Tells what has changed for somebody who did not ask.
-    fn tell(&self, change: Change);
+    fn notify(&self, change: Change);
 }
 
 impl AdmissionService {
@@ -587,7 +587,7 @@ mod tests {
             });
         }
 
-        fn tell(&self, change: Change) {
+        fn notify(&self, change: Change) {
             if let Change::Flow {
                 client,
                 decision: None,

@@ -20,7 +20,7 @@ use crate::realtime::{self, Precedence};
 /// Replaces what is kept.
 pub(super) type Write = Box<dyn Fn(&State) -> Result<(), String> + Send>;
 
-/// Something to tell.
+/// Something to notify somebody of.
 pub(super) enum Item {
     /// To whom it may concern.
     Change(Change),
@@ -92,7 +92,7 @@ impl Outbox {
     /// is writing something else, this is for a later call, which it asks for.
     pub(super) fn send(&mut self, new_state: impl FnOnce() -> Option<State>) {
         let Some(writer) = &self.writer else {
-            return tell(&self.service, std::mem::take(&mut self.items));
+            return notify(&self.service, std::mem::take(&mut self.items));
         };
         if !writer.idle.load(Ordering::Acquire) {
             return;
@@ -105,14 +105,14 @@ impl Outbox {
                 // The writer is there until it is closed.
                 let _ = writer.batches.send(Batch { state, items });
             }
-            None => tell(&self.service, items),
+            None => notify(&self.service, items),
         }
     }
 
     /// Writes and tells the rest, and ends the writer.
     pub(super) fn close(self, new_state: impl FnOnce() -> Option<State>) {
         let Some(writer) = self.writer else {
-            return tell(&self.service, self.items);
+            return notify(&self.service, self.items);
         };
         let (state, items) = (new_state(), self.items);
         let _ = writer.batches.send(Batch { state, items });
@@ -122,13 +122,13 @@ impl Outbox {
     }
 }
 
-fn tell(service: &AdmissionService, items: Vec<Item>) {
+fn notify(service: &AdmissionService, items: Vec<Item>) {
     let sink = &service.shared.sink;
     for item in items {
         match item {
-            Item::Change(change) => sink.tell(change),
+            Item::Change(change) => sink.notify(change),
             Item::Reply(reply) => sink.reply(service, reply),
-            Item::Caller(tell) => tell(),
+            Item::Caller(done) => done(),
         }
     }
 }
@@ -155,7 +155,7 @@ fn run(service: &AdmissionService, write: &Write, batches: &Receiver<Batch>, idl
             Some(Ok(())) | None => unwritten = None,
         }
         if let Some(items) = items {
-            tell(service, items);
+            notify(service, items);
             idle.store(true, Ordering::Release);
             // What has gathered may go now. Without a reader nothing has.
             let _ = service.shared.events.send(Event::Written);

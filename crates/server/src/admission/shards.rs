@@ -47,7 +47,7 @@ impl ReplySink for Handle {
         }
     }
 
-    fn tell(&self, change: Change) {
+    fn notify(&self, change: Change) {
         // One shard has the session.
         for shard in 0..self.shards() {
             let change = change.clone();
@@ -58,10 +58,18 @@ impl ReplySink for Handle {
                     topic,
                     requirements,
                     decision,
-                    tell,
+                    notify,
                 } => {
                     let decision = decision.map(Into::into);
-                    shard.decide_flow(&client, session, &topic, requirements, decision, tell, now);
+                    shard.decide_flow(
+                        &client,
+                        session,
+                        &topic,
+                        requirements,
+                        decision,
+                        notify,
+                        now,
+                    );
                 }
                 Change::Subscription {
                     client,

@@ -58,7 +58,7 @@ impl ReplySink for Mailbox {
         self.post(Delivery::Reply(reply.reply));
     }
 
-    fn tell(&self, change: Change) {
+    fn notify(&self, change: Change) {
         self.post(Delivery::Change(change));
     }
 }
@@ -104,10 +104,18 @@ pub(super) fn deliver(
             topic,
             requirements,
             decision,
-            tell,
+            notify,
         }) => {
             let decision = decision.map(Into::into);
-            proxy.decide_flow(&client, session, &topic, requirements, decision, tell, now);
+            proxy.decide_flow(
+                &client,
+                session,
+                &topic,
+                requirements,
+                decision,
+                notify,
+                now,
+            );
         }
         Delivery::Change(Change::Subscription {
             client,

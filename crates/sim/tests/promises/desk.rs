@@ -151,7 +151,7 @@ pub(crate) fn decide(
                 topic,
                 requirements,
                 decision: Some(decision),
-                tell: false,
+                notify: false,
             };
             calls.push((shard, call_of(shared, change)));
         }
@@ -203,7 +203,7 @@ fn apply(shared: &Shared, change: Change, shard: &mut Shard, now: punctual_broke
             topic,
             requirements,
             decision,
-            tell,
+            notify,
         } => {
             if let Some(Decision { answer, .. }) = &decision {
                 shared.borrow_mut().told.push(Told {
@@ -215,7 +215,15 @@ fn apply(shared: &Shared, change: Change, shard: &mut Shard, now: punctual_broke
             let answer = decision.as_ref().map(|decision| &decision.answer);
             let admitted = answer.is_some_and(|answer| answer.status == Some(Status::Admitted));
             let decision = decision.map(Into::into);
-            shard.decide_flow(&client, session, &topic, requirements, decision, tell, now);
+            shard.decide_flow(
+                &client,
+                session,
+                &topic,
+                requirements,
+                decision,
+                notify,
+                now,
+            );
             if let Some(flow) = shard.flow(&client, &topic).filter(|_| admitted) {
                 let declared = &mut shared.borrow_mut().declared;
                 let now = (session, requirements, flow.violations);
