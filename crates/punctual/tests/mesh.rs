@@ -965,7 +965,7 @@ fn a_rolling_restart_loses_nothing() {
 }
 
 /// Adds a neighbour at run time.
-fn add(member: &Member, neighbour: &str) -> broker::Answer {
+fn add(member: &Member, neighbour: &str) -> broker::support::Answer {
     let body = format!("{{\"neighbour\": \"{neighbour}\"}}");
     member.broker.send(&format!(
         "POST /api/v1/mesh/neighbours HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n\
@@ -1014,7 +1014,7 @@ fn a_file_of_neighbours_that_cannot_be_written_is_told_of() {
     let kept = || std::fs::read_to_string(&file).unwrap();
     let lose = || std::fs::remove_dir_all(&keeping).unwrap();
     let restore = || std::fs::create_dir(&keeping).unwrap();
-    let told = |answer: broker::Answer| {
+    let told = |answer: broker::support::Answer| {
         let why = answer.refused(503)["error"].to_string();
         assert!(why.contains("mesh.neighbours_file = "), "{why}");
     };

@@ -70,7 +70,7 @@ fn a_reload_names_what_is_wrong_and_what_needs_a_restart() {
         fs::write(&file, text).unwrap();
     };
     write("");
-    let server = Server::start(&file);
+    let mut server = Server::start(&file);
     server.until("listening on tcp://127.0.0.1:");
 
     write("[limits]\nmax_sesions = 1\n");
@@ -97,4 +97,5 @@ fn a_reload_names_what_is_wrong_and_what_needs_a_restart() {
 
     server.signal("TERM");
     server.until("shutting down");
+    assert!(server.process.wait().unwrap().success());
 }

@@ -3,8 +3,7 @@
 use std::net::SocketAddr;
 use std::process::{Command, Output};
 
-use crate::broker::Broker;
-use crate::mqtt::Mqtt;
+use crate::broker::support::{Broker, Mqtt};
 
 fn top(address: SocketAddr, arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_punctual"))
@@ -17,8 +16,8 @@ fn top(address: SocketAddr, arguments: &[&str]) -> Output {
 #[test]
 fn one_look_shows_clients_and_messages() {
     let broker = Broker::start();
-    let mut publisher = Mqtt::connect(&broker, "a", 0);
-    let mut subscriber = Mqtt::connect(&broker, "b", 0);
+    let mut publisher = Mqtt::connect(broker.tcp, "a", 0);
+    let mut subscriber = Mqtt::connect(broker.tcp, "b", 0);
     subscriber.subscribe("x");
     publisher.retain("x", b"y");
     subscriber.receive();

@@ -113,6 +113,7 @@ pub(crate) struct Opened {
 /// The running interface.
 pub(crate) struct Http {
     app: Arc<App>,
+    url: String,
     stop: watch::Sender<bool>,
     thread: JoinHandle<()>,
 }
@@ -190,12 +191,23 @@ impl Opened {
         let thread = thread::Builder::new().name("http".into()).spawn(move || {
             runtime.block_on(server::serve(listener, router, self.bounds, stopped));
         })?;
-        tracing::info!("listening on {}", self.address.url());
-        Ok(Http { app, stop, thread })
+        let url = self.address.url();
+        tracing::info!("listening on {url}");
+        Ok(Http {
+            app,
+            url,
+            stop,
+            thread,
+        })
     }
 }
 
 impl Http {
+    /// Where it is.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
     /// Reads again who may ask.
     pub(crate) fn reload(&self, config: &Config) -> Result<(), Error> {
         self.app.gate.reload(&config.auth)

@@ -193,6 +193,11 @@ impl Server {
         &self.urls
     }
 
+    /// Where the HTTP interface is, with the port that the system has chosen; `None` if there is none.
+    pub fn http_url(&self) -> Option<&str> {
+        self.http.as_ref().map(Http::url)
+    }
+
     /// Applies another configuration and the files that it names, if there is no error in them. Keys that
     /// take effect only at a start are logged if they differ from the configuration at the start.
     ///

@@ -1,13 +1,11 @@
 //! The interface as a whole: health, configuration, description, refusals, end.
 
-use std::fs;
 use std::io::Read as _;
 use std::net::TcpStream;
 
 use serde_json::Value;
 
-use crate::broker::{Broker, PATIENCE};
-use crate::mqtt::Mqtt;
+use crate::support::{Broker, Mqtt, PATIENCE};
 
 #[test]
 fn a_running_broker_is_alive_and_ready() {
@@ -29,17 +27,12 @@ fn a_running_broker_is_alive_and_ready() {
 
 #[test]
 fn the_configuration_in_force_is_shown_and_follows_a_reload() {
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("punctual.toml");
-    fs::write(&file, "limits.max_sessions = 5\nlimits.topic_cache = 20\n").unwrap();
-    let broker = Broker::with_arguments(&["--config", file.to_str().unwrap()]);
+    let broker = Broker::with("limits.max_sessions = 5\nlimits.topic_cache = 20\n");
     let config = broker.get("/api/v1/config").ok();
     assert_eq!(config["values"]["limits.max_sessions"], "5");
     assert_eq!(config["values"]["server.http"], "\"127.0.0.1:0\"");
     assert_eq!(config["restart_needed"], serde_json::json!([]));
-    fs::write(&file, "limits.max_sessions = 6\nlimits.topic_cache = 30\n").unwrap();
-    broker.signal(libc::SIGHUP);
-    broker.logged("configuration reloaded");
+    broker.reload("limits.max_sessions = 6\nlimits.topic_cache = 30\n");
     let config = broker.get("/api/v1/config").ok();
     assert_eq!(config["values"]["limits.max_sessions"], "6");
     assert_eq!(config["values"]["limits.topic_cache"], "20");
@@ -93,7 +86,7 @@ fn the_description_is_complete() {
     let document = broker.get("/api/v1/openapi.json").ok();
     check(&document, &document);
     // The fields of what is shown are those that are described.
-    let mut client = Mqtt::connect(&broker, "a", 0);
+    let mut client = Mqtt::connect(broker.tcp, "a", 0);
     client.subscribe("x");
     client.retain("y", b"z");
     for (path, schema) in [
@@ -166,7 +159,7 @@ fn wrong_parameters_are_named_with_value_and_remedy() {
 
 #[test]
 fn other_names_and_bodies_are_refused() {
-    let broker = Broker::with_arguments(&["--config", "/dev/null"]);
+    let broker = Broker::start();
     let send = |head: &str| broker.send(&format!("{head}\r\nConnection: close\r\n\r\n"));
     for host in ["evil.example", "127.0.0.1.evil.example:80", ""] {
         let error = send(&format!(
@@ -186,10 +179,7 @@ fn other_names_and_bodies_are_refused() {
 
 #[test]
 fn configured_names_are_let_in() {
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("punctual.toml");
-    fs::write(&file, "server.http_names = [\"broker.example\"]\n").unwrap();
-    let broker = Broker::with_arguments(&["--config", file.to_str().unwrap()]);
+    let broker = Broker::with("server.http_names = [\"broker.example\"]\n");
     let get = |host: &str| {
         broker.send(&format!(
             "GET /healthz HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
@@ -201,13 +191,12 @@ fn configured_names_are_let_in() {
 
 #[test]
 fn the_interface_ends_with_the_broker() {
-    let mut broker = Broker::start();
+    let broker = Broker::start();
     let mut idle = TcpStream::connect(broker.http).unwrap();
     idle.set_read_timeout(Some(PATIENCE)).unwrap();
     // Answered, so that the connection before it is accepted too.
     broker.get("/readyz").ok();
-    broker.signal(libc::SIGTERM);
-    assert!(broker.ended_well());
+    broker.stop();
     assert_eq!(idle.read(&mut [0]).unwrap(), 0);
     assert!(TcpStream::connect(broker.http).is_err());
 }

@@ -1,10 +1,11 @@
 //! The numbers, for Prometheus and as JSON.
 
 use std::collections::{BTreeMap, HashSet};
-use std::process::Command;
+use std::time::Duration;
 
-use crate::broker::Broker;
-use crate::mqtt::Mqtt;
+use punctual_client::{Client, Endpoint, Event, Message, Options, QoS, Scheme};
+
+use crate::support::{Broker, Mqtt, PATIENCE};
 
 /// Reads the text format strictly: every family has HELP, TYPE and samples, in
 /// one piece; no sample is there twice.
@@ -67,10 +68,10 @@ fn metrics_can_be_read_and_count() {
         assert_eq!(before.get(name).copied().unwrap_or_default(), 0.0, "{name}");
     }
 
-    let mut client = Mqtt::connect(&broker, "a", 0);
+    let mut client = Mqtt::connect(broker.tcp, "a", 0);
     client.subscribe("t/#");
     client.retain("x", b"12345");
-    let _other = Mqtt::connect(&broker, "b", 0);
+    let _other = Mqtt::connect(broker.tcp, "b", 0);
     broker.delete("/api/v1/clients/b").ok();
     let after = parse(&broker.get("/metrics").body);
     for (name, value) in [
@@ -128,11 +129,11 @@ fn metrics_can_be_read_and_count() {
 #[test]
 fn what_is_stored_is_counted() {
     let data = tempfile::tempdir().unwrap();
-    let broker = Broker::with_arguments(&["--data", data.path().to_str().unwrap()]);
-    let mut kept = Mqtt::connect(&broker, "kept", 100);
+    let broker = Broker::with(&format!("server.data = {:?}\n", data.path()));
+    let mut kept = Mqtt::connect(broker.tcp, "kept", 100);
     kept.subscribe("t/#");
     kept.disconnect();
-    let mut publisher = Mqtt::connect(&broker, "p", 0);
+    let mut publisher = Mqtt::connect(broker.tcp, "p", 0);
     publisher.retain("t/a", b"12345");
     // What was acknowledged is safe, and was counted before.
     publisher.retain("t/b", b"12345");
@@ -195,7 +196,7 @@ fn what_is_stored_is_counted() {
 #[test]
 fn the_same_numbers_are_there_as_json() {
     let broker = Broker::start();
-    let mut client = Mqtt::connect(&broker, "a", 0);
+    let mut client = Mqtt::connect(broker.tcp, "a", 0);
     client.retain("x", b"12345");
     let stats = broker.get("/api/v1/stats").ok();
     assert_eq!(stats["version"], env!("CARGO_PKG_VERSION"));
@@ -210,98 +211,29 @@ fn the_same_numbers_are_there_as_json() {
 }
 
 #[test]
-fn what_real_time_has_led_to_is_shown_with_or_without_the_privileges() {
-    let broker = Broker::with_arguments(&["--realtime"]);
-    let realtime = &broker.get("/api/v1/stats").ok()["realtime"];
-    let shards = realtime["shards"].as_array().unwrap();
-    assert_eq!(shards.len(), 2);
-    let metrics = broker.get("/metrics").body;
-    for (number, shard) in shards.iter().enumerate() {
-        let priority = shard["priority"].as_u64().unwrap();
-        assert!(priority == 0 || priority == 40, "{priority}");
-        let sample = format!("punctual_shard_realtime_priority{{shard=\"{number}\"}} {priority}\n");
-        assert!(metrics.contains(&sample), "{metrics}");
-    }
-    let locked = u8::from(realtime["memory_locked"].as_bool().unwrap());
-    let sample = format!("punctual_memory_locked {locked}\n");
-    assert!(metrics.contains(&sample), "{metrics}");
-    let bounded = metrics.contains("\npunctual_cpu_latency_limit_seconds 0\n");
-    assert_eq!(bounded, realtime["cpu_latency_us"] == 0, "{metrics}");
-}
-
-/// The capability to lock memory, as a bit of `CapEff`.
-const CAP_IPC_LOCK: u64 = 1 << 14;
-
-/// Whether this process may have real-time priority and lock memory, tried on a
-/// thread that ends.
-fn has_privileges() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let capabilities = u64::from_str_radix(capabilities.unwrap().trim(), 16).unwrap();
-    let tried = std::thread::spawn(|| {
-        let wanted = libc::sched_param { sched_priority: 40 };
-        // SAFETY: the structure outlives the call; 0 is this thread.
-        unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const wanted) == 0 }
-    });
-    tried.join().unwrap() && capabilities & CAP_IPC_LOCK != 0
-}
-
-/// What the kernel says of the running broker, not what it says itself.
-#[test]
-fn threads_have_real_time_and_memory_is_locked() {
-    if !has_privileges() {
-        let why = "CAP_SYS_NICE or CAP_IPC_LOCK is missing";
-        punctual_testbed::skip("PUNCTUAL_REQUIRE_REALTIME", why);
-        return;
-    }
-    let broker = Broker::with_arguments(&["--realtime"]);
-    let shards = broker.shard_threads();
-    assert_eq!(shards.len(), 2);
-    for shard in shards {
-        // proc(5): fields after the name, from the third on.
-        let stat = broker.proc(&format!("task/{shard}/stat"));
-        let (_, fields) = stat.rsplit_once(") ").unwrap();
-        let fields: Vec<i32> = fields
-            .split(' ')
-            .map(|f| f.trim().parse().unwrap_or(0))
-            .collect();
-        let (priority, rt_priority, policy) = (fields[18 - 3], fields[40 - 3], fields[41 - 3]);
-        assert_eq!((priority, rt_priority, policy), (-41, 40, libc::SCHED_FIFO));
-        let status = broker.proc(&format!("task/{shard}/status"));
-        let mut lines = status.lines();
-        let cpus = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-        let cpus = cpus.unwrap().trim();
-        assert!(cpus.parse::<u32>().is_ok(), "one CPU, not {cpus}");
-    }
-    let status = broker.proc("status");
-    let kib = |name: &str| -> u64 {
-        let value = status
-            .lines()
-            .find_map(|line| line.strip_prefix(name))
-            .unwrap();
-        value.trim_end_matches("kB").trim().parse().unwrap()
-    };
-    let (locked, resident) = (kib("VmLck:"), kib("VmRSS:"));
-    assert!(locked >= resident / 10 * 9, "{locked} of {resident} KiB");
-}
-
-#[test]
 fn messages_are_counted_by_class() {
     let broker = Broker::start();
-    let mut awake = Mqtt::connect(&broker, "awake", 0);
+    let mut awake = Mqtt::connect(broker.tcp, "awake", 0);
     awake.subscribe("t");
-    let mut asleep = Mqtt::connect(&broker, "asleep", 3600);
+    let mut asleep = Mqtt::connect(broker.tcp, "asleep", 3600);
     asleep.subscribe("t");
     asleep.disconnect();
-    let port = broker.tcp.port().to_string();
-    for urgency in [&["--priority", "3"][..], &["--deadline", "10s"], &[]] {
-        let published = Command::new(env!("CARGO_BIN_EXE_punctual"))
-            .args(["pub", "-h", "127.0.0.1", "-p", &port, "-q", "1"])
-            .args(["-t", "t", "-m", "x"])
-            .args(urgency)
-            .status()
-            .unwrap();
-        assert!(published.success());
+    let mut endpoint = Endpoint::new(Scheme::Tcp, "127.0.0.1");
+    endpoint.port = broker.tcp.port();
+    let (mut publisher, _) = Client::connect(Options {
+        endpoint,
+        ..Options::default()
+    })
+    .unwrap();
+    let message = || Message::new("t", "x").qos(QoS::AtLeastOnce);
+    let urgent = [
+        message().priority(3),
+        message().deadline(Duration::from_secs(10)),
+    ];
+    for message in urgent.into_iter().chain([message()]) {
+        publisher.publish(&message).unwrap();
+        let published = |event| matches!(event, Some(Event::Published { .. }));
+        while !published(publisher.next(Some(PATIENCE)).unwrap()) {}
         assert_eq!(awake.receive().0 >> 4, 3);
     }
     let metrics = parse(&broker.get("/metrics").body);

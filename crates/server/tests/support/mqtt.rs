@@ -1,9 +1,9 @@
 //! A few MQTT 5 packets.
 
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 
-use crate::broker::{Broker, PATIENCE};
+use super::PATIENCE;
 
 /// A client.
 pub(crate) struct Mqtt(TcpStream);
@@ -11,8 +11,8 @@ pub(crate) struct Mqtt(TcpStream);
 impl Mqtt {
     /// Connects with a new session that lasts `expiry` seconds longer than the
     /// connection.
-    pub(crate) fn connect(broker: &Broker, client_id: &str, expiry: u32) -> Self {
-        let stream = TcpStream::connect(broker.tcp).unwrap();
+    pub(crate) fn connect(broker: SocketAddr, client_id: &str, expiry: u32) -> Self {
+        let stream = TcpStream::connect(broker).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut client = Self(stream);
         let mut body = b"\0\x04MQTT\x05\x02\0\x3c\x05\x11".to_vec();
