@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use punctual_manager::RequirementsTable;
@@ -22,7 +22,19 @@ struct Link {
     runtime: Handle,
     events: Sender<Event>,
     timing: Arc<Timing>,
-    _life: oneshot::Sender<()>,
+    /// Dropped to end the thread.
+    life: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.life = None;
+        if let Some(thread) = self.thread.take() {
+            // It panicked if this fails, which the log has.
+            let _ = thread.join();
+        }
+    }
 }
 
 impl RequirementsTable for Link {
@@ -59,7 +71,8 @@ pub(super) fn open(
         .enable_all()
         .build()?;
     let handle = runtime.handle().clone();
-    thread::Builder::new().name("srt".into()).spawn(move || {
+    let thread = thread::Builder::new().name("srt".into());
+    let thread = thread.spawn(move || {
         realtime::put_first(precedence, "the connection to the table");
         runtime.block_on(async move {
             let side = match ManagerSide::start(options) {
@@ -77,6 +90,8 @@ pub(super) fn open(
                 _ = ended => {}
             }
         });
+        // A look-up of a name may still be under way.
+        runtime.shutdown_background();
     })?;
     let side = starting
         .recv()
@@ -87,6 +102,7 @@ pub(super) fn open(
         runtime: handle,
         events,
         timing,
-        _life: life,
+        life: Some(life),
+        thread: Some(thread),
     }))
 }

@@ -9,6 +9,7 @@ pub(crate) mod auth;
 mod events;
 pub(crate) mod listeners;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -21,7 +22,7 @@ use punctual_net::layer::{LayerConfig, Origins, WebSocketOptions};
 use punctual_net::tls::TlsAcceptor;
 use punctual_net::{
     AcceptPolicy, Anonymous as AnonymousPolicy, Identity, ListenerOptions, ListenerPolicy,
-    ServerOptions,
+    ServerOptions, StoreOptions,
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -31,8 +32,7 @@ use crate::admission;
 use crate::bridge;
 use crate::config::{Anonymous, Arguments, Auto, Brokers, Config, Limit, Listener, Switch, nanos};
 use crate::error::Error;
-use crate::http::gate::Gate;
-use crate::http::{Http, Opened, Parts};
+use crate::http::{self, Http};
 use crate::logging::Logging;
 use crate::mesh;
 use crate::realtime::Precedence;
@@ -81,34 +81,56 @@ pub struct Server {
     log: Option<JoinHandle<()>>,
 }
 
+/// What runs beside the listeners, opened and not started: dropped, it closes.
+struct Parts {
+    http: Option<http::Opened>,
+    admission: Option<admission::ServiceBuilder>,
+    store: Option<(Keeper, StoreOptions)>,
+    gate: Option<Arc<http::gate::Gate>>,
+    mesh: Option<mesh::Opening>,
+    bridges: Option<bridge::Opening>,
+    /// The listener that bridges connect to.
+    bridged: Option<SocketAddr>,
+}
+
+impl Parts {
+    fn open(config: &Config) -> Result<Self, Error> {
+        let schemes = config.listeners.iter().flat_map(|listener| {
+            std::iter::repeat_n(listener.address.transport, listener.sockets())
+        });
+        let precedence = config.server.realtime.then_some(Precedence::Ordinary);
+        Ok(Self {
+            http: match &config.server.http {
+                Switch::On(address) => http::Opened::open(address)?,
+                Switch::Off => None,
+            },
+            admission: admission::ServiceBuilder::open(config, schemes, precedence)?,
+            store: Keeper::open(config, config.shards())?,
+            gate: http::gate::Gate::open(config)?,
+            mesh: mesh::Opening::open(config)?,
+            bridges: bridge::Opening::open(config.mesh.bridges.as_deref())?,
+            bridged: None,
+        })
+    }
+}
+
 impl Server {
     /// Opens what the configuration names, and serves from now on.
     ///
     /// # Errors
     ///
-    /// What cannot be opened or read; all files and sockets are looked at before anybody is served.
+    /// What cannot be opened or read. All files and sockets are looked at before anybody is served, and
+    /// what was started before a part that fails is stopped: no thread, socket or lock of it stays.
     pub fn start(config: Config) -> Result<Self, Error> {
         config.check()?;
         let (listeners, urls) = listeners(&config)?;
         let mut loaded = listeners::load(&config)?;
-        let shards = config.shards();
-        let http = match &config.server.http {
-            Switch::On(address) => Opened::open(address)?,
-            Switch::Off => None,
-        };
-        let schemes = config.listeners.iter().flat_map(|listener| {
-            std::iter::repeat_n(listener.address.transport, listener.sockets())
-        });
-        let precedence = config.server.realtime.then_some(Precedence::Ordinary);
-        let admission = admission::ServiceBuilder::open(&config, schemes, precedence)?;
-        let (keeper, store) = Keeper::open(&config, shards)?.unzip();
-        let gate = Gate::open(&config)?;
-        let mesh = mesh::Opening::open(&config)?;
-        let bridges = bridge::Opening::open(config.mesh.bridges.as_deref())?;
-        let mut net = punctual_net::Server::start(ServerOptions {
+        let mut parts = Parts::open(&config)?;
+        let (keeper, store) = parts.store.take().unzip();
+        let net = punctual_net::Server::start(ServerOptions {
             listeners,
             broker: config.broker(),
-            shards,
+            shards: config.shards(),
             realtime: config.realtime(),
             tcp: config.tcp(),
             marking: config.marking(),
@@ -119,52 +141,80 @@ impl Server {
             authentication_threads: 2,
             authenticator: loaded.authenticator(),
             access: loaded.access.take(),
-            admission: admission.as_ref().map(admission::ServiceBuilder::sender),
+            admission: parts.admission.as_ref().map(admission::ServiceBuilder::sender),
             store,
-            federation: mesh.as_ref().map(mesh::Opening::federation),
+            federation: parts.mesh.as_ref().map(mesh::Opening::federation),
+        });
+        let net = net.inspect_err(|_| {
+            if let Some(keeper) = &keeper {
+                keeper.close();
+            }
         })?;
-        if net.realtime().is_some_and(|status| !status.is_complete()) {
-            net.set_config(&Arc::new(broker_config(&config, &net)));
-        }
-        if let Some(keeper) = &keeper {
-            keeper.start(net.handle());
-        }
-        let (admission, admission_thread) = admission
-            .map(|admission| admission.start(net.handle()))
-            .transpose()?
-            .unzip();
-        let log = net
-            .take_events()
-            .map(|events| {
-                let thread = thread::Builder::new().name("log".into());
-                thread.spawn(move || events::log(events))
-            })
-            .transpose()?;
-        let mesh = mesh.map(|mesh| mesh.start(&net)).transpose()?;
-        let plain = urls.iter().position(|(scheme, _)| *scheme == "tcp");
-        let plain = plain.and_then(|at| net.addresses().get(at).copied());
-        let bridges = bridges
-            .map(|bridges| bridges.start(&net, plain))
-            .transpose()?;
+        let bridged = urls.iter().position(|(scheme, _)| *scheme == "tcp");
+        parts.bridged = bridged.and_then(|at| net.addresses().get(at).copied());
         let addresses = net.addresses().iter().zip(&urls);
-        let urls: Vec<String> = addresses
+        let urls = addresses
             .map(|(address, (scheme, path))| format!("{scheme}://{address}{path}"))
             .collect();
-        for url in &urls {
+        let mut server = Self {
+            started: config,
+            urls,
+            net,
+            loaded,
+            http: None,
+            keeper,
+            bridges: None,
+            mesh: None,
+            admission_thread: None,
+            log: None,
+        };
+        match server.start_parts(parts) {
+            Ok(()) => Ok(server),
+            Err(error) => {
+                server.stop();
+                Err(error)
+            }
+        }
+    }
+
+    /// Starts what runs beside the listeners. After an error the server is to be stopped.
+    fn start_parts(&mut self, parts: Parts) -> Result<(), Error> {
+        let (net, config) = (&mut self.net, &self.started);
+        if net.realtime().is_some_and(|status| !status.is_complete()) {
+            net.set_config(&Arc::new(broker_config(config, net)));
+        }
+        if let Some(keeper) = &self.keeper {
+            keeper.start(net.handle());
+        }
+        let mut http = http::Parts {
+            keeper: self.keeper.clone(),
+            ..http::Parts::default()
+        };
+        if let Some(admission) = parts.admission {
+            let (service, thread) = admission.start(net.handle())?;
+            http.admission = Some(service);
+            self.admission_thread = Some(thread);
+        }
+        if let Some(events) = net.take_events() {
+            let thread = thread::Builder::new().name("log".into());
+            self.log = Some(thread.spawn(move || events::log(events))?);
+        }
+        if let Some(mesh) = parts.mesh {
+            let mesh = mesh.start(net)?;
+            http.mesh = Some(mesh.asker());
+            self.mesh = Some(mesh);
+        }
+        if let Some(bridges) = parts.bridges {
+            let bridges = bridges.start(net, parts.bridged)?;
+            http.bridges = Some(bridges.standings());
+            self.bridges = Some(bridges);
+        }
+        for url in &self.urls {
             tracing::info!("listening on {url}");
         }
-        let http = http
-            .zip(gate)
-            .map(|(http, gate)| {
-                let parts = Parts {
-                    admission,
-                    keeper: keeper.clone(),
-                    mesh: mesh.as_ref().map(mesh::Mesh::asker),
-                    bridges: bridges.as_ref().map(bridge::Bridges::standings),
-                };
-                http.start(&net, urls.clone(), &config, parts, gate)
-            })
-            .transpose()?;
+        if let Some((opened, gate)) = parts.http.zip(parts.gate) {
+            self.http = Some(opened.start(net, self.urls.clone(), config, http, gate)?);
+        }
         for listener in &config.listeners {
             if listener.anonymous(&config.auth) == Anonymous::Loopback {
                 tracing::info!(
@@ -174,18 +224,7 @@ impl Server {
                 );
             }
         }
-        Ok(Self {
-            started: config,
-            urls,
-            net,
-            loaded,
-            http,
-            keeper,
-            bridges,
-            mesh,
-            admission_thread,
-            log,
-        })
+        Ok(())
     }
 
     /// Where clients connect, a URL for each socket, with the ports that the system has chosen.
@@ -238,7 +277,8 @@ impl Server {
     }
 
     /// Ends it: clients are told, what waits for them is written, within `server.shutdown_timeout`, and
-    /// the store is closed. Returns once all of its threads have ended.
+    /// the store is closed. Returns once all of its threads have ended, but for those that check a password
+    /// or connect to a neighbour: they end by themselves when that is done.
     pub fn stop(self) {
         if let Some(http) = &self.http {
             http.shutting_down();

@@ -35,8 +35,8 @@ pub(crate) struct Keeper(Arc<Shared>);
 struct Shared {
     poster: OnceLock<Poster>,
     writer: Mutex<Option<Writer<Log<Files>>>>,
-    /// Whom to tell of commits, once there is someone.
-    handle: OnceLock<Handle>,
+    /// Whom to tell of commits, once there is someone; `None` if there will be nobody.
+    handle: OnceLock<Option<Handle>>,
     found: OnceLock<Found>,
 }
 
@@ -247,7 +247,9 @@ impl Keeper {
             let Some(shared) = shared.upgrade() else {
                 return;
             };
-            let handle = shared.handle.wait();
+            let Some(handle) = shared.handle.wait() else {
+                return;
+            };
             match told {
                 Told::Batch(shard, outcome) => handle.store(shard, news(outcome)),
                 Told::Full(why) => {
@@ -264,7 +266,7 @@ impl Keeper {
 
     /// Shards are told what becomes of what they hand over from now on.
     pub(crate) fn start(&self, handle: Handle) {
-        let _ = self.0.handle.set(handle);
+        let _ = self.0.handle.set(Some(handle));
     }
 
     /// What the writer has done.
@@ -279,6 +281,8 @@ impl Keeper {
 
     /// Writes what waits; nothing may be handed over any more.
     pub(crate) fn close(&self) {
+        // Before the shards have started, the writer is not to wait for them.
+        let _ = self.0.handle.set(None);
         let writer = self
             .0
             .writer
