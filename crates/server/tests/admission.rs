@@ -124,6 +124,21 @@ fn flows_outlive_a_restart() {
     assert_eq!(flow["bound_ns"], bound);
 }
 
+/// `punctual store import` was stopped when all was there, and nothing was in its place yet.
+#[test]
+fn flows_of_an_import_that_was_stopped_are_there() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let broker = start(&format!("[server]\ndata = {:?}\n", at("data")));
+    let asked = wanted("axis/1", "deadline=9ms, period=20ms, size=64");
+    assert_eq!(broker.post("/api/v1/flows", &asked).status, 201);
+    broker.stop();
+    std::fs::create_dir(at("new")).unwrap();
+    std::fs::rename(at("data"), at("new/imported")).unwrap();
+    let broker = start(&format!("[server]\ndata = {:?}\n", at("new")));
+    broker.get("/api/v1/flows/axis/1@press").ok();
+}
+
 #[test]
 fn wrong_bodies_and_brokers_are_named() {
     let broker = Broker::start();

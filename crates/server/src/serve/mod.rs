@@ -84,8 +84,8 @@ pub struct Server {
 /// What runs beside the listeners, opened and not started: dropped, it closes.
 struct Parts {
     http: Option<http::Opened>,
-    admission: Option<admission::ServiceBuilder>,
     store: Option<(Keeper, StoreOptions)>,
+    admission: Option<admission::ServiceBuilder>,
     gate: Option<Arc<http::gate::Gate>>,
     mesh: Option<mesh::Opening>,
     bridges: Option<bridge::Opening>,
@@ -104,8 +104,9 @@ impl Parts {
                 Switch::On(address) => http::Opened::open(address)?,
                 Switch::Off => None,
             },
-            admission: admission::ServiceBuilder::open(config, schemes, precedence)?,
+            // Before the flows are read: it ends an import that was stopped, which may bring them.
             store: Keeper::open(config, config.shards())?,
+            admission: admission::ServiceBuilder::open(config, schemes, precedence)?,
             gate: http::gate::Gate::open(config)?,
             mesh: mesh::Opening::open(config)?,
             bridges: bridge::Opening::open(config.mesh.bridges.as_deref())?,
