@@ -1,5 +1,5 @@
-//! What `punctual store` leaves when it is killed, before each of its system calls: what
-//! was there, or all that is to be there.
+//! What `punctual store` leaves when it is killed, before each of its system calls that may change a
+//! file: what was there, or all that is to be there.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -21,7 +21,62 @@ enum End {
     Done,
 }
 
-/// Runs the binary and kills it after so many system calls, before the next one.
+/// System calls that change no file, of those that a program makes often.
+const HARMLESS: [libc::c_long; 31] = [
+    libc::SYS_brk,
+    libc::SYS_clock_gettime,
+    libc::SYS_clone3,
+    libc::SYS_close,
+    libc::SYS_faccessat,
+    libc::SYS_fcntl,
+    libc::SYS_fstat,
+    libc::SYS_futex,
+    libc::SYS_getdents64,
+    libc::SYS_getpid,
+    libc::SYS_getrandom,
+    libc::SYS_gettid,
+    libc::SYS_lseek,
+    libc::SYS_madvise,
+    libc::SYS_mmap,
+    libc::SYS_mprotect,
+    libc::SYS_mremap,
+    libc::SYS_munmap,
+    libc::SYS_newfstatat,
+    libc::SYS_pread64,
+    libc::SYS_prlimit64,
+    libc::SYS_read,
+    libc::SYS_readlinkat,
+    libc::SYS_rseq,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_set_robust_list,
+    libc::SYS_set_tid_address,
+    libc::SYS_sigaltstack,
+    libc::SYS_statx,
+];
+
+/// Whether a child that is stopped at a system call is about to make one that may change a file.
+fn may_change(child: libc::pid_t) -> bool {
+    // SAFETY: all of it is numbers, for which zeros are values.
+    let mut info: libc::ptrace_syscall_info = unsafe { std::mem::zeroed() };
+    let (request, size) = (libc::PTRACE_GET_SYSCALL_INFO, size_of_val(&info));
+    // SAFETY: the child has stopped, and the kernel writes no more than this size.
+    let read = unsafe { libc::ptrace(request, child, size, &raw mut info) };
+    assert!(read > 0, "{}", io::Error::last_os_error());
+    if info.op != libc::PTRACE_SYSCALL_INFO_ENTRY {
+        return false;
+    }
+    // SAFETY: the kernel has said that these are the numbers of an entry.
+    let entry = unsafe { info.u.entry };
+    let call = entry.nr as libc::c_long;
+    if call == libc::SYS_openat {
+        return entry.args[2] & (libc::O_CREAT | libc::O_TRUNC) as u64 != 0;
+    }
+    !HARMLESS.contains(&call)
+}
+
+/// Runs the binary and kills it after so many system calls that may change a file, before the next.
 fn run_until(calls: usize, arguments: &[OsString]) -> io::Result<End> {
     let mut command = command(arguments);
     command.stdin(Stdio::null()).stdout(Stdio::null());
@@ -50,16 +105,9 @@ fn run_until(calls: usize, arguments: &[OsString]) -> io::Result<End> {
     assert!(libc::WIFSTOPPED(wait()));
     let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_EXITKILL;
     assert_eq!(ask(libc::PTRACE_SETOPTIONS, options as usize), 0);
-    // A stop before each call, and one after it.
-    let mut left = 2 * calls + 1;
+    let mut left = calls;
     let mut signal = 0;
     loop {
-        if left == 0 {
-            // SAFETY: it is a child that has not been waited for.
-            assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0);
-            assert!(libc::WIFSIGNALED(wait()));
-            return Ok(End::Killed);
-        }
         assert_eq!(ask(libc::PTRACE_SYSCALL, signal as usize), 0);
         let status = wait();
         if libc::WIFEXITED(status) {
@@ -69,7 +117,18 @@ fn run_until(calls: usize, arguments: &[OsString]) -> io::Result<End> {
         assert!(libc::WIFSTOPPED(status), "{status:#x}");
         signal = libc::WSTOPSIG(status);
         if signal == libc::SIGTRAP | 0x80 {
-            (left, signal) = (left - 1, 0);
+            signal = 0;
+            // It stops before each call, and after it.
+            if !may_change(child) {
+                continue;
+            }
+            if left == 0 {
+                // SAFETY: it is a child that has not been waited for.
+                assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0);
+                assert!(libc::WIFSIGNALED(wait()));
+                return Ok(End::Killed);
+            }
+            left -= 1;
         }
     }
 }
