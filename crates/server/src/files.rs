@@ -8,7 +8,12 @@ use std::path::Path;
 /// Puts `text` in the place of a file in one step: after a crash it is the old one or the new one.
 /// An existing file keeps owner and mode; a new one has mode 0600, and so has what is written before
 /// it takes the place, in the same directory under a name that cannot be guessed.
-pub fn replace(file: &Path, text: &str) -> io::Result<()> {
+///
+/// # Errors
+///
+/// What the system says; the file is as it was, unless only the last step failed: to have its new name
+/// on disk.
+pub fn write_atomically(file: &Path, text: &str) -> io::Result<()> {
     // The file behind a link is replaced, not the link.
     let target = match fs::canonicalize(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => file.to_owned(),
@@ -51,10 +56,10 @@ mod tests {
         let victim = directory.path().join("victim");
         fs::write(&victim, "whole").unwrap();
         std::os::unix::fs::symlink(&victim, &trap).unwrap();
-        replace(&file, "one").unwrap();
+        write_atomically(&file, "one").unwrap();
         assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
         fs::set_permissions(&file, Permissions::from_mode(0o640)).unwrap();
-        replace(&file, "two").unwrap();
+        write_atomically(&file, "two").unwrap();
         assert_eq!(fs::read_to_string(&file).unwrap(), "two");
         assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o640);
         assert_eq!(fs::read_to_string(&victim).unwrap(), "whole");

@@ -12,8 +12,8 @@ use punctual_model::network::LinkEntry;
 use punctual_server::Logging;
 use punctual_server::config::{Auto, HttpAddress, HttpAuth, Log, Switch};
 use punctual_server::escape::visible_json;
+use punctual_server::http::authorization::{Authorizer, AuthorizerOptions, token_path};
 use punctual_server::http::controller as http;
-use punctual_server::http::gate::{Gate, GateOptions, token_path};
 use punctual_server::realtime::{self, Precedence};
 use punctual_southbound::local::{Carrier, Local, Machine, Nobody, Written};
 use punctual_southbound::openflow::{ListenOptions, Switches};
@@ -282,9 +282,9 @@ fn http_address(text: &str) -> Result<Switch<HttpAddress>, String> {
 }
 
 /// Who may ask the interface there.
-fn gate(run: &Run, address: &HttpAddress) -> Result<Arc<Gate>, Failure> {
+fn authorizer(run: &Run, address: &HttpAddress) -> Result<Arc<Authorizer>, Failure> {
     let named = run.http_token_file.clone();
-    Ok(Gate::new(GateOptions {
+    Ok(Authorizer::new(AuthorizerOptions {
         address,
         auth: match run.http_without_tokens {
             true => HttpAuth::Off,
@@ -406,7 +406,7 @@ fn serve(run: &Run) -> Result<(), Failure> {
             Switch::On(address) => Some(
                 http::open(
                     address,
-                    &gate(run, address)?,
+                    &authorizer(run, address)?,
                     service.observer(),
                     stopped.clone(),
                 )

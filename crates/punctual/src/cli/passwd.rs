@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use punctual_auth::{PasswordFile, check_user_name, hash_argon2id};
-use punctual_server::files::replace;
+use punctual_server::files::write_atomically;
 
 use super::{Failure, print};
 
@@ -62,7 +62,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
             false => "added",
         }
     };
-    replace(file, &users.to_string())
+    write_atomically(file, &users.to_string())
         .map_err(|error| format!("{} cannot be written: {error}", file.display()))?;
     print(&format!("{user} {done}\n"))
 }

@@ -8,7 +8,7 @@ use punctual_manager::State;
 use punctual_model::network::Document;
 
 use crate::error::Error;
-use crate::files::replace;
+use crate::files::write_atomically;
 
 /// Reads a network; JSON if its name says so, else TOML.
 pub(crate) fn network(path: &Path) -> Result<Document, Error> {
@@ -60,7 +60,7 @@ impl Kept {
 
     /// Replaces the file: after a crash it is the old one or the new one.
     pub fn write(&self, state: &State) -> Result<(), String> {
-        replace(&self.0, &state.to_json()).map_err(|error| {
+        write_atomically(&self.0, &state.to_json()).map_err(|error| {
             format!(
                 "admission.file: {} cannot be written: {error}; promises made from now on do \
                  not outlive a restart until it can, and it is tried again",

@@ -37,8 +37,9 @@ pub use self::address::{ListenAddress, Transport};
 pub use self::arguments::{Arguments, readable};
 pub use self::check::check_files;
 use self::document::{Content, Node, Table};
+pub use self::durability::DurableRule;
 pub use self::http::HttpAddress;
-pub use self::import::import;
+pub use self::import::{Imported, Note, import};
 pub(crate) use self::import::{
     Line as MosquittoLine, is_known as is_mosquitto_option, read as mosquitto_lines,
     unknown as unknown_mosquitto_option,
@@ -48,10 +49,13 @@ pub use self::keys::{
     LogLevel, Marking, Mesh, MeshStrategy, Mqtt, Queue, Realtime, Server, Store, Tcp,
 };
 pub use self::neighbour::Neighbour;
-pub(crate) use self::problem::Problem;
-pub use self::problem::Problems;
+pub use self::origin::Origin;
+pub use self::overflow::{QueueRule, SessionRule};
+pub use self::problem::{Problem, Problems};
 pub use self::reference::{key_names, markdown, toml};
+pub use self::rule::Rule;
 use self::schema::{Effect, Reader, Section};
+pub use self::units::{Rate, Size};
 pub use self::value::{Auto, Limit, Switch};
 pub(crate) use self::wiring::nanos;
 

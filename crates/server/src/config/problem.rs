@@ -56,7 +56,7 @@ impl Problems {
     }
 
     /// The problems in the order in which they were found.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Problem> {
+    pub fn iter(&self) -> impl Iterator<Item = &Problem> {
         self.0.iter()
     }
 }

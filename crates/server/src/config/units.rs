@@ -26,17 +26,17 @@ const SIZE_UNITS: [(&str, u64); 9] = [
 
 impl Size {
     /// `n` times 1024 bytes.
-    pub(crate) const fn kib(n: u64) -> Self {
+    pub const fn kib(n: u64) -> Self {
         Self(n << 10)
     }
 
     /// `n` times 1024 KiB.
-    pub(crate) const fn mib(n: u64) -> Self {
+    pub const fn mib(n: u64) -> Self {
         Self(n << 20)
     }
 
     /// `n` times 1024 MiB.
-    pub(crate) const fn gib(n: u64) -> Self {
+    pub const fn gib(n: u64) -> Self {
         Self(n << 30)
     }
 }

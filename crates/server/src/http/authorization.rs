@@ -123,7 +123,7 @@ struct Book {
 }
 
 /// Decides who may do what.
-pub struct Gate {
+pub struct Authorizer {
     /// Whether a role is asked for at all.
     asks_role: bool,
     /// Whether open routes are there for everybody.
@@ -140,8 +140,8 @@ pub struct Gate {
     book: Mutex<Book>,
 }
 
-/// What a [`Gate`] is made of.
-pub struct GateOptions<'a> {
+/// What an [`Authorizer`] is made of.
+pub struct AuthorizerOptions<'a> {
     /// Where the interface listens.
     pub address: &'a HttpAddress,
     /// Whether a role has to be shown.
@@ -163,15 +163,15 @@ enum Credentials {
     Password { user: String, password: String },
 }
 
-impl Gate {
-    /// The gate of a broker's interface; `None` if it has none.
+impl Authorizer {
+    /// The authorizer of a broker's interface; `None` if it has none.
     pub(crate) fn open(config: &Config) -> Result<Option<Arc<Self>>, Error> {
         let Switch::On(address) = &config.server.http else {
             return Ok(None);
         };
         let server = &config.server;
         let named = server.http_token_file.clone();
-        let gate = Self::new(GateOptions {
+        let authorizer = Self::new(AuthorizerOptions {
             address,
             auth: server.http_auth,
             open: server.http_open,
@@ -179,11 +179,15 @@ impl Gate {
             token_file: named.or_else(|| token_path(server.data.as_deref(), "http-tokens")),
             users: Some(&config.auth),
         })?;
-        Ok(Some(gate))
+        Ok(Some(authorizer))
     }
 
     /// Reads the files, and makes the one of the tokens if there is none.
-    pub fn new(options: GateOptions<'_>) -> Result<Arc<Self>, Error> {
+    ///
+    /// # Errors
+    ///
+    /// An address that other machines reach without authentication; a file that cannot be used.
+    pub fn new(options: AuthorizerOptions<'_>) -> Result<Arc<Self>, Error> {
         let address = options.address;
         let asks_role = options.auth == HttpAuth::Required;
         if !asks_role && !address.is_local() {
@@ -380,14 +384,14 @@ impl Gate {
 /// What a layer before a route knows.
 #[derive(Clone)]
 pub(super) struct Door {
-    pub(super) gate: Arc<Gate>,
+    pub(super) authorizer: Arc<Authorizer>,
     pub(super) access: Access,
 }
 
 /// Lets a request pass to its route, or answers it.
 pub(super) async fn pass(State(door): State<Door>, request: Request, next: Next) -> Response {
     let (mut head, body) = request.into_parts();
-    match door.gate.admit(&head, door.access).await {
+    match door.authorizer.admit(&head, door.access).await {
         Ok(caller) => {
             if head.method != Method::GET && head.method != Method::HEAD {
                 tracing::debug!(role = ?caller.0, "HTTP {} {}", head.method, head.uri);

@@ -12,8 +12,8 @@ use serde::Serialize;
 use serde_json::json;
 use tokio::sync::watch;
 
+use super::authorization::{Access, Authorizer};
 use super::error::ApiError;
-use super::gate::{Access, Gate};
 use super::guard::Hosts;
 use super::json::Json;
 use super::metrics::{Exposition, Kind};
@@ -36,16 +36,20 @@ fn routes() -> Vec<Route<Observer>> {
 }
 
 /// Opens the address and answers until told to stop.
+///
+/// # Errors
+///
+/// The address cannot be listened on.
 pub async fn open(
     address: &HttpAddress,
-    gate: &Arc<Gate>,
+    authorizer: &Arc<Authorizer>,
     observer: Observer,
     stop: watch::Receiver<bool>,
 ) -> std::io::Result<tokio::task::JoinHandle<()>> {
     let (bound, address) = Bound::open(address)?;
     let listener = bound.listen()?;
     tracing::info!("listening on {}", address.url());
-    let router = assemble(routes(), gate, Arc::new(Hosts::new(&[]))).with_state(observer);
+    let router = assemble(routes(), authorizer, Arc::new(Hosts::new(&[]))).with_state(observer);
     Ok(tokio::spawn(serve(
         listener,
         router,

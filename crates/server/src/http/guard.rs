@@ -1,6 +1,6 @@
 //! What every request has to pass, and every answer carries.
 //!
-//! Who someone is, is asked by the [gate](super::gate). This is against web pages that a browser on
+//! Who somebody is, [`authorization`](super::authorization) asks. This is against web pages that a browser on
 //! an administrator's machine may have open, which sends credentials of its own accord: no CORS
 //! header is ever sent, so they cannot read answers nor send DELETE, and a name under which the
 //! interface is not known is refused, so that they cannot pretend to be its own pages either (DNS

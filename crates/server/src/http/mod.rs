@@ -2,17 +2,17 @@
 //!
 //! It has a thread of its own with everything on it, and touches a shard only
 //! by posting short questions that the shard's thread answers between two
-//! messages (`shards`). [`gate`] asks who somebody is and what that allows, and `guard` keeps web
+//! messages (`shards`). [`authorization`] asks who somebody is and what that allows, and `guard` keeps web
 //! pages of other sites out. Every bound (time, connections, sizes of answers) is a named constant.
 
 mod alarms;
+pub mod authorization;
 mod body;
 mod clients;
 mod config;
 pub mod controller;
 mod error;
 mod flows;
-pub mod gate;
 mod guard;
 mod health;
 mod json;
@@ -44,8 +44,8 @@ use punctual_net::realtime::{self, RealtimeStatus};
 use punctual_net::{Clock, Counters, Server};
 use tokio::sync::watch;
 
+use self::authorization::Authorizer;
 use self::config::Values;
-use self::gate::Gate;
 use self::guard::Hosts;
 use self::server::{Bound, Bounds};
 use self::shards::Shards;
@@ -75,7 +75,7 @@ struct App {
     counted: RwLock<Vec<Stats>>,
     config: RwLock<Values>,
     hosts: Arc<Hosts>,
-    gate: Arc<Gate>,
+    authorizer: Arc<Authorizer>,
     stopping: AtomicBool,
 }
 
@@ -150,7 +150,7 @@ impl Opened {
         listeners: Vec<String>,
         config: &Config,
         parts: Parts,
-        gate: Arc<Gate>,
+        authorizer: Arc<Authorizer>,
     ) -> Result<Http, Error> {
         let shards = Shards::new(server.handle());
         let app = Arc::new(App {
@@ -167,7 +167,7 @@ impl Opened {
             hosts: Arc::new(Hosts::new(
                 config.server.http_names.as_deref().unwrap_or_default(),
             )),
-            gate,
+            authorizer,
             stopping: AtomicBool::new(false),
         });
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -210,7 +210,7 @@ impl Http {
 
     /// Reads again who may ask.
     pub(crate) fn reload(&self, config: &Config) -> Result<(), Error> {
-        self.app.gate.reload(&config.auth)
+        self.app.authorizer.reload(&config.auth)
     }
 
     /// Shows the values of a configuration that was reloaded.

@@ -4,8 +4,8 @@ use axum::Extension;
 use axum::http::Uri;
 use serde::Serialize;
 
+use super::authorization::Caller;
 use super::error::ApiError;
-use super::gate::Caller;
 use super::json::Json;
 use super::query::Query;
 

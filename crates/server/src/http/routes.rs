@@ -9,8 +9,8 @@ use axum::http::{Method, StatusCode, Uri};
 use axum::middleware::from_fn_with_state;
 use axum::routing::{MethodRouter, delete, get, post};
 
+use super::authorization::{Access, Authorizer, Door, pass};
 use super::error::ApiError;
-use super::gate::{Access, Door, Gate, pass};
 use super::guard::Hosts;
 use super::{
     App, alarms, clients, config, flows, guard, health, mesh, metrics, openapi, retained, role,
@@ -96,18 +96,18 @@ pub(super) fn routes() -> Vec<Route<Arc<App>>> {
 
 /// The whole interface.
 pub(super) fn router(app: &Arc<App>) -> Router {
-    assemble(routes(), &app.gate, app.hosts.clone()).with_state(app.clone())
+    assemble(routes(), &app.authorizer, app.hosts.clone()).with_state(app.clone())
 }
 
 /// A router in which every route has its door, and everything passes the guard.
 pub(super) fn assemble<S: Clone + Send + Sync + 'static>(
     routes: Vec<Route<S>>,
-    gate: &Arc<Gate>,
+    authorizer: &Arc<Authorizer>,
     hosts: Arc<Hosts>,
 ) -> Router<S> {
     let router = routes.into_iter().fold(Router::new(), |router, route| {
         let door = Door {
-            gate: gate.clone(),
+            authorizer: authorizer.clone(),
             access: route.access,
         };
         let handler = route.handler.route_layer(from_fn_with_state(door, pass));

@@ -29,7 +29,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use self::places::{Place, Places};
-use super::gate::Peer;
+use super::authorization::Peer;
 use crate::config::HttpAddress;
 
 /// Pause after a connection could not be accepted.
@@ -122,7 +122,7 @@ impl Bound {
             HttpAddress::Unix(path) => {
                 let listener = bind_unix(path)?;
                 let socket = Socket(path.clone());
-                // Everybody may knock; the gate asks who it is.
+                // Everybody may knock; authorization asks who it is.
                 let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o666);
                 std::fs::set_permissions(path, everybody)?;
                 listener.set_nonblocking(true)?;

@@ -13,7 +13,7 @@ use punctual_net::{
 
 use punctual_auth::{HttpRole, TokenFile};
 
-use super::gate::{Access, GateOptions};
+use super::authorization::{Access, AuthorizerOptions};
 use super::*;
 use crate::config::{Auto, HttpAuth};
 
@@ -60,7 +60,7 @@ fn server() -> Server {
 
 /// Nobody is asked for credentials.
 fn start(server: &Server, bounds: Bounds) -> (Http, SocketAddr) {
-    let gate = Gate::new(GateOptions {
+    let authorizer = Authorizer::new(AuthorizerOptions {
         address: &any_port(),
         auth: HttpAuth::Off,
         open: Auto::Auto,
@@ -68,14 +68,18 @@ fn start(server: &Server, bounds: Bounds) -> (Http, SocketAddr) {
         is_named: false,
         users: None,
     });
-    start_behind(server, bounds, gate.unwrap())
+    start_behind(server, bounds, authorizer.unwrap())
 }
 
 fn any_port() -> HttpAddress {
     "127.0.0.1:0".parse().unwrap()
 }
 
-fn start_behind(server: &Server, bounds: Bounds, gate: Arc<Gate>) -> (Http, SocketAddr) {
+fn start_behind(
+    server: &Server,
+    bounds: Bounds,
+    authorizer: Arc<Authorizer>,
+) -> (Http, SocketAddr) {
     let mut opened = Opened::open(&any_port()).unwrap().unwrap();
     opened.bounds = bounds;
     let HttpAddress::Tcp(address) = opened.address else {
@@ -83,7 +87,7 @@ fn start_behind(server: &Server, bounds: Bounds, gate: Arc<Gate>) -> (Http, Sock
     };
     let urls = vec![format!("tcp://{}", server.addresses()[0])];
     let parts = Parts::default();
-    let started = opened.start(server, urls, &Config::default(), parts, gate);
+    let started = opened.start(server, urls, &Config::default(), parts, authorizer);
     (started.unwrap(), address)
 }
 
@@ -327,10 +331,10 @@ fn health_checks_are_answered_while_any_number_of_heads_does_not_end() {
     server.shut_down();
 }
 
-/// A gate with a token for each role.
-fn gate(directory: &std::path::Path, open: Auto<bool>) -> (Arc<Gate>, TokenFile) {
+/// An authorizer with a token for each role.
+fn authorizer(directory: &std::path::Path, open: Auto<bool>) -> (Arc<Authorizer>, TokenFile) {
     let path = directory.join("tokens");
-    let gate = Gate::new(GateOptions {
+    let authorizer = Authorizer::new(AuthorizerOptions {
         address: &any_port(),
         auth: HttpAuth::Required,
         open,
@@ -339,7 +343,7 @@ fn gate(directory: &std::path::Path, open: Auto<bool>) -> (Arc<Gate>, TokenFile)
         users: None,
     });
     let text = std::fs::read_to_string(path).unwrap();
-    (gate.unwrap(), TokenFile::parse(&text).unwrap())
+    (authorizer.unwrap(), TokenFile::parse(&text).unwrap())
 }
 
 fn bearer(token: &str) -> String {
@@ -359,8 +363,8 @@ fn concrete(path: &str) -> String {
 fn every_route_that_is_not_open_asks_for_a_role_and_for_one_that_is_great_enough() {
     let directory = tempfile::tempdir().unwrap();
     let server = server();
-    let (gate, tokens) = gate(directory.path(), Auto::Auto);
-    let (http, address) = start_behind(&server, Bounds::default(), gate);
+    let (authorizer, tokens) = authorizer(directory.path(), Auto::Auto);
+    let (http, address) = start_behind(&server, Bounds::default(), authorizer);
     for route in routes::routes() {
         let (method, path) = (route.method.as_str(), concrete(route.path));
         let status = |credentials: &str| {
@@ -389,8 +393,8 @@ fn every_route_that_is_not_open_asks_for_a_role_and_for_one_that_is_great_enough
 fn open_routes_take_a_role_where_they_are_not_to_be_open() {
     let directory = tempfile::tempdir().unwrap();
     let server = server();
-    let (gate, tokens) = gate(directory.path(), Auto::Fixed(false));
-    let (http, address) = start_behind(&server, Bounds::default(), gate);
+    let (authorizer, tokens) = authorizer(directory.path(), Auto::Fixed(false));
+    let (http, address) = start_behind(&server, Bounds::default(), authorizer);
     let read = bearer(tokens.token_for(HttpRole::Read).unwrap());
     for path in ["/healthz", "/metrics"] {
         assert!(get(address, path).starts_with("HTTP/1.1 401 "), "{path}");
@@ -408,8 +412,8 @@ fn open_routes_take_a_role_where_they_are_not_to_be_open() {
 fn wrong_tokens_are_refused_and_lead_to_no_pause() {
     let directory = tempfile::tempdir().unwrap();
     let server = server();
-    let (gate, _) = gate(directory.path(), Auto::Auto);
-    let (http, address) = start_behind(&server, Bounds::default(), gate);
+    let (authorizer, _) = authorizer(directory.path(), Auto::Auto);
+    let (http, address) = start_behind(&server, Bounds::default(), authorizer);
     for _ in 0..20 {
         let answer = ask(address, "GET", "/api/v1/role", &bearer("guess"));
         assert!(answer.starts_with("HTTP/1.1 401 "), "{answer}");
@@ -423,8 +427,8 @@ fn wrong_tokens_are_refused_and_lead_to_no_pause() {
 fn many_failures_lead_to_a_pause_that_a_right_token_does_not_see() {
     let directory = tempfile::tempdir().unwrap();
     let server = server();
-    let (gate, tokens) = gate(directory.path(), Auto::Auto);
-    let (http, address) = start_behind(&server, Bounds::default(), gate);
+    let (authorizer, tokens) = authorizer(directory.path(), Auto::Auto);
+    let (http, address) = start_behind(&server, Bounds::default(), authorizer);
     let role = "/api/v1/role";
     let right = bearer(tokens.token_for(HttpRole::Operate).unwrap());
     let unreadable = ["Bearer", "Digest x", "Basic !", "Basic eA==", "\u{e9}"];
@@ -454,8 +458,8 @@ fn many_failures_lead_to_a_pause_that_a_right_token_does_not_see() {
 fn health_is_told_to_who_shows_wrong_credentials_and_nothing_else_is() {
     let directory = tempfile::tempdir().unwrap();
     let server = server();
-    let (gate, _) = gate(directory.path(), Auto::Auto);
-    let (http, address) = start_behind(&server, Bounds::default(), gate);
+    let (authorizer, _) = authorizer(directory.path(), Auto::Auto);
+    let (http, address) = start_behind(&server, Bounds::default(), authorizer);
     for (path, status) in [("/healthz", 200), ("/readyz", 200), ("/metrics", 401)] {
         let answer = ask(address, "GET", path, &bearer("guess"));
         let expected = format!("HTTP/1.1 {status} ");
@@ -469,8 +473,8 @@ fn health_is_told_to_who_shows_wrong_credentials_and_nothing_else_is() {
 #[test]
 fn without_tokens_it_says_so_and_with_broken_ones_it_does_not_start() {
     let server = server();
-    let gate = |token_file| {
-        Gate::new(GateOptions {
+    let authorizer = |token_file| {
+        Authorizer::new(AuthorizerOptions {
             address: &any_port(),
             auth: HttpAuth::Required,
             open: Auto::Auto,
@@ -481,7 +485,8 @@ fn without_tokens_it_says_so_and_with_broken_ones_it_does_not_start() {
     };
     let nowhere = [None, Some("/proc/none/tokens".into())];
     for token_file in nowhere {
-        let (http, address) = start_behind(&server, Bounds::default(), gate(token_file).unwrap());
+        let (http, address) =
+            start_behind(&server, Bounds::default(), authorizer(token_file).unwrap());
         let answer = get(address, "/api/v1/role");
         assert!(answer.starts_with("HTTP/1.1 401 "), "{answer}");
         assert!(answer.contains("there are no tokens: set "), "{answer}");
@@ -491,7 +496,7 @@ fn without_tokens_it_says_so_and_with_broken_ones_it_does_not_start() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tokens");
     std::fs::write(&path, "root x\n").unwrap();
-    assert!(gate(Some(path)).is_err());
+    assert!(authorizer(Some(path)).is_err());
     server.shut_down();
 }
 
@@ -502,7 +507,7 @@ fn without_authentication_it_is_for_this_machine_alone() {
         ("unix:/x", true),
         ("0.0.0.0:0", false),
     ] {
-        let gate = Gate::new(GateOptions {
+        let authorizer = Authorizer::new(AuthorizerOptions {
             address: &address.parse().unwrap(),
             auth: HttpAuth::Off,
             open: Auto::Auto,
@@ -510,7 +515,7 @@ fn without_authentication_it_is_for_this_machine_alone() {
             is_named: false,
             users: None,
         });
-        assert_eq!(gate.is_ok(), is_allowed, "{address}");
+        assert_eq!(authorizer.is_ok(), is_allowed, "{address}");
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::config::Neighbour;
 use crate::error::Error;
-use crate::files::replace;
+use crate::files::write_atomically;
 
 /// Those that were added, and where they are kept.
 #[derive(Debug, Default)]
@@ -87,7 +87,7 @@ fn wrong(file: &Path, why: &str) -> String {
 
 fn write(file: &Path, neighbours: &[Neighbour]) -> io::Result<()> {
     let lines = neighbours.iter().map(|neighbour| format!("{neighbour}\n"));
-    replace(file, &lines.collect::<String>())
+    write_atomically(file, &lines.collect::<String>())
 }
 
 #[cfg(test)]

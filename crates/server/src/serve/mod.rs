@@ -86,7 +86,7 @@ struct Parts {
     http: Option<http::Opened>,
     store: Option<(Keeper, StoreOptions)>,
     admission: Option<admission::ServiceBuilder>,
-    gate: Option<Arc<http::gate::Gate>>,
+    authorizer: Option<Arc<http::authorization::Authorizer>>,
     mesh: Option<mesh::Opening>,
     bridges: Option<bridge::Opening>,
     /// The listener that bridges connect to.
@@ -107,7 +107,7 @@ impl Parts {
             // Before the flows are read: it ends an import that was stopped, which may bring them.
             store: Keeper::open(config, config.shards())?,
             admission: admission::ServiceBuilder::open(config, schemes, precedence)?,
-            gate: http::gate::Gate::open(config)?,
+            authorizer: http::authorization::Authorizer::open(config)?,
             mesh: mesh::Opening::open(config)?,
             bridges: bridge::Opening::open(config.mesh.bridges.as_deref())?,
             bridged: None,
@@ -213,8 +213,8 @@ impl Server {
         for url in &self.urls {
             tracing::info!("listening on {url}");
         }
-        if let Some((opened, gate)) = parts.http.zip(parts.gate) {
-            self.http = Some(opened.start(net, self.urls.clone(), config, http, gate)?);
+        if let Some((opened, authorizer)) = parts.http.zip(parts.authorizer) {
+            self.http = Some(opened.start(net, self.urls.clone(), config, http, authorizer)?);
         }
         for listener in &config.listeners {
             if listener.anonymous(&config.auth) == Anonymous::Loopback {

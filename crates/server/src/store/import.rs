@@ -30,7 +30,7 @@ pub fn publish(directory: &Path) -> Result<(), String> {
 }
 
 /// Whether [`finish`] has something to do.
-pub fn is_left(directory: &Path) -> bool {
+pub fn is_unfinished(directory: &Path) -> bool {
     directory.join(WHOLE).exists()
 }
 

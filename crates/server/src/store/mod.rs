@@ -4,7 +4,7 @@
 //! Invariant: what a shard hands over reaches the writer in its order, and news
 //! come back in that order; nothing on a shard's thread waits for the disk.
 
-pub mod imported;
+pub mod import;
 mod trouble;
 
 use std::cell::RefCell;
@@ -154,7 +154,7 @@ impl Keeper {
         let on_the_way = 2 * keys.group_bytes.0 * u64::from(shards);
         let usual = LogConfig::default();
         let files = Files::open(place).map_err(|error| wrong(place, &error))?;
-        if imported::finish(place).map_err(|error| format!("server.data = {place:?}: {error}"))? {
+        if import::finish(place).map_err(|error| format!("server.data = {place:?}: {error}"))? {
             tracing::info!(
                 "{}: an import that was stopped is complete now",
                 place.display()
@@ -167,7 +167,7 @@ impl Keeper {
                 overdraft: usual.overdraft + on_the_way,
                 ..usual
             },
-            start(),
+            log_start(),
         )
         .map_err(|error| wrong(place, &error))?;
         if log.medium().lacked_lock() {
@@ -306,8 +306,8 @@ fn wrong(place: &Path, error: &StoreError) -> Error {
     format!("server.data = {place:?}: {error}").into()
 }
 
-/// A random number and the time.
-pub fn start() -> Start {
+/// What a log starts with: a random number and the time.
+pub fn log_start() -> Start {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let wall = now.map_or(0, |now| now.as_nanos() as u64);
     let mut bytes = [0; 8];

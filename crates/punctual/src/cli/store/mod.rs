@@ -18,7 +18,7 @@ use punctual_broker::version_at;
 use punctual_manager::State;
 use punctual_model::latest_instant;
 use punctual_server::admission::{FLOWS, Kept};
-use punctual_server::store::imported::{self, UNFINISHED};
+use punctual_server::store::import::{self, UNFINISHED};
 use punctual_store::{Batch, Files, Log, LogConfig, Medium as _, Store as _};
 
 use self::lines::Line;
@@ -76,7 +76,7 @@ pub(super) fn run(command: Command) -> Result<(), Failure> {
 
 /// Opens a store to read it.
 fn read(directory: &Path) -> Result<Log<Files>, Failure> {
-    if imported::is_left(directory) {
+    if import::is_unfinished(directory) {
         own(directory)?;
     }
     let mut files = Files::read_only(directory)?;
@@ -89,7 +89,7 @@ fn read(directory: &Path) -> Result<Log<Files>, Failure> {
 /// The files of a store, for nobody else; with what an import that was stopped has left.
 fn own(directory: &Path) -> Result<Files, Failure> {
     let files = Files::open(directory)?;
-    imported::finish(directory)?;
+    import::finish(directory)?;
     Ok(files)
 }
 
@@ -100,7 +100,11 @@ fn open(files: Files) -> Result<Log<Files>, Failure> {
         max_bytes: u64::MAX,
         ..LogConfig::default()
     };
-    Ok(Log::open(files, config, punctual_server::store::start())?)
+    Ok(Log::open(
+        files,
+        config,
+        punctual_server::store::log_start(),
+    )?)
 }
 
 fn nothing(directory: &Path) -> Failure {
@@ -238,7 +242,7 @@ fn import(directory: &Path, file: &Path) -> Result<(), Failure> {
         let opened = opened.map_err(|error| format!("{}: {error}", file.display()))?;
         Box::new(BufReader::new(opened))
     };
-    let was_stopped = imported::is_left(directory);
+    let was_stopped = import::is_unfinished(directory);
     let mut files = own(directory)?;
     if !files.list()?.is_empty() {
         let which = match was_stopped {
@@ -252,7 +256,7 @@ fn import(directory: &Path, file: &Path) -> Result<(), Failure> {
     clear(&unfinished)?;
     let filled = fill(&unfinished, file, lines).and_then(|text| {
         leave_flows(&unfinished, directory)?;
-        imported::publish(directory)?;
+        import::publish(directory)?;
         Ok(text)
     });
     let cleared = clear(&unfinished);
@@ -337,7 +341,7 @@ fn fill(directory: &Path, file: &Path, lines: Box<dyn BufRead>) -> Result<String
 }
 
 fn compact(directory: &Path) -> Result<(), Failure> {
-    if !imported::is_left(directory) && Files::read_only(directory)?.list()?.is_empty() {
+    if !import::is_unfinished(directory) && Files::read_only(directory)?.list()?.is_empty() {
         return Err(nothing(directory));
     }
     let mut log = open(own(directory)?)?;

@@ -12,7 +12,7 @@ use punctual_auth::{Acl, HttpRole};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::failures::Suspect;
-use super::{Gate, Peer, later};
+use super::{Authorizer, Peer, later};
 use crate::config::Auth;
 use crate::error::Error;
 use crate::serve::auth;
@@ -38,7 +38,7 @@ impl Users {
     }
 }
 
-impl Gate {
+impl Authorizer {
     /// The users now.
     pub(super) fn users(&self) -> Option<Arc<Users>> {
         let users = self.users.read().unwrap_or_else(PoisonError::into_inner);
@@ -70,7 +70,7 @@ impl Gate {
             return Err(later(Duration::from_secs(1)));
         };
         let login = Login {
-            gate: self.clone(),
+            authorizer: self.clone(),
             users,
             peer,
             suspect,
@@ -84,7 +84,7 @@ impl Gate {
 
 /// A password that is to be checked.
 struct Login {
-    gate: Arc<Gate>,
+    authorizer: Arc<Authorizer>,
     users: Arc<Users>,
     peer: Peer,
     suspect: Suspect,
@@ -96,17 +96,17 @@ impl Login {
     /// Waits for its turn, and counts how it ends.
     async fn check(self, _place: OwnedSemaphorePermit) -> Result<HttpRole, Box<Response>> {
         let Self {
-            gate,
+            authorizer,
             users,
             peer,
             suspect,
             user,
             password,
         } = self;
-        // The gate is never closed.
-        let _turn = gate.check.clone().acquire_owned().await;
+        // The authorizer is never closed.
+        let _turn = authorizer.check.clone().acquire_owned().await;
         // Others of the same kind have failed meanwhile, perhaps.
-        if let Some(pause) = gate.book().failures.pause(&suspect, Instant::now()) {
+        if let Some(pause) = authorizer.book().failures.pause(&suspect, Instant::now()) {
             return Err(later(pause));
         }
         let checked = {
@@ -119,16 +119,19 @@ impl Login {
             })
         };
         let Some(role) = checked.await.ok().flatten() else {
-            return Err(gate.failed(peer, suspect, WRONG));
+            return Err(authorizer.failed(peer, suspect, WRONG));
         };
         // The files were read again, and may have another password, or no role for him.
-        if !gate.users().is_some_and(|now| Arc::ptr_eq(&now, &users)) {
-            return Err(gate.refuse(
+        if !authorizer
+            .users()
+            .is_some_and(|now| Arc::ptr_eq(&now, &users))
+        {
+            return Err(authorizer.refuse(
                 peer,
                 "the users were read again while the password was checked",
             ));
         }
-        gate.book().failures.forget(&suspect);
+        authorizer.book().failures.forget(&suspect);
         Ok(role)
     }
 }
@@ -147,14 +150,14 @@ mod tests {
     use punctual_auth::{PasswordFile, hash_argon2id};
     use tempfile::TempDir;
 
-    use super::super::{GateOptions, WAITING};
+    use super::super::{AuthorizerOptions, WAITING};
     use super::*;
     use crate::config::{Auto, HttpAuth};
 
-    /// A gate, and the directory with its files.
+    /// A authorizer, and the directory with its files.
     struct Site {
         directory: TempDir,
-        gate: Arc<Gate>,
+        authorizer: Arc<Authorizer>,
     }
 
     fn files(directory: &TempDir) -> Auth {
@@ -183,7 +186,7 @@ mod tests {
     fn site() -> Site {
         let directory = tempfile::tempdir().unwrap();
         let auth = write(&directory, "old");
-        let gate = Gate::new(GateOptions {
+        let authorizer = Authorizer::new(AuthorizerOptions {
             address: &"127.0.0.1:0".parse().unwrap(),
             auth: HttpAuth::Required,
             open: Auto::Auto,
@@ -191,15 +194,22 @@ mod tests {
             is_named: false,
             users: Some(&auth),
         });
-        let gate = gate.unwrap();
-        Site { directory, gate }
+        let authorizer = authorizer.unwrap();
+        Site {
+            directory,
+            authorizer,
+        }
     }
 
     const LOCAL: Peer = Peer::Host(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
 
     impl Site {
         async fn log_in(&self, peer: Peer, user: &str, password: &str) -> (StatusCode, u64) {
-            match self.gate.log_in(peer, user.into(), password.into()).await {
+            match self
+                .authorizer
+                .log_in(peer, user.into(), password.into())
+                .await
+            {
                 Ok(_) => (StatusCode::OK, 0),
                 Err(refusal) => {
                     let after = refusal.headers().get(RETRY_AFTER);
@@ -212,7 +222,7 @@ mod tests {
         /// Counts so many failures that the pause is as long as can be.
         fn fail(&self, peer: Peer, user: Option<&str>) {
             for _ in 0..40 {
-                let mut book = self.gate.book();
+                let mut book = self.authorizer.book();
                 let suspect = Suspect::new(peer, user);
                 book.failures.add(suspect, Instant::now());
             }
@@ -230,13 +240,13 @@ mod tests {
     fn a_password_that_was_right_before_a_reload_is_neither_taken_nor_remembered() {
         let site = site();
         block_on(async {
-            let turn = site.gate.check.clone().acquire_owned().await.unwrap();
+            let turn = site.authorizer.check.clone().acquire_owned().await.unwrap();
             let mut under_way = pin!(site.log_in(LOCAL, "boss", "old"));
             let mut context = Context::from_waker(Waker::noop());
             assert!(under_way.as_mut().poll(&mut context).is_pending());
             tokio::task::yield_now().await;
             let auth = write(&site.directory, "new");
-            site.gate.reload(&auth).unwrap();
+            site.authorizer.reload(&auth).unwrap();
             drop(turn);
             assert_eq!(under_way.await.0, StatusCode::UNAUTHORIZED);
             let old = site.log_in(LOCAL, "boss", "old").await;
@@ -250,20 +260,20 @@ mod tests {
     fn checks_that_nobody_waits_for_keep_their_places_and_are_counted() {
         let site = site();
         block_on(async {
-            let turn = site.gate.check.clone().acquire_owned().await.unwrap();
+            let turn = site.authorizer.check.clone().acquire_owned().await.unwrap();
             for _ in 0..=WAITING {
                 let mut abandoned = Box::pin(site.log_in(LOCAL, "boss", "guess"));
                 let mut context = Context::from_waker(Waker::noop());
                 assert!(abandoned.as_mut().poll(&mut context).is_pending());
             }
-            assert_eq!(site.gate.waiting.available_permits(), 0);
+            assert_eq!(site.authorizer.waiting.available_permits(), 0);
             let other = site.log_in(LOCAL, "other", "old").await;
             assert_eq!(other, (StatusCode::TOO_MANY_REQUESTS, 2));
             drop(turn);
             let all = u32::try_from(WAITING + 1).unwrap();
-            drop(site.gate.waiting.acquire_many(all).await.unwrap());
+            drop(site.authorizer.waiting.acquire_many(all).await.unwrap());
             let suspect = Suspect::new(LOCAL, Some("boss"));
-            assert!(site.gate.book().failures.count(&suspect) > 5);
+            assert!(site.authorizer.book().failures.count(&suspect) > 5);
         });
     }
 
@@ -271,7 +281,7 @@ mod tests {
     fn a_pause_that_came_while_a_check_waited_holds_for_it() {
         let site = site();
         block_on(async {
-            let turn = site.gate.check.clone().acquire_owned().await.unwrap();
+            let turn = site.authorizer.check.clone().acquire_owned().await.unwrap();
             let mut waiting = pin!(site.log_in(LOCAL, "boss", "old"));
             let mut context = Context::from_waker(Waker::noop());
             assert!(waiting.as_mut().poll(&mut context).is_pending());

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 use super::Bounds;
-use crate::http::gate::Source;
+use crate::http::authorization::Source;
 
 /// All places of an interface.
 #[derive(Clone)]
