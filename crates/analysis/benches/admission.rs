@@ -8,6 +8,7 @@
 use std::time::{Duration, Instant};
 
 use punctual_analysis::{Admission, Ends, analyze, choose_route};
+use punctual_model::Rng;
 use punctual_model::network::{Document, Flow, FlowEntry, LinkEntry, Network, NodeEntry};
 
 const EDGES: u64 = 90;
@@ -22,19 +23,6 @@ fn link(from: &str, to: &str, rate: u64) -> LinkEntry {
         rate_bps: Some(rate),
         be_bytes: Some(1538),
         ..LinkEntry::default()
-    }
-}
-
-/// Numbers that look random and are always the same.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
     }
 }
 
@@ -82,10 +70,9 @@ fn plant(flows: u64, percent: u64) -> Document {
 }
 
 fn flow(k: u64, middle: &impl Fn(u64) -> String) -> FlowEntry {
-    let mut dice = Dice(k + 1);
-    dice.below(2);
-    let (from, to) = (dice.below(EDGES), dice.below(EDGES));
-    let period = (10 + dice.below(91)) * 1_000_000;
+    let mut rng = Rng::new(k);
+    let (from, to) = (rng.below(EDGES), rng.below(EDGES));
+    let period = (10 + rng.below(91)) * 1_000_000;
     let path = [
         format!("e{from}>{}", middle(from)),
         format!("{}>core", middle(from)),

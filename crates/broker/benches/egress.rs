@@ -25,6 +25,7 @@ use punctual_codec::{
     Connect, Properties, PropertyBuf, Publish, QoS, Subscribe, SubscribeOptions, Unsubscribe,
     Version,
 };
+use punctual_model::Rng;
 
 const BATCHES: u32 = 30;
 const STEPS: u32 = 20_000;
@@ -51,18 +52,6 @@ fn measure(name: &str, per: u32, mut step: impl FnMut()) {
     println!("{name:56} {nanos:8.1} ns");
 }
 
-/// Keys in an order that no heap likes, from a small generator.
-struct Keys(u64);
-
-impl Keys {
-    fn next(&mut self, below: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % below
-    }
-}
-
 /// A message as the broker keeps it waiting: a reference and some words.
 type Waiting = (Arc<[u8; 100]>, u64, u64);
 
@@ -70,14 +59,14 @@ fn lanes() {
     let message = Arc::new([0; 100]);
     for (keys, below) in [("8 keys", 8), ("distinct keys", u64::MAX)] {
         for queued in [10, 1_000, 1_000_000] {
-            let mut random = Keys(88_172_645_463_325_252);
+            let mut random = Rng::new(1);
             let mut lane: Lane<Waiting> = Lane::default();
             for _ in 0..queued {
-                let key = random.next(below);
+                let key = random.below(below);
                 let _ = lane.push(key, true, (message.clone(), 0, 0));
             }
             measure(&format!("lane, {queued} queued, {keys}"), 1, || {
-                let key = random.next(below);
+                let key = random.below(below);
                 let _ = lane.push(key, true, (message.clone(), 0, 0));
                 black_box(lane.pop());
             });
@@ -85,7 +74,7 @@ fn lanes() {
                 &format!("lane that overflows, {queued} queued, {keys}"),
                 1,
                 || {
-                    let key = random.next(below);
+                    let key = random.below(below);
                     let _ = lane.push(key, true, (message.clone(), 0, 0));
                     black_box(lane.give_up());
                 },
@@ -93,13 +82,13 @@ fn lanes() {
             // Nothing but what comes last may go.
             let mut lane: Lane<Waiting> = Lane::default();
             for _ in 0..queued {
-                let _ = lane.push(random.next(below), false, (message.clone(), 0, 0));
+                let _ = lane.push(random.below(below), false, (message.clone(), 0, 0));
             }
             measure(
                 &format!("lane of QoS 1 that overflows, {queued} queued, {keys}"),
                 1,
                 || {
-                    let key = random.next(below);
+                    let key = random.below(below);
                     let _ = lane.push(key, true, (message.clone(), 0, 0));
                     black_box(lane.give_up());
                 },
@@ -108,16 +97,16 @@ fn lanes() {
     }
     // A sorted map as yardstick.
     for queued in [10, 1_000, 1_000_000] {
-        let mut random = Keys(88_172_645_463_325_252);
+        let mut random = Rng::new(1);
         let mut map: BTreeMap<(u64, u64), Waiting> = BTreeMap::new();
         let mut arrivals = 0;
         for _ in 0..queued {
             arrivals += 1;
-            map.insert((random.next(8), arrivals), (message.clone(), 0, 0));
+            map.insert((random.below(8), arrivals), (message.clone(), 0, 0));
         }
         measure(&format!("sorted map, {queued} queued, 8 keys"), 1, || {
             arrivals += 1;
-            map.insert((random.next(8), arrivals), (message.clone(), 0, 0));
+            map.insert((random.below(8), arrivals), (message.clone(), 0, 0));
             black_box(map.pop_first());
         });
     }
@@ -203,11 +192,11 @@ impl Broker {
 
 /// PUBLISH packets with a priority, one of 8 in turn.
 fn urgent(messages: u64) -> Vec<u8> {
-    let mut random = Keys(88_172_645_463_325_252);
+    let mut random = Rng::new(1);
     let mut bytes = Vec::new();
     for _ in 0..messages {
         let mut properties = PropertyBuf::new();
-        let priority = random.next(8).to_string();
+        let priority = random.below(8).to_string();
         properties.push_user("priority", &priority).unwrap();
         let publish = Publish {
             dup: false,

@@ -21,6 +21,7 @@ use punctual_mesh::transfer::{
     Extent, FenceAnswer, HomeId, Located, MAX_PART, Stamp, Stub, Times, TransferMessage,
 };
 use punctual_mesh::wire::SessionAddress;
+use punctual_model::Rng;
 use punctual_store::{Memory, Op, Store as _};
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -1086,17 +1087,6 @@ fn what_is_exactly_once_is_forwarded_when_it_is_durable() {
     assert_eq!(world.got(1, conn), ["2", "3"]);
 }
 
-/// Numbers that look random.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        (mixed ^ mixed >> 27) % sides
-    }
-}
-
 /// What may go wrong while a client roams.
 #[derive(Clone, Copy)]
 struct Faults {
@@ -1106,16 +1096,16 @@ struct Faults {
 
 /// A client roams at random: it gets all that was acknowledged for it, and without faults once.
 fn roam(seed: u64, faults: Faults) {
-    let mut dice = Dice(seed);
-    let count = 2 + dice.roll(2) as usize;
+    let mut rng = Rng::new(seed);
+    let count = 2 + rng.below(2) as usize;
     let mut world = World::new(count);
     let (first, _) = world.come(0);
     world.subscribe(0, first);
     let mut place = Some((0, first));
     let (mut owed, mut got) = (BTreeSet::new(), Vec::new());
     for turn in 0..40 {
-        let at = dice.roll(count as u64) as usize;
-        match dice.roll(12) {
+        let at = rng.index(count);
+        match rng.below(12) {
             0..4 => {
                 let text = format!("{turn}");
                 world.publish(at, &text);
@@ -1154,7 +1144,7 @@ fn roam(seed: u64, faults: Faults) {
                 }
             }
             9 => {
-                let time = Nanos::from_millis(dice.roll(8000));
+                let time = Nanos::from_millis(rng.below(8000));
                 if let Some((at, conn)) = place {
                     got.extend(world.got(at, conn));
                 }
@@ -1182,7 +1172,7 @@ fn roam(seed: u64, faults: Faults) {
     for _ in 0..4 {
         world.pass(WAIT);
     }
-    let at = dice.roll(count as u64) as usize;
+    let at = rng.index(count);
     let (conn, present) = world.come(at);
     assert!(present, "seed {seed}");
     got.extend(world.got(at, conn));

@@ -3,14 +3,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is a failing test")]
 
-#[allow(dead_code, reason = "the server in it is for other tests")]
-mod support;
-
 use std::time::Duration;
 
 use punctual_client::{Config, Core, Error, Message, PropertyBuf, PropertyId, QoS, Version};
 use punctual_client::{ReasonCode, SubscribeOptions};
-use support::Rng;
+use punctual_model::Rng;
 
 const NOW: Duration = Duration::from_secs(1);
 const SEEDS: u64 = 3000;
@@ -50,11 +47,11 @@ fn packet(rng: &mut Rng, v5: bool) -> Vec<u8> {
         8 => vec![0x90, 3, 0, id, 0],
         9 => vec![0xD0, 0],
         10 if v5 => vec![0x40, 3, 0, id, 0x97],
-        _ => (0..rng.below(8)).map(|_| rng.next() as u8).collect(),
+        _ => (0..rng.below(8)).map(|_| rng.any() as u8).collect(),
     };
-    if rng.one_in(40) && !packet.is_empty() {
-        let at = rng.below(packet.len());
-        packet[at] = rng.next() as u8;
+    if rng.index(40) == 0 && !packet.is_empty() {
+        let at = rng.index(packet.len());
+        packet[at] = rng.any() as u8;
     }
     packet
 }
@@ -77,7 +74,7 @@ fn config(version: Version) -> Config {
 }
 
 fn torment(seed: u64, version: Version) {
-    let mut rng = Rng(seed);
+    let mut rng = Rng::new(seed);
     let mut core = Core::new(config(version)).unwrap();
     core.connect(NOW).unwrap();
     let connack: &[u8] = match version.is_v5() {
@@ -102,7 +99,7 @@ fn torment(seed: u64, version: Version) {
                 }
             }
             2 => {
-                let n = rng.below(core.output().len() + 1);
+                let n = rng.index(core.output().len() + 1);
                 core.sent(n, NOW);
             }
             _ => core.receive(&packet(&mut rng, version.is_v5()), NOW),

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use punctual_client::{Config, Core, Event, Message};
 use punctual_codec::{PropertyBuf, PropertyId, QoS, ReasonCode, Version};
-use support::{Rng, Server, Taken};
+use punctual_model::Rng;
+use support::{Server, Taken};
 
 const MESSAGES: usize = 60;
 const SEEDS: u64 = 400;
@@ -57,7 +58,7 @@ struct World {
 
 impl World {
     fn new(seed: u64, version: Version) -> Self {
-        let mut rng = Rng(seed);
+        let mut rng = Rng::new(seed);
         let receive_maximum = 1 + rng.below(8) as u16;
         let aliases = rng.below(4) as u16;
         Self {
@@ -89,14 +90,14 @@ impl World {
             self.core.connect(self.now).unwrap();
             self.up = true;
         }
-        let n = self.rng.below(self.core.output().len() + 1);
+        let n = self.rng.index(self.core.output().len() + 1);
         self.to_server.extend_from_slice(&self.core.output()[..n]);
         self.core.sent(n, self.now);
-        let n = self.rng.below(self.to_server.len() + 1);
+        let n = self.rng.index(self.to_server.len() + 1);
         let bytes: Vec<u8> = self.to_server.drain(..n).collect();
         self.server.receive(&bytes);
         self.to_client.append(&mut self.server.output);
-        let n = self.rng.below(self.to_client.len() + 1);
+        let n = self.rng.index(self.to_client.len() + 1);
         let bytes: Vec<u8> = self.to_client.drain(..n).collect();
         self.core.receive(&bytes, self.now);
         while let Some(event) = self.core.poll(self.now).unwrap() {
@@ -163,7 +164,7 @@ fn survives_cuts(seed: u64, version: Version) {
     {
         steps += 1;
         assert!(steps < 100_000, "no progress");
-        if tokens.len() < MESSAGES && world.rng.one_in(2) {
+        if tokens.len() < MESSAGES && world.rng.chance(50) {
             let next = message(tokens.len(), qos(&mut world.rng));
             let publish = Message::new(&*next.topic, &*next.payload).qos(next.qos);
             match world.core.publish(&publish, world.now) {
@@ -175,13 +176,13 @@ fn survives_cuts(seed: u64, version: Version) {
                 Err(error) => panic!("{error}"),
             }
         }
-        if world.established && delivered.len() < MESSAGES && world.rng.one_in(2) {
+        if world.established && delivered.len() < MESSAGES && world.rng.chance(50) {
             let next = message(delivered.len(), qos(&mut world.rng));
             delivered.push(next.clone());
             world.server.deliver(next);
         }
         world.step();
-        if cuts > 0 && world.rng.one_in(12) {
+        if cuts > 0 && world.rng.index(12) == 0 {
             cuts -= 1;
             world.cut();
         }
@@ -226,7 +227,7 @@ fn survives_forgetting(seed: u64, version: Version) {
     while tokens.len() < MESSAGES || world.ended.len() < MESSAGES {
         steps += 1;
         assert!(steps < 100_000, "no progress");
-        if tokens.len() < MESSAGES && world.rng.one_in(2) {
+        if tokens.len() < MESSAGES && world.rng.chance(50) {
             let next = message(tokens.len(), qos(&mut world.rng));
             let publish = Message::new(&*next.topic, &*next.payload).qos(next.qos);
             if let Ok(token) = world.core.publish(&publish, world.now) {
@@ -235,10 +236,10 @@ fn survives_forgetting(seed: u64, version: Version) {
             }
         }
         world.step();
-        if cuts > 0 && world.rng.one_in(12) {
+        if cuts > 0 && world.rng.index(12) == 0 {
             cuts -= 1;
             world.cut();
-            if world.rng.one_in(2) {
+            if world.rng.chance(50) {
                 world.server.forget_session();
             }
         }

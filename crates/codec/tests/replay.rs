@@ -14,9 +14,10 @@ mod seeds;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use punctual_model::Rng;
 use seeds::seeds;
 use support::golden::golden;
-use support::mutate::{Random, mutate};
+use support::mutate::mutate;
 use support::{config, hex};
 
 /// Mutations of each input.
@@ -30,11 +31,11 @@ fn replay(inputs: &[(String, Vec<u8>)], check: fn(&[u8])) {
             }
         };
         run(input, "unchanged");
-        let mut random = Random::new((i as u64) << 32);
+        let mut rng = Rng::new((i as u64) << 32);
         for round in 0..ROUNDS {
-            let other = &inputs[random.below(inputs.len())].1;
+            let other = &rng.pick(inputs).1;
             run(
-                &mutate(input, other, &mut random),
+                &mutate(input, other, &mut rng),
                 &format!("mutation {round}"),
             );
         }

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use punctual_controller::plan::Mac;
 use punctual_controller::{Controller, Effect, End, Event, KnownHost, PortState, Settings, Speaks};
-use punctual_model::Nanos;
 use punctual_model::srt::{Channel, Peer, Request, State};
+use punctual_model::{Nanos, Rng};
 use punctual_openflow::{Message, MultipartBody, MultipartReply, MultipartRequest};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -60,18 +60,17 @@ fn cables() -> Vec<(End, End)> {
 }
 
 fn request(number: u64) -> Request {
-    let mut dice = number
-        .wrapping_mul(6_364_136_223_846_793_005)
-        .wrapping_add(1);
-    let mut below = |end: u64| {
-        dice = dice
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (dice >> 33) % end
+    let mut rng = Rng::new(number);
+    let mut host = || {
+        [
+            10,
+            0,
+            1 + rng.below(SWITCHES) as u8,
+            1 + rng.below(HOSTS) as u8,
+        ]
     };
-    let mut host = || [10, 0, 1 + below(SWITCHES) as u8, 1 + below(HOSTS) as u8];
     let (from, to) = (host(), host());
-    let period = 20_000_000 + below(80) * 1_000_000;
+    let period = 20_000_000 + rng.below(80) * 1_000_000;
     Request {
         manager: "m".into(),
         flow: format!("f{number}"),

@@ -454,6 +454,7 @@ fn part(
 
 #[cfg(test)]
 mod tests {
+    use punctual_model::Rng;
     use punctual_model::srt::Protocol;
 
     use super::*;
@@ -711,13 +712,7 @@ mod tests {
     #[test]
     fn the_last_change_of_each_stream_counts() {
         for seed in 0..2_000_u64 {
-            let mut state = seed;
-            let mut below = |end: u64| {
-                state = state
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1_442_695_040_888_963_407);
-                (state >> 33) % end
-            };
+            let mut rng = Rng::new(seed);
             let (mut updates, mut progress) = updates();
             let mut switches: BTreeMap<Place, Entry> = BTreeMap::new();
             let mut wanted: BTreeMap<u16, Target> = BTreeMap::new();
@@ -727,15 +722,15 @@ mod tests {
                 if turn < 20 {
                     let mut targets = Vec::new();
                     for stream in 1..=3 {
-                        let target = match below(5) {
+                        let target = match rng.below(5) {
                             0 => nothing(stream),
                             1 | 2 => {
-                                let behind = [(2 + below(3), 3 + below(2) as u32)];
-                                version(stream, 40 + below(4) as u8, &behind)
+                                let behind = [(2 + rng.below(3), 3 + rng.below(2) as u32)];
+                                version(stream, 40 + rng.below(4) as u8, &behind)
                             }
                             _ => continue,
                         };
-                        let at_once = below(2) == 0;
+                        let at_once = rng.below(2) == 0;
                         let target = Target { at_once, ..target };
                         wanted.insert(stream, target.clone());
                         targets.push(target);
@@ -756,11 +751,11 @@ mod tests {
                     }
                     open.push((datapath, step));
                 }
-                let confirmed: Vec<_> = open.extract_if(.., |_| below(2) == 0).collect();
+                let confirmed: Vec<_> = open.extract_if(.., |_| rng.below(2) == 0).collect();
                 for (datapath, step) in confirmed {
                     updates.done(datapath, step, None, now, &mut progress);
                 }
-                now = now + Nanos(below(60));
+                now = now + Nanos(rng.below(60));
                 updates.tick(now, &mut progress);
             }
             assert!(updates.is_idle(), "seed {seed}");

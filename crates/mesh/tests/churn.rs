@@ -14,9 +14,9 @@ mod world;
 use std::collections::BTreeMap;
 
 use punctual_mesh::Settings;
-use punctual_model::Nanos;
+use punctual_model::{Nanos, Rng};
 use seeds::seeds;
-use world::{Edge, Rng, World, graph};
+use world::{Edge, World, graph};
 
 fn settings(settings: &mut Settings) {
     settings.tree.hello = Nanos::from_millis(200);
@@ -24,8 +24,8 @@ fn settings(settings: &mut Settings) {
 }
 
 fn build(rng: &mut Rng, n: usize) -> World {
-    let capacities: Vec<u64> = (0..n).map(|_| rng.below(4) as u64).collect();
-    let more = rng.below(n * 2);
+    let capacities: Vec<u64> = (0..n).map(|_| rng.below(4)).collect();
+    let more = rng.index(n * 2);
     let edges = graph(rng, n, more);
     World::new(&capacities, edges, settings)
 }
@@ -34,7 +34,7 @@ fn build(rng: &mut Rng, n: usize) -> World {
 fn fault(world: &mut World, rng: &mut Rng, crashes: bool) {
     match rng.below(if crashes { 6 } else { 4 }) {
         0 | 1 => {
-            let edge = rng.below(world.edges.len());
+            let edge = rng.index(world.edges.len());
             let silently = rng.chance(30);
             world.cut(edge, silently);
         }
@@ -46,7 +46,7 @@ fn fault(world: &mut World, rng: &mut Rng, crashes: bool) {
             }
         }
         4 => {
-            let n = rng.below(world.brokers.len());
+            let n = rng.index(world.brokers.len());
             world.crash(n);
         }
         _ => {
@@ -69,14 +69,14 @@ fn large_meshes_become_one_tree() {
     let mut times = Vec::new();
     for seed in seeds(12) {
         println!("seed {seed}");
-        let mut rng = Rng(seed);
-        let n = 2 + rng.below(49);
+        let mut rng = Rng::new(seed);
+        let n = 2 + rng.index(49);
         let mut world = build(&mut rng, n);
         times.push(world.settle(Nanos::from_secs(20)));
         for _ in 0..10 {
             fault(&mut world, &mut rng, true);
             // Some faults while the last one is still being dealt with.
-            let pause = rng.below(300) as u64;
+            let pause = rng.below(300);
             for _ in 0..pause / 5 {
                 world.run_for(5);
                 world.settled().unwrap();
@@ -103,7 +103,7 @@ fn large_meshes_become_one_tree() {
 
 /// Five brokers with connections to spare.
 fn five(rng: &mut Rng, hello: Nanos) -> World {
-    let capacities: Vec<u64> = (0..5).map(|_| rng.below(4) as u64).collect();
+    let capacities: Vec<u64> = (0..5).map(|_| rng.below(4)).collect();
     let edges = graph(rng, 5, 6);
     let mut world = World::new(&capacities, edges, |settings| settings.tree.hello = hello);
     world.run_for(20);
@@ -133,7 +133,7 @@ fn a_silent_link_is_replaced_within_three_hellos() {
     let mut shares = Vec::new();
     for seed in seeds(40) {
         println!("seed {seed}");
-        let mut rng = Rng(seed ^ 0x51E);
+        let mut rng = Rng::new(seed ^ 0x51E);
         let hello = Nanos::from_millis([50, 200, 2000][seed as usize % 3]);
         let mut world = five(&mut rng, hello);
         for edge in 0..world.edges.len() {
@@ -141,7 +141,7 @@ fn a_silent_link_is_replaced_within_three_hellos() {
                 continue;
             }
             // At any moment between two hellos.
-            let pause = rng.below(hello.0 as usize) as u64;
+            let pause = rng.below(hello.0);
             world.run(world.now + Nanos(pause));
             world.cut(edge, true);
             let start = world.now;
@@ -166,7 +166,7 @@ fn the_loss_of_the_root_takes_100_milliseconds() {
     let mut times = Vec::new();
     for seed in seeds(60) {
         println!("seed {seed}");
-        let mut rng = Rng(seed ^ 0x5007);
+        let mut rng = Rng::new(seed ^ 0x5007);
         let mut world = five(&mut rng, Nanos::from_secs(2));
         let root = world.brokers.iter().position(|broker| {
             let status = broker.node.as_ref().unwrap().status();
@@ -185,12 +185,12 @@ fn the_loss_of_the_root_takes_100_milliseconds() {
 fn a_busy_machine_loses_nobody() {
     for seed in seeds(12) {
         println!("seed {seed}");
-        let mut rng = Rng(seed ^ 0xB5);
+        let mut rng = Rng::new(seed ^ 0xB5);
         let hello = Nanos::from_millis([50, 200, 2000][seed as usize % 3]);
         let mut world = five(&mut rng, hello);
         let before = world.connections();
         for _ in 0..20 {
-            world.stand_still(Nanos(hello.0 * (1 + rng.below(6) as u64)));
+            world.stand_still(Nanos(hello.0 * (1 + rng.below(6))));
             for _ in 0..20 {
                 world.run(world.now + Nanos(hello.0 / 10));
                 assert!(world.settled().unwrap(), "seed {seed}");
@@ -198,7 +198,7 @@ fn a_busy_machine_loses_nobody() {
         }
         assert_eq!(world.connections(), before, "seed {seed}");
         // Ways as before, by times that are noise.
-        world.noise = Some((Rng(seed), Nanos(hello.0 / 2)));
+        world.noise = Some((Rng::new(seed), Nanos(hello.0 / 2)));
         world.run(world.now + Nanos(hello.0 * 40));
         let (mut moved, mut held) = (0, world.held());
         for _ in 0..100 {
@@ -240,8 +240,8 @@ fn messages_arrive_once() {
     let (mut repeated, mut late, mut got) = (0, 0, 0);
     for seed in seeds(12) {
         println!("seed {seed}");
-        let mut rng = Rng(seed ^ 0xF00D);
-        let n = 2 + rng.below(12);
+        let mut rng = Rng::new(seed ^ 0xF00D);
+        let n = 2 + rng.index(12);
         let mut world = build(&mut rng, n);
         let filters = ["a/+", "a/b", "c/#", "#", "d"];
         let topics = ["a/b", "a/c", "c/d/e", "d"];
@@ -260,12 +260,12 @@ fn messages_arrive_once() {
         let crashes = seed % 2 == 1;
         for round in 0..60 {
             for _ in 0..5 {
-                let n = rng.below(n);
-                let topic = topics[rng.below(topics.len())];
+                let n = rng.index(n);
+                let topic = *rng.pick(&topics);
                 if world.brokers[n].node.is_some() {
                     published.push((world.publish(n, topic), topic));
                 }
-                world.run_for(rng.below(20) as u64);
+                world.run_for(rng.below(20));
             }
             if round % 4 == 3 {
                 fault(&mut world, &mut rng, crashes);
@@ -308,7 +308,7 @@ fn messages_arrive_once() {
 
 #[test]
 fn a_quiet_tree_repeats_nothing_and_says_little() {
-    let mut rng = Rng(5);
+    let mut rng = Rng::new(5);
     let mut world = build(&mut rng, 5);
     world.subscribe(0, "t");
     world.subscribe(4, "t");
@@ -369,7 +369,7 @@ fn ways_that_change_take_no_more_hellos() {
 
 #[test]
 fn a_new_topic_costs_one_advertisement_less_than_brokers() {
-    let mut rng = Rng(9);
+    let mut rng = Rng::new(9);
     for n in [2, 5, 20] {
         let mut world = build(&mut rng, n);
         world.run_for(20);

@@ -1,6 +1,7 @@
 //! What a message, a flow or a client asks of the network, as MQTT 5 user
 //! properties and as typed values; in [`network`] the network itself, and in
-//! [`srt`] what managers and the controller of a network tell each other.
+//! [`srt`] what managers and the controller of a network tell each other. With them
+//! the values that all crates share: [`Nanos`], [`digest`], and [`Rng`] for simulations.
 //!
 //! [`Requirements`] are what is asked for, [`Answer`] is what the broker says
 //! to it. Both are exact: durations are whole nanoseconds, rates whole bits
@@ -22,6 +23,7 @@ mod instant;
 pub mod network;
 mod policing;
 mod requirements;
+mod rng;
 mod source;
 pub mod srt;
 mod time;
@@ -37,6 +39,7 @@ pub use policing::{Conformity, MessageSize, Meter};
 pub use requirements::{
     CLASSES_KEY, DELIVERY_KEY, Late, MAX_PRIORITY, Requirements, SEQUENCE_KEY, is_requirement_key,
 };
+pub use rng::Rng;
 pub use source::source_address;
 pub use time::Nanos;
 pub use units::{format_bandwidth, format_duration, parse_bandwidth, parse_duration};

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use punctual_broker::{Nanos, Operations, StoreTrouble};
 use punctual_store::{Batch, Log, LogConfig, Simulated, Start, Store, StoreError};
 
-use crate::Rng;
+use punctual_model::Rng;
 
 /// Small, so that segments come and go.
 const CONFIG: LogConfig = LogConfig {

@@ -12,13 +12,11 @@ mod keeper;
 pub mod model;
 pub mod network;
 pub mod random;
-mod rng;
 mod scenario;
 pub mod stage;
 mod wire;
 mod world;
 
-pub use rng::Rng;
 pub use scenario::Scenario;
 pub use wire::{Blob, Decoder, Delivered, Incoming};
 pub use world::{Authenticator, LinkId, LinkProfile, ShardCall, Trace, World};

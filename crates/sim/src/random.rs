@@ -17,10 +17,9 @@ use punctual_codec::{
     SubscribeOptions, Version, split,
 };
 
-use punctual_model::SEQUENCE_KEY;
+use punctual_model::{Rng, SEQUENCE_KEY};
 
 use crate::model::{Model, Violation};
-use crate::rng::Rng;
 use crate::world::{LinkId, LinkProfile, Trace, World};
 use peer::{Acknowledging, Answers, Peer, Plan};
 

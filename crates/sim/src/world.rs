@@ -21,7 +21,7 @@ use punctual_codec::{Split, split};
 use punctual_store::Store as _;
 
 use crate::keeper::{End, Keeper, News};
-use crate::rng::Rng;
+use punctual_model::Rng;
 
 /// Most units of work that a shard is given at a time: some work is done at once, other is not.
 const MOST_UNITS: u64 = 100;

@@ -9,8 +9,8 @@
 )]
 
 use punctual_analysis::{Admission, Reason, analyze};
+use punctual_model::Rng;
 use punctual_model::network::{Flow, Network};
-use punctual_sim::Rng;
 use punctual_sim::network::generate;
 
 const STEPS: usize = 12;

@@ -26,7 +26,8 @@ use punctual_codec::{
     Ack, Connect, Packet, PacketType, Properties, PropertyBuf, PropertyId, Publish, QoS,
     ReasonCode, Subscribe, SubscribeOptions, Version,
 };
-use punctual_sim::{Decoder, Delivered, Incoming, LinkId, LinkProfile, Rng, World};
+use punctual_model::Rng;
+use punctual_sim::{Decoder, Delivered, Incoming, LinkId, LinkProfile, World};
 
 const TOPICS: u64 = 4;
 const SECOND: Nanos = Nanos::from_secs(1);

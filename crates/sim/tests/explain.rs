@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 
 use punctual_analysis::{Admission, Cause, Remedy, analyze, explain};
+use punctual_model::Rng;
 use punctual_model::network::{Flow, FlowEntry, Network};
-use punctual_sim::Rng;
 use punctual_sim::network::generate;
 
 const NETWORKS: u64 = 250;

@@ -15,7 +15,8 @@ use punctual_codec::{
     QoS, ReasonCode, Split, SubAck, Subscribe, SubscribeOptions, Unsubscribe, Version, Will,
     split_of,
 };
-use punctual_sim::{Decoder, Incoming, LinkId, LinkProfile, Rng, Scenario};
+use punctual_model::Rng;
+use punctual_sim::{Decoder, Incoming, LinkId, LinkProfile, Scenario};
 
 /// Largest packet that the broker takes, and largest CONNECT.
 const MAX_PACKET: u32 = 5_000;

@@ -8,8 +8,8 @@
 )]
 
 use punctual_analysis::{PathBounds, analyze};
+use punctual_model::Rng;
 use punctual_model::network::{Document, LinkEntry, Network, NodeEntry};
-use punctual_sim::Rng;
 use punctual_sim::network::generate;
 
 /// Networks for each kind of change.

@@ -21,30 +21,10 @@ use punctual_codec::{
     Ack, Connect, Packet, PacketType, Properties, Publish, QoS, ReasonCode, Split, Subscribe,
     SubscribeOptions, Version, split,
 };
+use punctual_model::Rng;
 use punctual_udp::{
     Client, ClientConfig, ClientState, Endpoint, EndpointConfig, Event, Header, Path, PeerId,
 };
-
-/// SplitMix64.
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-
-    fn percent(&mut self, p: u64) -> bool {
-        self.below(100) < p
-    }
-}
 
 /// How bad the network is, in percent.
 #[derive(Clone, Copy)]
@@ -118,7 +98,7 @@ impl App {
         };
         Self {
             version,
-            udp: Client::new(config, rng.next().to_be_bytes()),
+            udp: Client::new(config, rng.any().to_be_bytes()),
             address: ([10, 0, 0, n as u8 + 1], 1000).into(),
             name,
             connected: false,
@@ -298,7 +278,7 @@ fn nanos(now: Duration) -> Nanos {
 
 impl World {
     fn new(seed: u64, network: Network, config: EndpointConfig, clients: usize) -> Self {
-        let mut rng = Rng(seed);
+        let mut rng = Rng::new(seed);
         let now = Duration::from_secs(1000);
         let broker = Config {
             sys_interval: None,
@@ -329,21 +309,21 @@ impl World {
 
     /// Sends a datagram through the network.
     fn launch(&mut self, from: Option<SocketAddr>, to: Option<SocketAddr>, data: Vec<u8>) {
-        if self.network.hostile && self.seen.len() < 500 && self.rng.percent(20) {
+        if self.network.hostile && self.seen.len() < 500 && self.rng.chance(20) {
             self.seen.push(data.clone());
         }
-        let copies = 1 + u64::from(self.rng.percent(self.network.doubled));
+        let copies = 1 + u64::from(self.rng.chance(self.network.doubled));
         for _ in 0..copies {
-            if self.rng.percent(self.network.loss) {
+            if self.rng.chance(self.network.loss) {
                 continue;
             }
             let mut data = data.clone();
-            if self.rng.percent(self.network.cut) {
-                data.truncate(self.rng.below(data.len() as u64 + 1) as usize);
+            if self.rng.chance(self.network.cut) {
+                data.truncate(self.rng.index(data.len() + 1));
             }
             // No part of one run into another: without tokens nothing would
             // tell such a chimera from a packet.
-            else if self.rng.percent(self.network.merged) {
+            else if self.rng.chance(self.network.merged) {
                 data.extend_from_within(..);
             }
             let delay = Duration::from_micros(1000)
@@ -366,17 +346,17 @@ impl World {
     fn attack(&mut self) {
         let from: SocketAddr = ([192, 0, 2, self.rng.below(20) as u8], 9).into();
         // Spoofing the address of a client, or from an address of their own.
-        let client = self.rng.below(self.apps.len() as u64) as usize;
-        let from = match self.rng.percent(50) {
+        let client = self.rng.index(self.apps.len());
+        let from = match self.rng.chance(50) {
             true => from,
             false => self.apps[client].address,
         };
         let mut data = match self.seen.len() {
             0 => return,
-            n => self.seen[self.rng.below(n as u64) as usize].clone(),
+            n => self.seen[self.rng.index(n)].clone(),
         };
-        if self.rng.percent(30) && !data.is_empty() {
-            let at = self.rng.below(data.len() as u64) as usize;
+        if self.rng.chance(30) && !data.is_empty() {
+            let at = self.rng.index(data.len());
             data[at] ^= 1 << self.rng.below(8);
         }
         // Bare packets cannot be told from the client's own, but in sealed
@@ -409,7 +389,7 @@ impl World {
                         let meta = ConnMeta {
                             peer: self.endpoint.path(peer).map(|path| path.remote),
                             allow_anonymous: true,
-                            nonce: u128::from(self.rng.next()).to_be_bytes(),
+                            nonce: u128::from(self.rng.any()).to_be_bytes(),
                             ..ConnMeta::default()
                         };
                         let conn = self.shard.open(meta, nanos(self.now));
@@ -506,7 +486,7 @@ impl World {
             self.shard.tick(nanos(self.now));
             self.endpoint.handle_timeout(self.now);
             self.serve();
-            if self.network.hostile && self.rng.percent(10) {
+            if self.network.hostile && self.rng.chance(10) {
                 self.attack();
             }
             while let Some(Reverse((at, _, slot))) = self.flights.peek().copied()

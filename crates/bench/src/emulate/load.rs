@@ -11,8 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use memchr::memmem;
-use punctual_model::{Answer, Status};
-use punctual_sim::Rng;
+use punctual_model::{Answer, Rng, Status};
 use socket2::{Domain, Socket, Type};
 
 use super::stamp::{LENGTH, Stamp};

@@ -19,6 +19,7 @@ use super::broker::{POLL, START_TIMEOUT, read};
 use crate::process::Process;
 use crate::sys;
 use punctual_measure::{Error, Result};
+use punctual_model::Rng;
 use punctual_testbed::netns::{Namespace, memory_file};
 
 /// The option that names tools, in messages.
@@ -406,16 +407,10 @@ fn picture(rate: u64) -> [u64; 2] {
     [(height * 4 / 3).next_multiple_of(16), height]
 }
 
-/// Bytes that no encoder makes fewer: a linear congruential generator (Knuth's MMIX).
+/// Bytes that no encoder makes fewer.
 fn noise(bytes: usize) -> Vec<u8> {
-    let mut state: u64 = 1;
-    let next = || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (state >> 56) as u8
-    };
-    std::iter::repeat_with(next).take(bytes).collect()
+    let mut rng = Rng::new(1);
+    (0..bytes).map(|_| rng.any() as u8).collect()
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use serde::{Deserialize, Serialize};
 
 use punctual_measure::load::scenario::PublisherPace;
+use punctual_model::Rng;
 
 /// Where the broker of the cell listens.
 pub(crate) const BROKER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), 1883);
@@ -180,12 +181,13 @@ pub(crate) const BULK_FLOW: u32 = 2 * COUPLES.len() as u32;
 impl Plan {
     pub(crate) fn new(traffic: Traffic) -> Self {
         let mut flows = Vec::new();
+        let mut phases = Rng::new(traffic.seed);
         for (index, couple) in (0u32..).zip(&COUPLES) {
             let period = couple.period_ms * 1_000_000;
             let drifted = period.saturating_add_signed(couple.drift_ppm * couple.period_ms as i64);
             let pace = PublisherPace::Every {
                 period: drifted,
-                offset: scatter(traffic.seed, index) % period,
+                offset: phases.below(period),
             };
             let property = match traffic.urgency {
                 Urgency::Priority => ("priority".to_owned(), couple.priority.to_string()),
@@ -236,16 +238,6 @@ impl Plan {
             Station::BulkSink => vec![BULK_FLOW],
         }
     }
-}
-
-/// A well-mixed number for each pair (SplitMix64).
-fn scatter(seed: u64, index: u32) -> u64 {
-    let mut z = seed
-        .wrapping_add(u64::from(index))
-        .wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]

@@ -1,5 +1,4 @@
-//! What the tests of the core share: a generator of random numbers with a
-//! seed, and a server that keeps one session.
+//! What the tests of the core share: a server that keeps one session.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -7,29 +6,6 @@ use punctual_codec::{
     Ack, ConnAck, Packet, PacketType, Properties, PropertyBuf, PropertyId, Publish, QoS,
     ReasonCode, Split, SubAck, Version, split,
 };
-
-/// SplitMix64.
-pub(crate) struct Rng(pub(crate) u64);
-
-impl Rng {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `n`.
-    pub(crate) fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-
-    /// True once in `n` times.
-    pub(crate) fn one_in(&mut self, n: usize) -> bool {
-        self.below(n) == 0
-    }
-}
 
 /// A message as the server sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,8 +4,7 @@
 use punctual_broker::Config;
 use punctual_codec::QoS;
 use punctual_mesh::Membership;
-use punctual_model::Nanos;
-use punctual_sim::Rng;
+use punctual_model::{Nanos, Rng};
 
 use crate::client::{Client, Fate};
 use crate::world::{Edge, World};

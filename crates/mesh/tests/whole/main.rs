@@ -31,8 +31,7 @@ use client::{Client, Fate};
 use punctual_broker::{Config, QueueFull};
 use punctual_codec::{QoS, topic};
 use punctual_mesh::Settings;
-use punctual_model::Nanos;
-use punctual_sim::Rng;
+use punctual_model::{Nanos, Rng};
 use seeds::seeds;
 use world::{Edge, World};
 

@@ -8,8 +8,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use punctual_broker::Config;
-use punctual_model::Nanos;
-use punctual_sim::Rng;
+use punctual_model::{Nanos, Rng};
 
 use crate::world::{Edge, World};
 

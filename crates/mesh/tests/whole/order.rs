@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use punctual_broker::Config;
 use punctual_codec::QoS;
-use punctual_model::Nanos;
-use punctual_sim::Rng;
+use punctual_model::{Nanos, Rng};
 
 use crate::client::Fate;
 use crate::world::{Edge, World, name};

@@ -7,8 +7,7 @@ use std::collections::BTreeSet;
 
 use punctual_broker::Config;
 use punctual_codec::QoS;
-use punctual_model::Nanos;
-use punctual_sim::Rng;
+use punctual_model::{Nanos, Rng};
 
 use crate::client::{Anew, Client, Fate};
 use crate::world::{Edge, World};

@@ -3,8 +3,7 @@
 
 use punctual_broker::Config;
 use punctual_codec::QoS;
-use punctual_model::Nanos;
-use punctual_sim::Rng;
+use punctual_model::{Nanos, Rng};
 
 use crate::client::Fate;
 use crate::world::{Edge, World, name};

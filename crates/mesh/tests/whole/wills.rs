@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 
 use punctual_broker::Config;
 use punctual_codec::QoS;
-use punctual_model::Nanos;
-use punctual_sim::Rng;
+use punctual_model::{Nanos, Rng};
 
 use crate::client::{Bequest, Client};
 use crate::world::{Edge, World, name};

@@ -12,8 +12,7 @@ use punctual_codec::{
 };
 use punctual_mesh::wire::{Message, TOPIC};
 use punctual_mesh::{BrokerId, Dialling, Settings};
-use punctual_model::Nanos;
-use punctual_sim::Rng;
+use punctual_model::{Nanos, Rng};
 
 use crate::client::{Client, Fate, Published};
 use crate::site::{Effect, Site, meta};

@@ -10,28 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, VecDeque};
 use punctual_mesh::seen::{Name, Seen, Verdict};
 use punctual_mesh::wire::{Message, Open};
 use punctual_mesh::{BrokerId, LinkId, Node, Output, Settings};
-use punctual_model::Nanos;
-
-/// SplitMix64.
-pub struct Rng(pub u64);
-
-impl Rng {
-    pub fn any(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, bound: usize) -> usize {
-        (self.any() % bound.max(1) as u64) as usize
-    }
-
-    pub fn chance(&mut self, per_cent: usize) -> bool {
-        self.below(100) < per_cent
-    }
-}
+use punctual_model::{Nanos, Rng};
 
 #[derive(Debug, Clone)]
 struct Msg {
@@ -310,9 +289,10 @@ impl World {
         if is_mute && !matches!(frame, Frame::Open(_)) {
             return;
         }
-        let late = self.noise.as_mut().map_or(Nanos(0), |(rng, most)| {
-            Nanos(rng.below(most.0 as usize) as u64)
-        });
+        let late = self
+            .noise
+            .as_mut()
+            .map_or(Nanos(0), |(rng, most)| Nanos(rng.below(most.0)));
         let delay = self.delay(conn) + late;
         let at = self.conns[conn].arrives[to].max(self.now + delay);
         self.conns[conn].arrives[to] = at;
@@ -788,17 +768,17 @@ impl World {
 pub fn graph(rng: &mut Rng, n: usize, more: usize) -> Vec<Edge> {
     let mut pairs: BTreeSet<(usize, usize)> = BTreeSet::new();
     for b in 1..n {
-        pairs.insert((rng.below(b), b));
+        pairs.insert((rng.index(b), b));
     }
     for _ in 0..more {
-        let (a, b) = (rng.below(n), rng.below(n));
+        let (a, b) = (rng.index(n), rng.index(n));
         if a != b {
             pairs.insert((a.min(b), a.max(b)));
         }
     }
     let edges = pairs.into_iter().map(|(a, b)| Edge {
         ends: if rng.chance(50) { [a, b] } else { [b, a] },
-        delay: Nanos(100_000 + rng.below(5_000_000) as u64),
+        delay: Nanos(100_000 + rng.below(5_000_000)),
         cut: false,
     });
     edges.collect()

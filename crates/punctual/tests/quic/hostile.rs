@@ -4,6 +4,7 @@ use std::net::UdpSocket;
 use std::time::Duration;
 
 use punctual_client::{Message, QoS};
+use punctual_model::Rng;
 
 use crate::broker::{Broker, PATIENCE, connect, message, publish, subscribe};
 
@@ -107,21 +108,17 @@ fn garbage_disturbs_nobody() {
     subscribe(&mut bystander, "t", QoS::AtMostOnce);
     let first = initial(&broker);
     let socket = socket();
-    let mut state = 7_u32;
-    let mut random = || {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (state >> 16) as u8
-    };
+    let mut rng = Rng::new(7);
     for n in 0..2000_usize {
         let mut datagram = match n % 4 {
             0 => first.clone(),
             1 => first[..n % first.len()].to_vec(),
-            2 => (0..n % 1500).map(|_| random()).collect(),
-            _ => vec![0x40 | random() & 0x3F; 30 + n % 100],
+            2 => (0..n % 1500).map(|_| rng.any() as u8).collect(),
+            _ => vec![0x40 | rng.below(64) as u8; 30 + n % 100],
         };
         if n % 4 == 0 {
-            let at = usize::from(random()) * 4 % datagram.len();
-            datagram[at] ^= 1 + random() % 255;
+            let at = rng.index(datagram.len());
+            datagram[at] ^= rng.within(1..=255) as u8;
         }
         let _ = socket.send_to(&datagram, broker.quic);
     }

@@ -1,24 +1,15 @@
 //! Clients that mean harm, or are broken in ways of their own: the broker
 //! reacts to them alone, and a bystander is served as before.
 
+use punctual_model::Rng;
+
 use crate::build::{Connect, Props, Publish, V5, V311, first, id, subscribe};
 use crate::conn::{Conn, unique};
 use crate::fixture::{Bystander, pair};
 
-/// A reproducible sequence of bytes (xorshift).
-struct Noise(u64);
-
-impl Noise {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn bytes(&mut self, count: usize) -> Vec<u8> {
-        (0..count).map(|_| self.next() as u8).collect()
-    }
+/// Bytes that look random.
+fn noise(rng: &mut Rng, count: usize) -> Vec<u8> {
+    (0..count).map(|_| rng.any() as u8).collect()
 }
 
 /// [MQTT-4.13.1-1] [MQTT-3.1.0-1] [3.1.1 MQTT-4.8.0-1] Noise, before CONNECT
@@ -26,12 +17,12 @@ impl Noise {
 #[test]
 fn noise_harms_nobody() {
     let mut bystander = Bystander::new();
-    let mut noise = Noise(0x9E37_79B9_7F4A_7C15);
+    let mut rng = Rng::new(1);
     for level in [V311, V5] {
         for _ in 0..100 {
-            let size = (noise.next() % 300) as usize;
-            Conn::open(level).send(noise.bytes(size));
-            Conn::client(level).send(noise.bytes(size));
+            let size = rng.index(300);
+            Conn::open(level).send(noise(&mut rng, size));
+            Conn::client(level).send(noise(&mut rng, size));
         }
         bystander.check();
     }
@@ -42,7 +33,7 @@ fn noise_harms_nobody() {
 #[test]
 fn changed_bytes_harm_nobody() {
     let mut bystander = Bystander::new();
-    let mut noise = Noise(0xD1B5_4A32_D192_ED03);
+    let mut rng = Rng::new(2);
     for level in [V311, V5] {
         let props = Props::new().user("name", "value");
         // Names of this test alone, so that no other test sees what comes of it.
@@ -58,7 +49,7 @@ fn changed_bytes_harm_nobody() {
         );
         for at in 0..good.len() {
             let mut bytes = good.clone();
-            bytes[at] = noise.next() as u8;
+            bytes[at] = rng.any() as u8;
             let mut conn = Conn::open(level);
             conn.send(&bytes[..connect]);
             conn.send(&bytes[connect..]);

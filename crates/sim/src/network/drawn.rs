@@ -2,7 +2,7 @@
 
 use super::engine::{Behaviour, Release};
 use super::layout::Layout;
-use crate::Rng;
+use punctual_model::Rng;
 
 /// How random behaviours are drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

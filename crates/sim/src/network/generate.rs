@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 
 use punctual_model::network::{Document, FlowEntry, LinkEntry, Network, NodeEntry};
 
-use crate::Rng;
+use punctual_model::Rng;
 
 /// What a random network looks like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -117,7 +117,7 @@ fn least(events: &[Event]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Rng;
+    use punctual_model::Rng;
 
     #[test]
     fn gives_back_in_order_of_time() {

@@ -14,7 +14,7 @@ use punctual_model::network::Network;
 use super::engine::{Engine, Observer, Worst};
 use super::layout::{Layout, NONE};
 use super::scenario::{FlowChoices, LinkChoices, Message, Scenario, Varying};
-use crate::Rng;
+use punctual_model::Rng;
 
 /// Most messages of one flow in a scenario.
 const MOST_MESSAGES: usize = 48;

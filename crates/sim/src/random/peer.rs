@@ -11,9 +11,9 @@ use punctual_codec::{
 
 use super::LinkFacts;
 use crate::model::Violation;
-use crate::rng::Rng;
 use crate::wire::{Blob, Decoder, Delivered, Incoming};
 use crate::world::LinkId;
+use punctual_model::Rng;
 
 /// When a client acknowledges what it receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

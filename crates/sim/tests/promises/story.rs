@@ -12,8 +12,8 @@ use punctual_codec::{
 };
 use punctual_manager::{Client, FlowView, Publication, Quota, Settings, Star, State};
 use punctual_model::wire::Transport;
-use punctual_model::{Answer, Status};
-use punctual_sim::{LinkId, LinkProfile, Rng, World};
+use punctual_model::{Answer, Rng, Status};
+use punctual_sim::{LinkId, LinkProfile, World};
 
 use crate::desk::{Office, Shared, as_carried, call_of, decide};
 

@@ -23,7 +23,7 @@ mod plant;
 mod traffic;
 
 use plant::Plant;
-use punctual_sim::Rng;
+use punctual_model::Rng;
 use punctual_sim::stage::Order;
 use traffic::{Pattern, Steps, Traffic};
 

@@ -8,7 +8,8 @@ use punctual_codec::{
     Connect, Properties, PropertyBuf, Publish, QoS, Subscribe, SubscribeOptions, Version,
 };
 use punctual_manager::{Service, Settings, Star};
-use punctual_sim::{LinkId, LinkProfile, Rng, World};
+use punctual_model::Rng;
+use punctual_sim::{LinkId, LinkProfile, World};
 
 use crate::desk::{Office, Shared, decide};
 

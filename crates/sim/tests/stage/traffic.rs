@@ -4,9 +4,9 @@ use std::collections::{HashMap, VecDeque};
 
 use punctual_broker::{ConnId, Output};
 use punctual_codec::{Packet, QoS, Split, Version, split};
+use punctual_model::Rng;
 use punctual_model::network::{Flow, Hop, Network};
 use punctual_model::wire::{Carriage, ETHERNET_MTU, Transport, frames};
-use punctual_sim::Rng;
 use punctual_sim::network::{Behaviour, Engine, Layout, Observer, Release};
 use punctual_sim::stage::{Arrival, Order, Service, serve};
 

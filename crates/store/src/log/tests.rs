@@ -5,6 +5,7 @@ mod formats;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use punctual_model::Rng;
 
 use super::*;
 use crate::Simulated;
@@ -91,16 +92,6 @@ fn progress(entry: &crate::image::Entry) -> Progress {
     }
 }
 
-/// A coin that is the same with the same seed.
-struct Coin(u64);
-
-impl Coin {
-    fn toss(&mut self) -> bool {
-        self.0 = mix(self.0.wrapping_add(0x9E37_79B9_7F4A_7C15));
-        self.0 & 1 == 0
-    }
-}
-
 fn groups() -> impl Strategy<Value = Vec<Vec<u64>>> {
     vec(vec(any::<u64>(), 1..20), 1..60)
 }
@@ -134,9 +125,9 @@ impl Run {
     }
 
     /// The power fails, perhaps while a group is being committed.
-    fn crash(&mut self, coin: &mut Coin, uncertain: Option<&Batch>) {
+    fn crash(&mut self, rng: &mut Rng, uncertain: Option<&Batch>) {
         let mut disk = self.log.take().expect("a log").into_medium();
-        disk.crash(|| coin.toss());
+        disk.crash(|| rng.chance(50));
         let mut log = open(disk);
         assert_eq!(log.report().damages, []);
         let now = of_log(&mut log);
@@ -173,7 +164,7 @@ proptest! {
     #[test]
     fn what_is_committed_is_kept(groups in groups(), seed in any::<u64>()) {
         let mut run = Run::new();
-        let mut coin = Coin(seed);
+        let mut rng = Rng::new(seed);
         for (at, draws) in groups.iter().enumerate() {
             let group = run.group(draws);
             prop_assert_eq!(run.log().commit(&group), Ok(()));
@@ -181,7 +172,7 @@ proptest! {
             let kept = of_log(run.log());
             prop_assert_eq!(difference(&kept, &of_image(&run.model)), NONE);
             if at % 8 == 7 {
-                run.crash(&mut coin, None);
+                run.crash(&mut rng, None);
             }
             if at % 20 == 19 {
                 prop_assert_eq!(run.log().compact(), Ok(()));
@@ -189,14 +180,14 @@ proptest! {
                 prop_assert_eq!(difference(&kept, &of_image(&run.model)), NONE);
             }
         }
-        run.crash(&mut coin, None);
+        run.crash(&mut rng, None);
         // All that is done with is given back.
         for _ in 0..3 {
             let _ = run.log().compact();
         }
         let stats = run.log().stats();
         prop_assert!(stats.disk_bytes <= 2 * stats.live_bytes + 4 * CONFIG.segment_bytes);
-        run.crash(&mut coin, None);
+        run.crash(&mut rng, None);
     }
 
     #[test]
@@ -206,7 +197,7 @@ proptest! {
         steps in vec(0u64..12, 60),
     ) {
         let mut run = Run::new();
-        let mut coin = Coin(seed);
+        let mut rng = Rng::new(seed);
         for (draws, steps) in groups.iter().zip(steps) {
             let group = run.group(draws);
             run.log().medium_mut().fail_after = Some(steps);
@@ -215,11 +206,11 @@ proptest! {
                     run.model.apply(&group);
                     run.log().medium_mut().fail_after = None;
                 }
-                Err(StoreError::Io { .. }) => run.crash(&mut coin, Some(&group)),
+                Err(StoreError::Io { .. }) => run.crash(&mut rng, Some(&group)),
                 Err(other) => prop_assert!(false, "{other}"),
             }
         }
-        run.crash(&mut coin, None);
+        run.crash(&mut rng, None);
     }
 
     #[test]
@@ -229,7 +220,7 @@ proptest! {
         steps in vec(0u64..12, 60),
     ) {
         let mut run = Run::new();
-        let mut coin = Coin(seed);
+        let mut rng = Rng::new(seed);
         for (at, (draws, steps)) in groups.iter().zip(steps).enumerate() {
             let mut group = run.group(draws);
             run.log().medium_mut().fail_after = Some(steps);
@@ -244,10 +235,10 @@ proptest! {
             let kept = of_log(run.log());
             prop_assert_eq!(difference(&kept, &of_image(&run.model)), NONE);
             if at % 4 == 3 {
-                run.crash(&mut coin, None);
+                run.crash(&mut rng, None);
             }
         }
-        run.crash(&mut coin, None);
+        run.crash(&mut rng, None);
     }
 
     #[test]
@@ -257,7 +248,7 @@ proptest! {
         capacity in 2u64..8,
     ) {
         let mut run = Run::new();
-        let mut coin = Coin(seed);
+        let mut rng = Rng::new(seed);
         run.log().medium_mut().capacity = Some(capacity * CONFIG.segment_bytes);
         let mut refused = Batch::new();
         for draws in &groups {
@@ -277,7 +268,7 @@ proptest! {
         run.log().medium_mut().capacity = None;
         prop_assert_eq!(run.log().commit(&refused), Ok(()));
         run.model.apply(&refused);
-        run.crash(&mut coin, None);
+        run.crash(&mut rng, None);
     }
 
     #[test]
@@ -791,7 +782,7 @@ fn a_full_store_takes_what_does_not_grow_for_ever() {
 #[test]
 fn a_full_store_survives_whatever_happens_to_it() {
     for seed in 0..6 {
-        let mut coin = Coin(seed);
+        let mut rng = Rng::new(seed);
         let (mut log, mut model, each) = filled(3, 5);
         let mut left: Vec<(u64, u64)> = (1..=3)
             .flat_map(|session| (0..each).map(move |turn| (session, turn * 3 + session)))
@@ -803,13 +794,13 @@ fn a_full_store_survives_whatever_happens_to_it() {
                 _ => session_op(1 + turn % 3),
             };
             let group: Batch = [op].into_iter().collect();
-            let calls = (0..5).fold(0, |all, _| 2 * all + u64::from(coin.toss()));
+            let calls = (0..5).fold(0, |all, _| 2 * all + u64::from(rng.chance(50)));
             log.medium_mut().fail_after = Some(calls);
             let done = log.commit(&group);
             log.medium_mut().fail_after = None;
-            if done.is_err() && coin.toss() {
+            if done.is_err() && rng.chance(50) {
                 let mut disk = log.into_medium();
-                disk.crash(|| coin.toss());
+                disk.crash(|| rng.chance(50));
                 log = open(disk);
                 assert_eq!(log.report().damages, []);
             }

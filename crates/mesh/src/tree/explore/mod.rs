@@ -27,7 +27,7 @@ use delays::{Delays, Turns};
 use flaw::Flaw;
 use machine::Machine;
 use orders::Orders;
-use punctual_sim::Rng;
+use punctual_model::Rng;
 use search::{Count, Found, Steps, search};
 use std::ops::{Range, RangeInclusive};
 use world::{Budget, Event, Places, World};
@@ -407,7 +407,7 @@ fn wander(machine: &mut Machine, edges: &Edges, seed: u64) -> usize {
         if events.is_empty() {
             return story.len();
         }
-        let event = events[rng.below(events.len() as u64) as usize];
+        let event = *rng.pick(&events);
         story.push(event);
         world.step(machine, event);
     }

@@ -1,10 +1,11 @@
-//! Random numbers of a seed: the same on every machine and in every version,
-//! so that a seed in a bug report means the same for ever.
+//! Random numbers of a seed, for simulations and tests: the same on every machine
+//! and in every version, so that a seed in a bug report means the same for ever.
+//! They are no secret: whoever sees one can tell those that follow.
 //!
 //! SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom number
 //! generators", OOPSLA 2014.
 
-/// A generator.
+/// A generator of random numbers.
 #[derive(Debug, Clone)]
 pub struct Rng {
     state: u64,
@@ -30,6 +31,11 @@ impl Rng {
         ((u128::from(self.any()) * u128::from(bound)) >> 64) as u64
     }
 
+    /// An index of `len` items; 0 if there are none.
+    pub fn index(&mut self, len: usize) -> usize {
+        self.below(len as u64) as usize
+    }
+
     /// A number in `range`, both ends included.
     pub fn within(&mut self, range: std::ops::RangeInclusive<u64>) -> u64 {
         let (low, high) = (*range.start(), *range.end());
@@ -43,10 +49,10 @@ impl Rng {
 
     /// One of `items`, which is not empty.
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
-        &items[self.below(items.len() as u64) as usize]
+        &items[self.index(items.len())]
     }
 
-    /// A generator that goes its own way.
+    /// A generator whose numbers do not depend on how many are drawn from this one.
     pub fn fork(&mut self) -> Self {
         Self::new(self.any())
     }
