@@ -4,7 +4,6 @@
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is a failing test")]
 
 use std::collections::HashSet;
-use std::io::IoSlice;
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,14 +11,15 @@ use std::sync::{Arc, Mutex};
 use punctual_broker::{
     AccessControl, Admits, Budget, Config, ConnId, ConnMeta, Directory, Discipline, Federation,
     LINK_PREFIX, LinkLimits, LinkNews, MessageName, MoveTimes, Nanos, Newcomer, Permissions,
-    QueueFull, Restorer, RetainedCursor, Scope, Shard, StoreTrouble, Testament, Unwelcome,
-    UrgencyRights, WillTurn,
+    QueueFull, Restorer, RetainedCursor, Shard, StoreTrouble, Testament, Unwelcome, UrgencyRights,
+    WillTurn,
 };
 use punctual_codec::{
     Ack, Connect, Packet, PacketType, Properties, PropertyBuf, PropertyId, Publish, QoS,
     ReasonCode, Split, Subscribe, Version, Will, split,
 };
 use punctual_mesh::transfer::{Extent, Stamp};
+use punctual_sim::take_pending;
 use punctual_store::{Memory, Store};
 
 const NOW: Nanos = Nanos::from_secs(1);
@@ -232,20 +232,7 @@ impl Broker {
     }
 
     fn take(&mut self, conn: ConnId) -> Vec<u8> {
-        let mut all = Vec::new();
-        loop {
-            let mut slices = [IoSlice::new(&[]); 8];
-            let n = self.shard.pending(conn, Scope::All, NOW, &mut slices);
-            let bytes: Vec<u8> = slices[..n]
-                .iter()
-                .flat_map(|slice| slice.to_vec())
-                .collect();
-            if bytes.is_empty() {
-                return all;
-            }
-            self.shard.sent(conn, bytes.len(), NOW);
-            all.extend(bytes);
-        }
+        take_pending(&mut self.shard, conn, NOW)
     }
 
     fn client(&mut self, id: &str) -> ConnId {
@@ -2005,12 +1992,7 @@ impl Net {
     }
 
     fn take(&mut self, at: usize, conn: ConnId) -> Vec<u8> {
-        let shard = &mut self.brokers[at].shard;
-        let mut slices = [IoSlice::new(&[]); 8];
-        let n = shard.pending(conn, Scope::All, self.now, &mut slices);
-        let bytes: Vec<u8> = slices[..n].iter().flat_map(|it| it.to_vec()).collect();
-        shard.sent(conn, bytes.len(), self.now);
-        bytes
+        take_pending(&mut self.brokers[at].shard, conn, self.now)
     }
 
     /// A millisecond passes, in which links carry what there is to be sent.

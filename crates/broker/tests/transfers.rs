@@ -4,14 +4,13 @@
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is a failing test")]
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::io::IoSlice;
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use punctual_broker::{
     ClientIds, Config, ConnId, ConnMeta, Directory, Federation, LinkLimits, LinkNews, MessageName,
-    MoveTimes, Nanos, Newcomer, Restorer, Scope, Shard, StoreTrouble, Unwelcome,
+    MoveTimes, Nanos, Newcomer, Restorer, Shard, StoreTrouble, Unwelcome,
 };
 use punctual_codec::{
     Ack, Connect, Packet, PacketType, Properties, PropertyBuf, PropertyId, Publish, QoS,
@@ -22,6 +21,7 @@ use punctual_mesh::transfer::{
 };
 use punctual_mesh::wire::SessionAddress;
 use punctual_model::Rng;
+use punctual_sim::{seeds, take_pending};
 use punctual_store::{Memory, Op, Store as _};
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -226,23 +226,9 @@ impl Broker {
         some
     }
 
-    fn pending(&mut self, conn: ConnId, now: Nanos) -> Vec<u8> {
-        let mut all = Vec::new();
-        loop {
-            let mut slices = [IoSlice::new(&[]); 8];
-            let n = self.shard.pending(conn, Scope::All, now, &mut slices);
-            let bytes: Vec<u8> = slices[..n].iter().flat_map(|it| it.to_vec()).collect();
-            if bytes.is_empty() {
-                return all;
-            }
-            self.shard.sent(conn, bytes.len(), now);
-            all.extend(bytes);
-        }
-    }
-
     /// Reads what leaves to a client; it acknowledges messages with QoS 1.
     fn read(&mut self, conn: ConnId, now: Nanos) {
-        let bytes = self.pending(conn, now);
+        let bytes = take_pending(&mut self.shard, conn, now);
         let mut rest = &bytes[..];
         let mut acks = Vec::new();
         while let Ok(Split::Frame(frame)) = split(rest, u32::MAX) {
@@ -430,7 +416,7 @@ impl World {
     fn carry(&mut self, at: usize) -> bool {
         let mut some = false;
         for (peer, conn) in self.brokers[at].links.clone() {
-            let bytes = self.brokers[at].pending(conn, self.now);
+            let bytes = take_pending(&mut self.brokers[at].shard, conn, self.now);
             if self.is_whole && !bytes.is_empty() {
                 some = true;
                 let to = self.brokers[peer].links[&at];
@@ -1199,18 +1185,8 @@ fn roam(seed: u64, faults: Faults) {
     );
 }
 
-fn seeds() -> std::ops::Range<u64> {
-    let number = |name| {
-        std::env::var(name)
-            .ok()
-            .and_then(|it| it.parse::<u64>().ok())
-    };
-    let from = number("PUNCTUAL_FROM").unwrap_or(0);
-    from..from + number("PUNCTUAL_SEEDS").unwrap_or(60)
-}
-
 fn roams(kills: bool, cuts: bool) {
-    seeds().for_each(|seed| roam(seed, Faults { kills, cuts }));
+    seeds(60).for_each(|seed| roam(seed, Faults { kills, cuts }));
 }
 
 #[test]

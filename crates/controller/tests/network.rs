@@ -6,6 +6,7 @@ mod support;
 
 use punctual_controller::{Effect, Event, Policing, Routing, Settings};
 use punctual_model::srt::{Peer, Protocol, State};
+use punctual_sim::seeds;
 use support::{Dice, World, request};
 
 fn key(flow: &str) -> (String, String) {
@@ -416,16 +417,7 @@ fn any_request(dice: &mut Dice, number: u64, switches: u64) -> punctual_model::s
 /// Whatever happens, in whatever order: afterwards every admitted flow works.
 #[test]
 fn whatever_happens() {
-    let seeds = std::env::var("PUNCTUAL_SEEDS")
-        .ok()
-        .and_then(|text| text.parse().ok());
-    let from = std::env::var("PUNCTUAL_FROM")
-        .ok()
-        .and_then(|text| text.parse().ok());
-    let from: u64 = from.unwrap_or(0);
-    for seed in from..from + seeds.unwrap_or(60) {
-        story(seed);
-    }
+    seeds(60).for_each(story);
 }
 
 /// In each of these a stream is taken away together with a change for which a switch is awaited, and

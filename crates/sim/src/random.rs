@@ -20,6 +20,7 @@ use punctual_codec::{
 use punctual_model::{Rng, SEQUENCE_KEY};
 
 use crate::model::{Model, Violation};
+use crate::seeds::story_lines;
 use crate::world::{LinkId, LinkProfile, Trace, World};
 use peer::{Acknowledging, Answers, Peer, Plan};
 
@@ -41,8 +42,7 @@ pub fn run(seed: u64) -> Result<Summary, String> {
         // Everything is repeatable, so the story is told only when needed.
         let mut again = Run::new(seed, true);
         let _ = again.all();
-        let lines = std::env::var("PUNCTUAL_STORY").ok();
-        let lines = lines.and_then(|lines| lines.parse().ok()).unwrap_or(60);
+        let lines = story_lines().unwrap_or(60);
         let from = again.story.len().saturating_sub(lines);
         format!(
             "seed {seed}: {why}\nat {:?}, {:?}\n{}\nrepeat with: \

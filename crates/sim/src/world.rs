@@ -7,7 +7,7 @@
 //! Bytes of one direction of one link, and messages from one shard to
 //! another, never overtake each other.
 
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::io::IoSlice;
 use std::sync::Arc;
 
@@ -20,7 +20,9 @@ use punctual_broker::{
 use punctual_codec::{Split, split};
 use punctual_store::Store as _;
 
+use crate::connection::Connection;
 use crate::keeper::{End, Keeper, News};
+use crate::queue::Queue;
 use punctual_model::Rng;
 
 /// Most units of work that a shard is given at a time: some work is done at once, other is not.
@@ -132,42 +134,13 @@ enum Happening {
 }
 
 #[derive(Debug)]
-struct Scheduled {
-    at: Nanos,
-    order: u64,
-    what: Happening,
-}
-
-impl PartialEq for Scheduled {
-    fn eq(&self, other: &Self) -> bool {
-        self.order == other.order
-    }
-}
-
-impl Eq for Scheduled {}
-
-impl PartialOrd for Scheduled {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Scheduled {
-    /// The earliest is the greatest, as `BinaryHeap` wants it.
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (other.at, other.order).cmp(&(self.at, self.order))
-    }
-}
-
-#[derive(Debug)]
 struct Link {
     profile: LinkProfile,
     shard: u16,
     /// While the broker knows the connection.
     conn: Option<ConnId>,
-    /// When the last piece sent so far arrives, to the broker and to the client.
-    last_up: Nanos,
-    last_down: Nanos,
+    /// From the client to the broker.
+    connection: Connection,
     /// Arrived at the broker's side and not consumed.
     inbox: Vec<u8>,
     paused: bool,
@@ -180,7 +153,6 @@ struct Link {
     ended_down: bool,
     /// For the client to take.
     received: Vec<u8>,
-    cut: bool,
     /// When the broker last took a packet, or was not to be read from.
     last_heard: Nanos,
     paused_since: Nanos,
@@ -197,8 +169,7 @@ pub struct World {
     shards: Vec<Shard>,
     links: Vec<Link>,
     conns: HashMap<(u16, ConnId), LinkId>,
-    queue: BinaryHeap<Scheduled>,
-    next_order: u64,
+    queue: Queue<Happening>,
     /// When the last mail between two shards arrives, by sender and receiver.
     last_mail: Vec<Nanos>,
     posting: Vec<bool>,
@@ -238,8 +209,7 @@ impl World {
             directory,
             links: Vec::new(),
             conns: HashMap::new(),
-            queue: BinaryHeap::new(),
-            next_order: 0,
+            queue: Queue::new(),
             last_mail: vec![now; usize::from(count) * usize::from(count)],
             posting: vec![false; usize::from(count) * usize::from(count)],
             mail_delay: Nanos(20_000),
@@ -282,7 +252,7 @@ impl World {
         self.outputs.clear();
         self.dirty.clear();
         for link in &mut self.links {
-            link.cut = true;
+            link.connection.silence();
             link.conn = None;
             link.unread.clear();
         }
@@ -386,7 +356,8 @@ impl World {
     /// Does something to a shard that the desk was not asked for: after what it has
     /// answered so far.
     pub fn call(&mut self, shard: u16, call: ShardCall) {
-        self.schedule(self.now + DECISION, Happening::Call(shard, call));
+        self.queue
+            .schedule(self.now + DECISION, Happening::Call(shard, call));
     }
 
     /// Opens a connection to a random shard.
@@ -414,8 +385,7 @@ impl World {
             profile,
             shard,
             conn: None,
-            last_up: now,
-            last_down: now,
+            connection: Connection::new(now),
             inbox: Vec::new(),
             paused: false,
             ended_up: false,
@@ -424,36 +394,37 @@ impl World {
             reading: true,
             ended_down: false,
             received: Vec::new(),
-            cut: false,
             last_heard: now,
             paused_since: now,
             longest_pause: Nanos(0),
         });
         let at = self.arrival(id, true);
-        self.schedule(at, Happening::Accept(id, Box::new(meta)));
+        self.queue
+            .schedule(at, Happening::Accept(id, Box::new(meta)));
         id
     }
 
     /// The client writes bytes.
     pub fn write(&mut self, id: LinkId, bytes: &[u8]) {
         let link = &self.links[id.0];
-        if bytes.is_empty() || link.cut {
+        if bytes.is_empty() || link.connection.is_silent() {
             return;
         }
         let mut rest = bytes;
         while !rest.is_empty() {
             let n = self.piece(id, rest.len());
             let at = self.arrival(id, true);
-            self.schedule(at, Happening::ToBroker(id, rest[..n].to_vec()));
+            self.queue
+                .schedule(at, Happening::ToBroker(id, rest[..n].to_vec()));
             rest = &rest[n..];
         }
     }
 
     /// The client closes the connection after what it wrote.
     pub fn finish(&mut self, id: LinkId) {
-        if !self.links[id.0].cut {
+        if !self.links[id.0].connection.is_silent() {
             let at = self.arrival(id, true);
-            self.schedule(at, Happening::EndToBroker(id));
+            self.queue.schedule(at, Happening::EndToBroker(id));
         }
     }
 
@@ -461,15 +432,15 @@ impl World {
     /// direction. The broker notices after a while, or never.
     pub fn cut(&mut self, id: LinkId, noticed_after: Option<Nanos>) {
         let link = &mut self.links[id.0];
-        if link.cut {
+        if link.connection.is_silent() {
             return;
         }
-        link.cut = true;
+        link.connection.silence();
         link.unread.clear();
         link.outstanding = link.outstanding.min(link.profile.window);
         if let Some(after) = noticed_after {
             let at = self.now + after;
-            self.schedule(at, Happening::BrokerNotices(id));
+            self.queue.schedule(at, Happening::BrokerNotices(id));
         }
     }
 
@@ -501,7 +472,7 @@ impl World {
     /// closed the connection, or the network broke.
     pub fn is_ended(&self, id: LinkId) -> bool {
         let link = &self.links[id.0];
-        link.cut || (link.ended_down && link.unread.is_empty())
+        link.connection.is_silent() || (link.ended_down && link.unread.is_empty())
     }
 
     /// Shard and identity of a link while the broker knows it.
@@ -550,7 +521,7 @@ impl World {
             .filter_map(Shard::next_timeout)
             .min()
             .unwrap_or(Nanos::MAX);
-        let event = self.queue.peek().map_or(Nanos::MAX, |next| next.at);
+        let event = self.queue.next_time().unwrap_or(Nanos::MAX);
         // Work that waits takes time: other things happen between its pieces. But no machine lets it wait
         // for seconds, in which timers would be late, too.
         let soon = until.min(self.now + LONGEST_WAIT);
@@ -573,8 +544,8 @@ impl World {
                     self.settle(shard as u16);
                 }
             }
-        } else if let Some(next) = self.queue.pop() {
-            self.happen(next.what);
+        } else if let Some((_, next)) = self.queue.pop(at) {
+            self.happen(next);
         }
         true
     }
@@ -594,7 +565,7 @@ impl World {
             Happening::Accept(id, meta) => self.accept(id, *meta),
             Happening::ToBroker(id, bytes) => {
                 let link = &mut self.links[id.0];
-                if !link.cut {
+                if !link.connection.is_silent() {
                     link.inbox.extend_from_slice(&bytes);
                     self.read(id);
                 }
@@ -605,7 +576,7 @@ impl World {
             }
             Happening::ToClient(id, bytes) => {
                 let link = &mut self.links[id.0];
-                if link.cut {
+                if link.connection.is_silent() {
                     return;
                 }
                 if link.reading {
@@ -743,7 +714,7 @@ impl World {
             if other != shard && self.shards[at].has_outbox(other) && !self.posting[pair] {
                 self.posting[pair] = true;
                 let when = self.now + Nanos(self.rng.below(self.mail_delay.0 + 1));
-                self.schedule(when, Happening::Post(shard, other));
+                self.queue.schedule(when, Happening::Post(shard, other));
             }
         }
     }
@@ -779,7 +750,7 @@ impl World {
         };
         let pause = if keeper.is_failing() { RETRY } else { Nanos(0) };
         let at = self.now + pause + Nanos(self.rng.below(keeper.delay.0 + 1));
-        self.schedule(at, Happening::Commit);
+        self.queue.schedule(at, Happening::Commit);
     }
 
     fn commit(&mut self) {
@@ -807,7 +778,7 @@ impl World {
             let last = &mut keeper.last[usize::from(shard)];
             *last = (self.now + delay).max(*last);
             let at = *last;
-            self.schedule(at, Happening::News(shard, news));
+            self.queue.schedule(at, Happening::News(shard, news));
         }
     }
 
@@ -822,7 +793,7 @@ impl World {
                 self.trace.push(Trace::Closed(id));
                 self.transmit(id, &tail);
                 let at = self.arrival(id, false);
-                self.schedule(at, Happening::EndToClient(id));
+                self.queue.schedule(at, Happening::EndToClient(id));
             }
             Output::Resume(conn) => {
                 if let Some(id) = self.conns.get(&(shard, conn)).copied() {
@@ -833,7 +804,8 @@ impl World {
                         link.longest_pause = link.longest_pause.max(pause);
                     }
                     link.paused = false;
-                    self.schedule(now, Happening::ToBroker(id, Vec::new()));
+                    self.queue
+                        .schedule(now, Happening::ToBroker(id, Vec::new()));
                 }
             }
             Output::Handover {
@@ -848,7 +820,7 @@ impl World {
                 link.conn = None;
                 link.shard = to;
                 let at = self.now + Nanos(self.rng.below(self.mail_delay.0 + 1));
-                self.schedule(at, Happening::Accept(id, meta));
+                self.queue.schedule(at, Happening::Accept(id, meta));
             }
             Output::Authenticate(request) => {
                 let Some(id) = self.conns.get(&(shard, request.conn)).copied() else {
@@ -864,7 +836,7 @@ impl World {
                 };
                 self.trace.push(Trace::Asked(id, request));
                 let at = self.now + Nanos(self.rng.within(1..=1_000_000));
-                self.schedule(at, Happening::Answer(id, answer));
+                self.queue.schedule(at, Happening::Answer(id, answer));
             }
             Output::Admission(request) => {
                 let Some(desk) = &mut self.desk else {
@@ -874,7 +846,7 @@ impl World {
                 // The same for all, for answers keep their order.
                 let at = self.now + DECISION;
                 for (shard, call) in calls {
-                    self.schedule(at, Happening::Call(shard, call));
+                    self.queue.schedule(at, Happening::Call(shard, call));
                 }
             }
             Output::Event(event) => self.trace.push(Trace::Event(event)),
@@ -922,7 +894,8 @@ impl World {
         while !rest.is_empty() {
             let n = self.piece(id, rest.len());
             let at = self.arrival(id, false);
-            self.schedule(at, Happening::ToClient(id, rest[..n].to_vec()));
+            self.queue
+                .schedule(at, Happening::ToClient(id, rest[..n].to_vec()));
             rest = &rest[n..];
         }
     }
@@ -932,7 +905,7 @@ impl World {
         if self.rng.chance(10) {
             // The other shard's mailbox is full for now.
             let when = self.now + Nanos(self.rng.within(1..=self.mail_delay.0.max(1)));
-            self.schedule(when, Happening::Post(from, to));
+            self.queue.schedule(when, Happening::Post(from, to));
             return;
         }
         self.posting[pair] = false;
@@ -941,7 +914,7 @@ impl World {
         let delay = Nanos(self.rng.below(self.mail_delay.0 + 1));
         let at = (self.now + delay).max(self.last_mail[pair]);
         self.last_mail[pair] = at;
-        self.schedule(at, Happening::Mail(to, messages));
+        self.queue.schedule(at, Happening::Mail(to, messages));
         self.settle(from);
     }
 
@@ -958,26 +931,12 @@ impl World {
         }
     }
 
+    /// When what is sent now arrives, at the broker or at the client. After a cut it is ignored there.
     fn arrival(&mut self, id: LinkId, up: bool) -> Nanos {
         let profile = self.links[id.0].profile;
         let at = self.now + profile.latency + Nanos(self.rng.below(profile.jitter.0 + 1));
-        let link = &mut self.links[id.0];
-        let last = if up {
-            &mut link.last_up
-        } else {
-            &mut link.last_down
-        };
-        *last = at.max(*last);
-        *last
-    }
-
-    fn schedule(&mut self, at: Nanos, what: Happening) {
-        self.next_order += 1;
-        self.queue.push(Scheduled {
-            at,
-            order: self.next_order,
-            what,
-        });
+        let connection = &mut self.links[id.0].connection;
+        connection.send(usize::from(!up), at).unwrap_or(at)
     }
 }
 

@@ -10,18 +10,18 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use punctual_broker::{Config, ConnId, ConnMeta, Directory, Flow, Nanos, Output, Scope, Shard};
+use punctual_broker::{Config, ConnId, ConnMeta, Directory, Flow, Nanos, Output, Shard};
 use punctual_codec::{
     Ack, Connect, Packet, PacketType, Properties, Publish, QoS, ReasonCode, Split, Subscribe,
     SubscribeOptions, Version, split,
 };
 use punctual_model::Rng;
+use punctual_sim::{Queue, are_seeds_chosen, seeds, take_pending};
 use punctual_udp::{
     Client, ClientConfig, ClientState, Endpoint, EndpointConfig, Event, Header, Path, PeerId,
 };
@@ -246,8 +246,6 @@ impl App {
 
 /// A datagram under way: to the server, or to the client at an address.
 struct Flight {
-    at: Duration,
-    order: u64,
     from: Option<SocketAddr>,
     to: Option<SocketAddr>,
     data: Vec<u8>,
@@ -258,9 +256,7 @@ struct World {
     rng: Rng,
     network: Network,
     now: Duration,
-    flights: BinaryHeap<Reverse<(Duration, u64, usize)>>,
-    store: Vec<Option<Flight>>,
-    order: u64,
+    flights: Queue<Flight, Duration>,
     endpoint: Endpoint,
     shard: Shard,
     conns: HashMap<PeerId, ConnId>,
@@ -293,9 +289,7 @@ impl World {
             sealed,
             network,
             now,
-            flights: BinaryHeap::new(),
-            store: Vec::new(),
-            order: 0,
+            flights: Queue::new(),
             endpoint: Endpoint::new(config, &[seed as u8; 32], now),
             shard: Shard::new(Directory::new(1), 0, Arc::new(broker), nanos(now)),
             conns: HashMap::new(),
@@ -328,17 +322,8 @@ impl World {
             }
             let delay = Duration::from_micros(1000)
                 + Duration::from_nanos(self.rng.below(self.network.jitter.as_nanos() as u64));
-            self.order += 1;
-            let slot = self.store.len();
-            let at = self.now + delay;
-            self.flights.push(Reverse((at, self.order, slot)));
-            self.store.push(Some(Flight {
-                at,
-                order: self.order,
-                from,
-                to,
-                data,
-            }));
+            let flight = Flight { from, to, data };
+            self.flights.schedule(self.now + delay, flight);
         }
     }
 
@@ -455,21 +440,7 @@ impl World {
     }
 
     fn flush(&mut self, conn: ConnId) {
-        let mut bytes = Vec::new();
-        loop {
-            let mut slices = [std::io::IoSlice::new(&[]); 16];
-            let now = nanos(self.now);
-            let filled = self.shard.pending(conn, Scope::All, now, &mut slices);
-            if filled == 0 {
-                break;
-            }
-            let before = bytes.len();
-            for slice in &slices[..filled] {
-                bytes.extend_from_slice(slice);
-            }
-            let n = bytes.len() - before;
-            self.shard.sent(conn, n, nanos(self.now));
-        }
+        let bytes = take_pending(&mut self.shard, conn, nanos(self.now));
         if let Some(peer) = self.peers.get(&conn) {
             self.endpoint.send(*peer, &bytes, 2, self.now);
         }
@@ -489,12 +460,7 @@ impl World {
             if self.network.hostile && self.rng.chance(10) {
                 self.attack();
             }
-            while let Some(Reverse((at, _, slot))) = self.flights.peek().copied()
-                && at <= self.now
-            {
-                self.flights.pop();
-                let flight = self.store[slot].take().unwrap();
-                assert!(flight.at == at && flight.order > 0);
+            while let Some((_, flight)) = self.flights.pop(self.now) {
                 match (flight.from, flight.to) {
                     (Some(from), _) => self.deliver_to_server(from, &flight.data),
                     (None, Some(to)) => {
@@ -514,7 +480,7 @@ impl World {
     }
 
     fn next_time(&self) -> Duration {
-        let flights = self.flights.peek().map(|Reverse((at, ..))| *at);
+        let flights = self.flights.next_time();
         let apps = self
             .apps
             .iter()
@@ -564,13 +530,12 @@ impl World {
     }
 }
 
-fn seeds(default: std::ops::Range<u64>) -> std::ops::Range<u64> {
-    match std::env::var("PUNCTUAL_SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok())
-    {
-        Some(seed) => seed..seed + 1,
-        None => default,
+/// Those that the environment says; otherwise `few`, from `first` on.
+fn seeds_from(first: u64, few: u64) -> std::ops::Range<u64> {
+    let all = seeds(few);
+    match are_seeds_chosen() {
+        true => all,
+        false => first..first + all.end,
     }
 }
 
@@ -613,7 +578,7 @@ fn check(world: &World, vanished: Option<usize>) {
 
 #[test]
 fn nothing_acknowledged_is_lost_or_doubled() {
-    for seed in seeds(0..40) {
+    for seed in seeds(40) {
         let _seed = Seed(seed);
         let mut world = World::new(seed, BAD, EndpointConfig::default(), 4);
         // All are there before anybody publishes, so that all get everything.
@@ -648,7 +613,7 @@ fn nothing_acknowledged_is_lost_or_doubled() {
 
 #[test]
 fn who_vanishes_is_forgotten() {
-    for seed in seeds(100..110) {
+    for seed in seeds_from(100, 10) {
         let _seed = Seed(seed);
         let mut world = World::new(seed, BAD, EndpointConfig::default(), 3);
         for n in 0..3 {
@@ -684,7 +649,7 @@ fn a_good_network_needs_no_repetitions() {
 #[test]
 fn goodbyes_are_said() {
     let mut clean = 0;
-    for seed in seeds(200..220) {
+    for seed in seeds_from(200, 20) {
         let _seed = Seed(seed);
         let mut world = World::new(seed, BAD, EndpointConfig::default(), 2);
         for n in 0..2 {
@@ -704,7 +669,7 @@ fn goodbyes_are_said() {
         assert!(matches!(world.apps[0].udp.state(), ClientState::Closed(_)));
         clean += usize::from(world.endpoint.open() == 1);
     }
-    assert!(clean >= 19, "{clean} of 20");
+    assert!(clean >= 19 || are_seeds_chosen(), "{clean} of 20");
 }
 
 /// Every header kind that a client sends begins with a byte that no MQTT

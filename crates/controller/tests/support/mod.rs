@@ -11,13 +11,15 @@ use punctual_controller::{
 };
 use punctual_model::Nanos;
 use punctual_model::srt::{Channel, Peer, Protocol, Request, State};
+use punctual_sim::Queue;
 
 /// Longest time that a control message takes, ns.
 const CONTROL: u64 = 2_000_000;
 /// Time of a hop, ns: longer than the control plane takes at best.
 const HOP: u64 = 300_000;
 
-/// Numbers that look random and are always the same for a seed.
+/// Numbers that look random and are always the same for a seed: a linear congruential generator (Knuth's
+/// MMIX), not [`punctual_model::Rng`], as seeds of failures that were found mean its numbers.
 #[derive(Debug, Clone)]
 pub struct Dice(u64);
 
@@ -76,8 +78,7 @@ pub struct World {
     /// Both directions.
     cables: BTreeMap<End, End>,
     pub hosts: Vec<KnownHost>,
-    due: BTreeMap<(u64, u64), Due>,
-    serial: u64,
+    due: Queue<Due, u64>,
     /// When each switch has what was sent to it: messages keep their order.
     busy: BTreeMap<u64, u64>,
     /// When the controller has what each switch said about its ports: that keeps its order, too.
@@ -146,8 +147,7 @@ impl World {
             switches: BTreeMap::new(),
             cables,
             hosts: known,
-            due: BTreeMap::new(),
-            serial: 0,
+            due: Queue::new(),
             busy: BTreeMap::new(),
             said: BTreeMap::new(),
             life: BTreeMap::new(),
@@ -236,7 +236,8 @@ impl World {
                     let at = free.max(self.now + 1 + self.dice.below(CONTROL));
                     self.busy.insert(datapath, at);
                     let life = self.life.get(&datapath).copied().unwrap_or(0);
-                    self.later(at, Due::Apply(datapath, step, changes, life));
+                    self.due
+                        .schedule(at, Due::Apply(datapath, step, changes, life));
                 }
                 Effect::Write(channel) => {
                     let key = (channel.manager.clone(), channel.flow.clone());
@@ -251,20 +252,12 @@ impl World {
         }
     }
 
-    fn later(&mut self, at: u64, due: Due) {
-        self.serial += 1;
-        self.due.insert((at, self.serial), due);
-    }
-
     /// Lets time pass.
     pub fn run(&mut self, nanos: u64) {
         let end = self.now + nanos;
         loop {
             let tick = self.controller.next_tick().0.max(self.now + 1);
-            let next = self
-                .due
-                .first_key_value()
-                .map_or(u64::MAX, |((at, _), _)| *at);
+            let next = self.due.next_time().unwrap_or(u64::MAX);
             let at = tick.min(next);
             if at > end {
                 self.now = end;
@@ -272,7 +265,7 @@ impl World {
             }
             self.now = at;
             if next <= tick {
-                if let Some((_, due)) = self.due.pop_first() {
+                if let Some((_, due)) = self.due.pop(at) {
                     self.happen(due);
                 }
             } else {
@@ -322,7 +315,7 @@ impl World {
                     step,
                     problem: None,
                 };
-                self.later(at, Due::Told(applied));
+                self.due.schedule(at, Due::Told(applied));
             }
             Due::Frame(sent, at, packet, hops) => self.forward(sent, at, packet, hops),
         }
@@ -382,7 +375,8 @@ impl World {
             match self.cables.get(&out).copied() {
                 Some(to) => {
                     let delay = HOP / 2 + self.dice.below(HOP);
-                    self.later(self.now + delay, Due::Frame(sent, to, copy, hops + 1));
+                    self.due
+                        .schedule(self.now + delay, Due::Frame(sent, to, copy, hops + 1));
                 }
                 None => self.sent[sent].copies.push((out, copy)),
             }
@@ -408,7 +402,8 @@ impl World {
             lost: 0,
         };
         self.sent.push(sent);
-        self.later(self.now, Due::Frame(self.sent.len() - 1, at, packet, 0));
+        self.due
+            .schedule(self.now, Due::Frame(self.sent.len() - 1, at, packet, 0));
     }
 
     /// The packets of an admitted flow, one for each of its parts, and the
@@ -541,7 +536,7 @@ impl World {
             let at = before.max(self.now + 1 + self.dice.below(CONTROL));
             self.said.insert(end.datapath, at);
             let port = self.port(end);
-            self.later(
+            self.due.schedule(
                 at,
                 Due::Told(Event::Port {
                     datapath: end.datapath,
@@ -552,7 +547,7 @@ impl World {
         if up {
             let at = self.now + CONTROL + 2;
             for (from, to) in [cable, (cable.1, cable.0)] {
-                self.later(at, Due::Told(Event::Link { from, to }));
+                self.due.schedule(at, Due::Told(Event::Link { from, to }));
             }
         }
     }
@@ -574,7 +569,7 @@ impl World {
         for datapath in self.switches.keys() {
             *self.life.entry(*datapath).or_default() += 1;
         }
-        self.due.retain(|_, due| matches!(due, Due::Frame(..)));
+        self.due.retain(|due| matches!(due, Due::Frame(..)));
         self.controller = Controller::new(&self.settings);
         for datapath in self.switches.keys().copied().collect::<Vec<_>>() {
             self.connect(datapath);

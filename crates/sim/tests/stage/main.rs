@@ -24,6 +24,7 @@ mod traffic;
 
 use plant::Plant;
 use punctual_model::Rng;
+use punctual_sim::seeds;
 use punctual_sim::stage::Order;
 use traffic::{Pattern, Steps, Traffic};
 
@@ -32,10 +33,6 @@ const RANDOM: usize = 10;
 const MESSAGES: usize = 12;
 /// Changes of each critical pattern.
 const CHANGES: usize = 30;
-
-fn number(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok()?.parse().ok()
-}
 
 /// What was looked at, so that nobody is content with nothing.
 #[derive(Debug, Default)]
@@ -94,10 +91,9 @@ fn look(seed: u64, order: Order, steps: Steps, count: &mut Count) -> Vec<String>
 }
 
 fn look_at_all(order: Order, steps: Steps, networks: u64) -> Vec<String> {
-    let first = number("PUNCTUAL_FROM").unwrap_or(0);
-    let networks = number("PUNCTUAL_SEEDS").unwrap_or(networks);
+    let seeds = seeds(networks);
+    let networks = seeds.end - seeds.start;
     let mut count = Count::default();
-    let seeds = first..first + networks;
     let above: Vec<String> = seeds
         .flat_map(|seed| look(seed, order, steps, &mut count))
         .collect();
