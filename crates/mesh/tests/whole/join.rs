@@ -5,10 +5,11 @@ use punctual_broker::Config;
 use punctual_codec::QoS;
 use punctual_mesh::Membership;
 use punctual_model::{Nanos, Rng};
+use punctual_sim::Edge;
 
 use crate::client::{Client, Fate};
-use crate::world::{Edge, World};
-use crate::{TOPICS, each_seed, graph};
+use crate::world::World;
+use crate::{TOPICS, each_seed};
 
 /// How a broker comes to know nothing of the others, or not all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,8 +27,8 @@ fn has_store(seed: u64) -> bool {
 /// Brokers that wait to have joined, with a subscriber at each, whose session lasts, and a publisher.
 fn world(seed: u64) -> World {
     let mut rng = Rng::new(seed);
-    let n = 2 + rng.below(4) as usize;
-    let edges = graph(&mut rng, n);
+    let n = 2 + rng.index(4);
+    let edges = Edge::graph(&mut rng, n, n + 1);
     let store = has_store(seed);
     let config = Config::default();
     let mut world = World::new(rng, n, edges, store, &config, |settings| {
@@ -124,7 +125,7 @@ fn two(store: bool, named: bool) -> World {
     let edge = Edge {
         ends: [0, 1],
         delay: Nanos::from_millis(1),
-        cut: true,
+        is_cut: true,
     };
     let config = Config::default();
     let mut world = World::new(Rng::new(1), 2, vec![edge], store, &config, |settings| {

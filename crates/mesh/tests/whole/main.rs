@@ -16,8 +16,6 @@ mod memory;
 mod order;
 mod retained;
 mod roam;
-#[path = "../support/seeds.rs"]
-mod seeds;
 mod shares;
 mod site;
 mod slow;
@@ -32,32 +30,11 @@ use punctual_broker::{Config, QueueFull};
 use punctual_codec::{QoS, topic};
 use punctual_mesh::Settings;
 use punctual_model::{Nanos, Rng};
-use seeds::seeds;
-use world::{Edge, World};
+use punctual_sim::{Edge, are_seeds_chosen, seeds};
+use world::World;
 
 const TOPICS: [&str; 4] = ["a/b", "a/c", "c/d/e", "d"];
 const FILTERS: [&str; 5] = ["a/+", "a/b", "c/#", "#", "d"];
-
-/// A connected graph with some more edges than a tree.
-fn graph(rng: &mut Rng, n: usize) -> Vec<Edge> {
-    let mut pairs = BTreeMap::new();
-    for b in 1..n {
-        pairs.insert([rng.below(b as u64) as usize, b], rng.chance(50));
-    }
-    for _ in 0..rng.below(n as u64 + 1) {
-        let (a, b) = (rng.below(n as u64) as usize, rng.below(n as u64) as usize);
-        if a != b {
-            pairs.insert([a.min(b), a.max(b)], rng.chance(50));
-        }
-    }
-    let mut edge = |([a, b], turned): ([usize; 2], bool)| {
-        Edge::new(
-            if turned { [b, a] } else { [a, b] },
-            Nanos(rng.within(100_000..=5_000_000)),
-        )
-    };
-    pairs.into_iter().map(&mut edge).collect()
-}
 
 /// Publisher, topic and QoS.
 type Stream<'a> = (usize, &'a str, QoS);
@@ -100,20 +77,20 @@ const CRASHES: Faults = Faults {
 fn fault(world: &mut World, faults: Faults) {
     match world.rng.below(8) {
         0 | 1 if faults.links => {
-            let edge = world.rng.below(world.edges.len() as u64) as usize;
+            let edge = world.rng.index(world.edges.len());
             let silently = world.rng.chance(30);
             world.cut(edge, silently);
         }
         2 if faults.crashes => {
-            let n = world.rng.below(world.sites.len() as u64) as usize;
+            let n = world.rng.index(world.sites.len());
             world.crash(n);
         }
         3 if faults.clients => {
-            let client = world.rng.below(world.clients.len() as u64) as usize;
+            let client = world.rng.index(world.clients.len());
             world.hang_up(client);
         }
         4 if faults.stores => {
-            let n = world.rng.below(world.sites.len() as u64) as usize;
+            let n = world.rng.index(world.sites.len());
             match world.rng.chance(50) {
                 true => world.sites[n].is_full = true,
                 false => world.fill(n),
@@ -155,8 +132,19 @@ fn world_that_heals_in(heal: Nanos, seed: u64, faults: Faults) -> World {
 /// The same, with other settings.
 fn world_with(seed: u64, faults: Faults, change: impl Fn(&mut Settings)) -> World {
     let mut rng = Rng::new(seed);
-    let n = 2 + rng.below(6) as usize;
-    let edges = graph(&mut rng, n);
+    let n = 2 + rng.index(6);
+    world_of(n, rng, faults, seed, change)
+}
+
+/// The same, with so many brokers.
+fn world_of(
+    n: usize,
+    mut rng: Rng,
+    faults: Faults,
+    seed: u64,
+    change: impl Fn(&mut Settings),
+) -> World {
+    let edges = Edge::graph(&mut rng, n, n + 1);
     // Nothing that was taken in may be dropped for want of room.
     let mut config = Config {
         queue_full: QueueFull::Refuse,
@@ -453,18 +441,11 @@ fn each_seed(few: u64, mut run: impl FnMut(u64)) {
     }
 }
 
-/// Whether the seeds were chosen from outside: in few others something may never happen that the
-/// fixed ones are known to bring about.
-fn are_chosen() -> bool {
-    let keys = ["PUNCTUAL_SEED", "PUNCTUAL_FROM"];
-    keys.iter().any(|key| std::env::var_os(key).is_some())
-}
-
 fn all(few: u64, faults: Faults) {
     let mut outcome = Outcome::default();
     each_seed(few, |seed| run(seed, faults, &mut outcome));
     println!("{faults:?}: {outcome:?}");
-    assert!(outcome.delivered > 0 || are_chosen());
+    assert!(outcome.delivered > 0 || are_seeds_chosen());
     if !faults.links && !faults.crashes {
         assert_eq!(outcome.late, [0; 3]);
     }
@@ -524,7 +505,7 @@ fn nothing_is_lost_while_brokers_are_away_for_long() {
         }
     });
     println!("away for long: {outcome:?}");
-    assert!(outcome.delivered > 0 || are_chosen());
+    assert!(outcome.delivered > 0 || are_seeds_chosen());
 }
 
 /// Queues of neighbours are full while links fail: what comes for them is held, and publishers are
@@ -564,7 +545,57 @@ fn nothing_is_lost_while_it_is_under_way_for_long() {
         run_in(&mut world, seed, LINKS, &mut outcome);
     });
     println!("under way for long: {outcome:?}");
-    assert!(outcome.delivered > 0 || are_chosen());
+    assert!(outcome.delivered > 0 || are_seeds_chosen());
+}
+
+/// Messages go over many brokers.
+#[test]
+fn nothing_is_lost_in_a_larger_mesh() {
+    let mut outcome = Outcome::default();
+    each_seed(4, |seed| {
+        let mut rng = Rng::new(seed ^ 0xF00D);
+        let n = 8 + rng.index(6);
+        let faults = if seed % 2 == 1 { CRASHES } else { LINKS };
+        let mut world = world_of(n, rng, faults, seed, |_| ());
+        run_in(&mut world, seed, faults, &mut outcome);
+    });
+    println!("larger: {outcome:?}");
+    assert!(outcome.delivered > 0 || are_seeds_chosen());
+}
+
+/// In a tree that does not change no broker gets a message twice, and none that nobody behind it wants.
+#[test]
+fn a_quiet_tree_repeats_nothing() {
+    let mut world = world_of(5, Rng::new(5), QUIET, 5, |_| ());
+    for (name, filter, home) in [
+        ("p", None, 2),
+        ("q", None, 3),
+        ("s", Some("t"), 0),
+        ("u", Some("t"), 4),
+    ] {
+        world.clients.push(Client::new(name.into(), filter, home));
+    }
+    world.run_for(5000);
+    connect_all(&mut world);
+    world.run_for(1000);
+    world.carried = Some(Vec::new());
+    for _ in 0..100 {
+        world.publish(0, "t", QoS::AtLeastOnce);
+        world.publish(1, "nobody/wants/this", QoS::AtLeastOnce);
+        world.run_for(10);
+    }
+    world.run_for(1000);
+    for client in &world.clients[2..] {
+        assert_eq!(client.received.len(), 100);
+    }
+    let carried = world.carried.take().unwrap();
+    let once: BTreeSet<(usize, u64)> = carried.iter().copied().collect();
+    assert_eq!(once.len(), carried.len(), "{carried:?}");
+    assert!(carried.iter().all(|(n, _)| *n != 2), "{carried:?}");
+    let is_wanted = |number: &u64| world.published[number].topic == "t";
+    assert!(carried.iter().all(|(_, number)| is_wanted(number)));
+    // Two receivers are not both where it comes from, and the tree has four links.
+    assert!((200..=400).contains(&carried.len()), "{}", carried.len());
 }
 
 /// With these seeds a link carries at one end alone for a moment, and the other end hears

@@ -9,8 +9,9 @@ use std::cell::Cell;
 
 use punctual_broker::Config;
 use punctual_model::{Nanos, Rng};
+use punctual_sim::Edge;
 
-use crate::world::{Edge, World};
+use crate::world::World;
 
 const BROKERS: usize = 200;
 const FILTERS: usize = 100_000;

@@ -2,21 +2,21 @@
 //! them what the shell of a process does, with a store in memory.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::io::IoSlice;
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use punctual_broker::{
     Budget, Config, ConnId, ConnMeta, Directory, Federation, LinkLimits, LinkNews, Message,
-    MessageName, MoveTimes, Newcomer, Output, Received, Restorer, RetainedCursor, Scope, Service,
-    Shard, StoreTrouble, Testament, Unwelcome, WillTurn,
+    MessageName, MoveTimes, Newcomer, Output, Received, Restorer, RetainedCursor, Service, Shard,
+    StoreTrouble, Testament, Unwelcome, WillTurn,
 };
 use punctual_mesh::seen::{Name, Seen, Verdict};
 use punctual_mesh::transfer::{FenceAnswer, HomeId, Located, Stamp, Stub, Times};
 use punctual_mesh::wire::{self, Arrival, Open, SessionAddress, TOPIC};
 use punctual_mesh::{BrokerId, LinkId, Membership, Node, Settings};
 use punctual_model::Nanos;
+use punctual_sim::take_pending;
 use punctual_store::{Batch, Memory, Store};
 
 /// Wall clock's time at the zero of the world's.
@@ -718,7 +718,7 @@ impl Running {
             self.shard.take_dirty(&mut dirty);
             self.shard.take_urgent(&mut dirty);
             for conn in dirty.drain(..) {
-                let bytes = self.written(conn, now);
+                let bytes = take_pending(&mut self.shard, conn, now);
                 if !bytes.is_empty() {
                     self.effects.push(Effect::Write(conn, bytes));
                     busy = true;
@@ -739,23 +739,6 @@ impl Running {
             if !busy && self.seam.inputs.lock().unwrap().is_empty() {
                 return std::mem::take(&mut self.effects);
             }
-        }
-    }
-
-    fn written(&mut self, conn: ConnId, now: Nanos) -> Vec<u8> {
-        let mut all = Vec::new();
-        loop {
-            let mut slices = [IoSlice::new(&[]); 16];
-            let n = self.shard.pending(conn, Scope::All, now, &mut slices);
-            let piece: Vec<u8> = slices[..n]
-                .iter()
-                .flat_map(|slice| slice.to_vec())
-                .collect();
-            if piece.is_empty() {
-                return all;
-            }
-            self.shard.sent(conn, piece.len(), now);
-            all.extend(piece);
         }
     }
 

@@ -4,9 +4,10 @@
 use punctual_broker::Config;
 use punctual_codec::QoS;
 use punctual_model::{Nanos, Rng};
+use punctual_sim::Edge;
 
 use crate::client::Fate;
-use crate::world::{Edge, World, name};
+use crate::world::{World, name};
 use crate::{a_pair_at_each, connect_all};
 
 /// How long each commit takes.

@@ -3,9 +3,10 @@
 use punctual_broker::Config;
 use punctual_codec::QoS;
 use punctual_model::{Nanos, Rng};
+use punctual_sim::Edge;
 
 use crate::client::Client;
-use crate::world::{Edge, World};
+use crate::world::World;
 
 /// Brokers in a row, of which the last one hears of the first only by the others.
 fn row(n: usize) -> World {

@@ -6,9 +6,10 @@ use std::collections::BTreeSet;
 use punctual_broker::Config;
 use punctual_codec::QoS;
 use punctual_model::{Nanos, Rng};
+use punctual_sim::Edge;
 
 use crate::client::{Bequest, Client};
-use crate::world::{Edge, World, name};
+use crate::world::{World, name};
 use crate::{Faults, any_qos, connect_all, each_seed, heal, world};
 
 const TOPICS: [&str; 3] = ["w/1", "w/2", "w/x/y"];

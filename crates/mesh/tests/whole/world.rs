@@ -2,8 +2,7 @@
 //! their order on a connection; connections break, fall silent and come again,
 //! brokers crash and start again, and a seed decides all of it.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use punctual_broker::{Config, ConnId, LINK_PREFIX};
 use punctual_codec::{
@@ -13,6 +12,7 @@ use punctual_codec::{
 use punctual_mesh::wire::{Message, TOPIC};
 use punctual_mesh::{BrokerId, Dialling, Settings};
 use punctual_model::{Nanos, Rng};
+use punctual_sim::{Connection, Edge, Queue};
 
 use crate::client::{Client, Fate, Published};
 use crate::site::{Effect, Site, meta};
@@ -32,11 +32,7 @@ enum End {
 struct Pipe {
     ends: [End; 2],
     delay: Nanos,
-    closed: [bool; 2],
-    silent: bool,
-    since: Nanos,
-    /// When the last bytes for each end arrive.
-    arrives: [Nanos; 2],
+    connection: Connection,
     /// What arrived there and is not consumed.
     inbox: [Vec<u8>; 2],
 }
@@ -52,20 +48,6 @@ enum Event {
     Retry(usize),
 }
 
-pub struct Edge {
-    pub ends: [usize; 2],
-    pub delay: Nanos,
-    pub cut: bool,
-}
-
-impl Edge {
-    /// A connection that is not cut.
-    pub fn new(ends: [usize; 2], delay: Nanos) -> Self {
-        let cut = false;
-        Self { ends, delay, cut }
-    }
-}
-
 pub struct World {
     pub now: Nanos,
     pub rng: Rng,
@@ -77,9 +59,7 @@ pub struct World {
     pub published: BTreeMap<u64, Published>,
     pipes: Vec<Pipe>,
     conns: HashMap<(usize, u64), (usize, usize)>,
-    events: BinaryHeap<Reverse<(Nanos, u64)>>,
-    what: HashMap<u64, Event>,
-    serial: u64,
+    events: Queue<Event>,
     /// Longest time that the stores take.
     pub commit: Nanos,
     /// Each store writes one group after the other, and takes [`Self::commit`] for each; what comes
@@ -91,6 +71,9 @@ pub struct World {
     pub window: u16,
     /// When something last came back.
     mended: Nanos,
+    /// If that is asked for, the numbers of all messages that links have carried, and the brokers to
+    /// which they did.
+    pub carried: Option<Vec<(usize, u64)>>,
 }
 
 pub fn name(n: usize) -> BrokerId {
@@ -116,14 +99,13 @@ impl World {
             published: BTreeMap::new(),
             pipes: Vec::new(),
             conns: HashMap::new(),
-            events: BinaryHeap::new(),
-            what: HashMap::new(),
-            serial: 0,
+            events: Queue::new(),
             commit: Nanos::from_millis(3),
             one_by_one: false,
             writing: BTreeMap::new(),
             window: 16,
             mended: Nanos(0),
+            carried: None,
         };
         for site in 0..n {
             let mut settings = Settings::new(name(site), 0, world.rng.below(3));
@@ -134,15 +116,9 @@ impl World {
             world.start(site);
         }
         for edge in 0..world.edges.len() {
-            world.at(world.now, Event::Dial(edge));
+            world.events.schedule(world.now, Event::Dial(edge));
         }
         world
-    }
-
-    fn at(&mut self, at: Nanos, event: Event) {
-        self.serial += 1;
-        self.what.insert(self.serial, event);
-        self.events.push(Reverse((at, self.serial)));
     }
 
     pub fn run_for(&mut self, millis: u64) {
@@ -150,14 +126,9 @@ impl World {
     }
 
     fn run(&mut self, until: Nanos) {
-        while let Some(Reverse((at, serial))) = self.events.peek().copied()
-            && at <= until
-        {
-            self.events.pop();
+        while let Some((at, event)) = self.events.pop(until) {
             self.now = at;
-            if let Some(event) = self.what.remove(&serial) {
-                self.happen(event);
-            }
+            self.happen(event);
         }
         self.now = until;
     }
@@ -185,7 +156,8 @@ impl World {
             }
             Event::Dial(edge) => {
                 self.dial(edge);
-                self.at(now + Nanos::from_millis(100), Event::Dial(edge));
+                self.events
+                    .schedule(now + Nanos::from_millis(100), Event::Dial(edge));
             }
             Event::Retry(client) => {
                 if self.clients[client].refused.is_some() {
@@ -195,7 +167,7 @@ impl World {
             Event::End(pipe, to) => self.ended(pipe, to),
             Event::Bytes(pipe, to, bytes) => {
                 let found = &mut self.pipes[pipe];
-                if !found.closed[to] && !found.silent {
+                if found.connection.is_live(to) {
                     found.inbox[to].extend(bytes);
                     self.read(pipe, to);
                 }
@@ -204,30 +176,36 @@ impl World {
     }
 
     fn write(&mut self, pipe: usize, from: usize, bytes: Vec<u8>) {
-        let found = &mut self.pipes[pipe];
-        if bytes.is_empty() || found.closed[from] || found.silent {
+        if bytes.is_empty() {
             return;
         }
+        let found = &mut self.pipes[pipe];
+        let Some(at) = found.connection.send(from, self.now + found.delay) else {
+            return;
+        };
         let to = 1 - from;
-        let at = found.arrives[to].max(self.now + found.delay);
-        found.arrives[to] = at;
-        self.at(at, Event::Bytes(pipe, to, bytes));
+        if let (Some(carried), [End::Site(..), End::Site(..)], End::Site(n, _)) =
+            (&mut self.carried, found.ends, found.ends[to])
+        {
+            carried.extend(numbers(&bytes).map(|number| (n, number)));
+        }
+        self.events.schedule(at, Event::Bytes(pipe, to, bytes));
     }
 
     /// One end closes a connection.
     fn close(&mut self, pipe: usize, side: usize) {
-        let found = &mut self.pipes[pipe];
-        if std::mem::replace(&mut found.closed[side], true) || found.silent {
-            return;
+        let connection = &mut self.pipes[pipe].connection;
+        if connection.close(side)
+            && let Some(at) = connection.end(side, self.now)
+        {
+            self.events.schedule(at, Event::End(pipe, 1 - side));
         }
-        let at = found.arrives[1 - side].max(self.now);
-        self.at(at, Event::End(pipe, 1 - side));
     }
 
     /// One end sees that the other has closed.
     fn ended(&mut self, pipe: usize, to: usize) {
         let found = &mut self.pipes[pipe];
-        if std::mem::replace(&mut found.closed[to], true) {
+        if !found.connection.close(to) {
             return;
         }
         match found.ends[to] {
@@ -242,7 +220,7 @@ impl World {
                 self.clients[client].lose();
                 if self.clients[client].refused.is_some() {
                     let pause = Nanos::from_millis(self.rng.within(100..=300));
-                    self.at(self.now + pause, Event::Retry(client));
+                    self.events.schedule(self.now + pause, Event::Retry(client));
                 }
             }
             End::Dialling(_) | End::Accepting(_) => {}
@@ -282,7 +260,11 @@ impl World {
     }
 
     fn dial(&mut self, edge: usize) {
-        let Edge { ends, cut, delay } = self.edges[edge];
+        let Edge {
+            ends,
+            is_cut,
+            delay,
+        } = self.edges[edge];
         let of = |pipe: &Pipe| match pipe.ends {
             [
                 End::Dialling(a) | End::Site(a, _),
@@ -290,11 +272,11 @@ impl World {
             ] => [a, b] == ends,
             _ => false,
         };
-        let open = (0..self.pipes.len()).find(|p| of(&self.pipes[*p]) && !self.pipes[*p].closed[0]);
-        if let Some(open) = open {
+        let is_open = |pipe: &Pipe| of(pipe) && pipe.connection.is_open(0);
+        if let Some(open) = self.pipes.iter().position(is_open) {
             // Who does not say who it is is not waited for.
             let pipe = &self.pipes[open];
-            let mute = self.now - pipe.since > Nanos::from_secs(1);
+            let mute = self.now - pipe.connection.opened > Nanos::from_secs(1);
             if mute && matches!(pipe.ends[0], End::Dialling(_)) {
                 self.close(open, 0);
             }
@@ -303,7 +285,7 @@ impl World {
         let Some(running) = &self.sites[ends[0]].running else {
             return;
         };
-        if cut || self.sites[ends[1]].running.is_none() {
+        if is_cut || self.sites[ends[1]].running.is_none() {
             return self.tried(edge);
         }
         let open = Message::Open(running.open(true)).encode();
@@ -340,10 +322,7 @@ impl World {
         self.pipes.push(Pipe {
             ends,
             delay,
-            closed: [false; 2],
-            silent: false,
-            since: self.now,
-            arrives: [self.now; 2],
+            connection: Connection::new(self.now),
             inbox: [Vec::new(), Vec::new()],
         });
         self.pipes.len() - 1
@@ -398,7 +377,7 @@ impl World {
             if effects.is_empty() {
                 let at = running.next_timeout();
                 if at < Nanos::MAX {
-                    self.at(at.max(now + Nanos(1)), Event::Tick(n));
+                    self.events.schedule(at.max(now + Nanos(1)), Event::Tick(n));
                 }
                 return;
             }
@@ -469,7 +448,8 @@ impl World {
             took = self.commit;
         }
         let instance = self.sites[n].settings.instance;
-        self.at(self.now + took, Event::Commit(n, instance));
+        self.events
+            .schedule(self.now + took, Event::Commit(n, instance));
     }
 
     /// The store of a broker has room only for what is on its way.
@@ -520,7 +500,7 @@ impl World {
 
     /// Nothing passes an edge from now on; with `silently`, nobody is told.
     pub fn cut(&mut self, edge: usize, silently: bool) {
-        self.edges[edge].cut = true;
+        self.edges[edge].is_cut = true;
         self.part();
         let ends = self.edges[edge].ends;
         for pipe in 0..self.pipes.len() {
@@ -529,8 +509,10 @@ impl World {
                 End::Site(n, _) | End::Dialling(n) | End::Accepting(n) => Some(n),
                 End::Client(_) => None,
             });
-            if [a, b] == ends.map(Some) && found.closed != [true; 2] {
-                found.silent = true;
+            if [a, b] == ends.map(Some)
+                && (found.connection.is_open(0) || found.connection.is_open(1))
+            {
+                found.connection.silence();
                 if !silently {
                     self.ended(pipe, 0);
                     self.ended(pipe, 1);
@@ -540,10 +522,10 @@ impl World {
     }
 
     pub fn mend(&mut self, edge: usize) {
-        if self.edges[edge].cut {
+        if self.edges[edge].is_cut {
             self.mended = self.now;
         }
-        self.edges[edge].cut = false;
+        self.edges[edge].is_cut = false;
     }
 
     /// Who waits for CONNACK may be told of another session than the one that it has.
@@ -607,7 +589,7 @@ impl World {
 
     /// Whether all brokers run and all edges have been there for as long.
     pub fn is_whole(&self, since: Nanos) -> bool {
-        let whole = self.edges.iter().all(|edge| !edge.cut)
+        let whole = self.edges.iter().all(|edge| !edge.is_cut)
             && self.sites.iter().all(|site| site.running.is_some());
         whole && self.now - self.mended > since
     }
@@ -636,7 +618,7 @@ impl World {
             self.clients[client].clean_start |= clean;
         }
         if let Some(pipe) = self.clients[client].pipe {
-            self.pipes[pipe].silent = true;
+            self.pipes[pipe].connection.silence();
             self.ended(pipe, 0);
             self.ended(pipe, 1);
         }
@@ -652,7 +634,7 @@ impl World {
     /// A client's connection breaks, and its broker does not notice.
     pub fn vanish(&mut self, client: usize) {
         if let Some(pipe) = self.clients[client].pipe {
-            self.pipes[pipe].silent = true;
+            self.pipes[pipe].connection.silence();
             self.ended(pipe, 0);
         }
     }
@@ -705,4 +687,21 @@ impl World {
             }
         }
     }
+}
+
+/// The numbers of the messages in what a broker sends to a neighbour.
+fn numbers(mut bytes: &[u8]) -> impl Iterator<Item = u64> {
+    std::iter::from_fn(move || {
+        let Ok(Split::Frame(frame)) = split(bytes, u32::MAX) else {
+            return None;
+        };
+        bytes = &bytes[frame.bytes.len()..];
+        Some(match Packet::decode(frame, Version::V5) {
+            Ok(Packet::Publish(publish)) => std::str::from_utf8(publish.payload)
+                .ok()
+                .and_then(|text| text.parse().ok()),
+            _ => None,
+        })
+    })
+    .flatten()
 }

@@ -1,75 +1,28 @@
-//! Brokers of a mesh in virtual time: real [`Node`]s, and around each what its
-//! shell and broker do, as far as messages depend on it: a session for every
-//! neighbour (filters, queue, what is in flight), hop-by-hop acknowledgement, and
-//! names that are recognised. Connections keep their order; they break, fall silent
-//! and come back; brokers crash and start again with what a durable store keeps.
+//! Large meshes in virtual time, of nodes alone: what is about the tree and the tables. Around
+//! each [`Node`] is what its shell does: it connects to its neighbours, and a durable store keeps
+//! what each neighbour wants. Connections keep their order; they break, fall silent and come back;
+//! brokers crash and start again. What becomes of messages is tested with real brokers (`whole`).
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
-use punctual_mesh::seen::{Name, Seen, Verdict};
 use punctual_mesh::wire::{Message, Open};
 use punctual_mesh::{BrokerId, LinkId, Node, Output, Settings};
 use punctual_model::{Nanos, Rng};
+use punctual_sim::{Connection, Edge, Queue};
 
-#[derive(Debug, Clone)]
-struct Msg {
-    name: Name,
-    topic: String,
-    /// It was sent over another link before.
-    again: bool,
-}
-
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 enum Frame {
     Open(Open),
     Mesh(Vec<u8>),
-    Publish(Msg),
-    Ack(Name),
-}
-
-/// What a broker keeps for a neighbour.
-#[derive(Debug, Default)]
-struct Session {
-    filters: BTreeSet<Box<str>>,
-    queue: VecDeque<Msg>,
-    /// Sent and not acknowledged; the front of what `queue` would be.
-    flight: VecDeque<Msg>,
-    /// The connection that carries, if one does.
-    conn: Option<usize>,
-}
-
-impl Session {
-    fn matches(&self, topic: &str) -> bool {
-        self.filters
-            .iter()
-            .any(|f| punctual_codec::topic::matches(f, topic))
-    }
-
-    /// Whether the same message, sent again too, is there.
-    fn has_copy(&self, msg: &Msg) -> bool {
-        let mut all = self.flight.iter().chain(&self.queue);
-        msg.again && all.any(|other| other.again && other.name == msg.name)
-    }
-
-    fn rewind(&mut self) {
-        while let Some(msg) = self.flight.pop_back() {
-            self.queue.push_front(msg);
-        }
-    }
 }
 
 pub struct Broker {
     pub node: Option<Node>,
     settings: Settings,
-    pub own: BTreeSet<String>,
-    sessions: BTreeMap<BrokerId, Session>,
-    seen: Seen,
+    own: BTreeSet<String>,
+    /// What neighbours want, as its store has it.
+    interest: BTreeMap<BrokerId, BTreeSet<Box<str>>>,
     conns: BTreeMap<LinkId, usize>,
-    next: u32,
-    /// What its clients got, in order.
-    pub received: Vec<(Name, String)>,
-    pub repeated: u64,
 }
 
 #[derive(Debug)]
@@ -77,14 +30,10 @@ struct Conn {
     /// Who dialled first.
     ends: [usize; 2],
     links: [Option<LinkId>; 2],
-    closed: [bool; 2],
-    silent: bool,
-    since: Nanos,
-    /// When the last byte of each direction arrives.
-    arrives: [Nanos; 2],
+    connection: Connection,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 enum Event {
     Frame {
         conn: usize,
@@ -99,28 +48,18 @@ enum Event {
     Dial(usize),
 }
 
-pub struct Edge {
-    pub ends: [usize; 2],
-    pub delay: Nanos,
-    /// No connection can be made, and those that exist carry nothing.
-    pub cut: bool,
-}
-
 pub struct World {
     pub now: Nanos,
     pub brokers: Vec<Broker>,
     pub edges: Vec<Edge>,
     conns: Vec<Conn>,
-    events: BinaryHeap<Reverse<(Nanos, u64)>>,
-    what: HashMap<u64, Event>,
-    serial: u64,
+    events: Queue<Event>,
     /// From which broker nothing comes to which, over connections that both take to be open.
     pub mute: BTreeSet<[usize; 2]>,
     /// By how much frames are late, each by another time, and in their order.
     pub noise: Option<(Rng, Nanos)>,
     pub control_bytes: u64,
     pub hellos: u64,
-    pub publishes: u64,
 }
 
 pub fn name(n: usize) -> BrokerId {
@@ -140,12 +79,8 @@ impl World {
                 node: None,
                 settings,
                 own: BTreeSet::new(),
-                sessions: BTreeMap::new(),
-                seen: Seen::new(100_000),
+                interest: BTreeMap::new(),
                 conns: BTreeMap::new(),
-                next: 0,
-                received: Vec::new(),
-                repeated: 0,
             }
         });
         let mut world = Self {
@@ -153,28 +88,19 @@ impl World {
             brokers: brokers.collect(),
             edges,
             conns: Vec::new(),
-            events: BinaryHeap::new(),
-            what: HashMap::new(),
-            serial: 0,
+            events: Queue::new(),
             mute: BTreeSet::new(),
             noise: None,
             control_bytes: 0,
             hellos: 0,
-            publishes: 0,
         };
         for broker in 0..world.brokers.len() {
             world.start(broker);
         }
         for edge in 0..world.edges.len() {
-            world.at(world.now, Event::Dial(edge));
+            world.events.schedule(world.now, Event::Dial(edge));
         }
         world
-    }
-
-    fn at(&mut self, at: Nanos, event: Event) {
-        self.serial += 1;
-        self.what.insert(self.serial, event);
-        self.events.push(Reverse((at, self.serial)));
     }
 
     /// Starts a broker with what it kept.
@@ -189,10 +115,8 @@ impl World {
         for filter in &broker.own {
             node.subscribe(filter, false, now);
         }
-        for (peer, session) in &mut broker.sessions {
-            session.rewind();
-            session.conn = None;
-            let filters = session.filters.iter().cloned().collect();
+        for (peer, filters) in &broker.interest {
+            let filters = filters.iter().cloned().collect();
             node.remember(peer, filters, Vec::new(), Vec::new(), now);
         }
         broker.node = Some(node);
@@ -203,9 +127,6 @@ impl World {
     pub fn crash(&mut self, n: usize) {
         self.brokers[n].node = None;
         self.brokers[n].conns.clear();
-        for session in self.brokers[n].sessions.values_mut() {
-            session.conn = None;
-        }
         for conn in 0..self.conns.len() {
             if let Some(side) = self.conns[conn].ends.iter().position(|end| *end == n) {
                 self.close(conn, side);
@@ -215,13 +136,13 @@ impl World {
 
     /// Nothing passes an edge from now on, and nobody is told.
     pub fn cut(&mut self, edge: usize, silently: bool) {
-        self.edges[edge].cut = true;
+        self.edges[edge].is_cut = true;
         let ends = self.edges[edge].ends;
         for conn in 0..self.conns.len() {
             let found = &mut self.conns[conn];
             if found.ends == ends || found.ends == [ends[1], ends[0]] {
                 if silently {
-                    found.silent = true;
+                    found.connection.silence();
                 } else {
                     self.close(conn, 0);
                     self.close(conn, 1);
@@ -231,18 +152,18 @@ impl World {
     }
 
     pub fn mend(&mut self, edge: usize) {
-        self.edges[edge].cut = false;
+        self.edges[edge].is_cut = false;
     }
 
     /// One end of a connection closes it.
     fn close(&mut self, conn: usize, side: usize) {
-        if std::mem::replace(&mut self.conns[conn].closed[side], true) {
+        let connection = &mut self.conns[conn].connection;
+        if !connection.close(side) {
             return;
         }
-        let to = 1 - side;
-        if !self.conns[conn].silent {
-            let at = self.conns[conn].arrives[to].max(self.now);
-            self.at(at, Event::End { conn, to });
+        if let Some(at) = connection.end(side, self.now) {
+            let to = 1 - side;
+            self.events.schedule(at, Event::End { conn, to });
         }
         let n = self.conns[conn].ends[side];
         self.ended(conn, n, side, "closed here");
@@ -254,12 +175,6 @@ impl World {
             return;
         };
         let broker = &mut self.brokers[n];
-        for session in broker.sessions.values_mut() {
-            if session.conn == Some(conn) {
-                session.conn = None;
-                session.rewind();
-            }
-        }
         if broker.conns.get(&link) == Some(&conn) {
             broker.conns.remove(&link);
             if let Some(node) = &mut broker.node {
@@ -273,16 +188,12 @@ impl World {
         let Some(side) = self.conns[conn].ends.iter().position(|end| *end == from) else {
             return;
         };
-        if self.conns[conn].closed[side] || self.conns[conn].silent {
+        if !self.conns[conn].connection.is_live(side) {
             return;
         }
-        match &frame {
-            Frame::Mesh(bytes) => {
-                self.control_bytes += bytes.len() as u64;
-                self.hellos += u64::from(matches!(Message::decode(bytes), Ok(Message::Hello(_))));
-            }
-            Frame::Publish(_) => self.publishes += 1,
-            _ => {}
+        if let Frame::Mesh(bytes) = &frame {
+            self.control_bytes += bytes.len() as u64;
+            self.hellos += u64::from(matches!(Message::decode(bytes), Ok(Message::Hello(_))));
         }
         let to = 1 - side;
         let is_mute = self.mute.contains(&[from, self.conns[conn].ends[to]]);
@@ -293,10 +204,10 @@ impl World {
             .noise
             .as_mut()
             .map_or(Nanos(0), |(rng, most)| Nanos(rng.below(most.0)));
-        let delay = self.delay(conn) + late;
-        let at = self.conns[conn].arrives[to].max(self.now + delay);
-        self.conns[conn].arrives[to] = at;
-        self.at(at, Event::Frame { conn, to, frame });
+        let at = self.now + self.delay(conn) + late;
+        if let Some(at) = self.conns[conn].connection.send(side, at) {
+            self.events.schedule(at, Event::Frame { conn, to, frame });
+        }
     }
 
     fn delay(&self, conn: usize) -> Nanos {
@@ -310,16 +221,9 @@ impl World {
 
     /// Lets time pass.
     pub fn run(&mut self, until: Nanos) {
-        while let Some(Reverse((at, _))) = self.events.peek()
-            && *at <= until
-        {
-            let Some(Reverse((at, serial))) = self.events.pop() else {
-                break;
-            };
+        while let Some((at, event)) = self.events.pop(until) {
             self.now = at;
-            if let Some(event) = self.what.remove(&serial) {
-                self.handle(event);
-            }
+            self.handle(event);
         }
         self.now = until;
     }
@@ -328,17 +232,14 @@ impl World {
     /// anybody reads what has come.
     pub fn stand_still(&mut self, time: Nanos) {
         let until = self.now + time;
-        let mut due = Vec::new();
-        while let Some(Reverse((at, _))) = self.events.peek()
-            && *at <= until
-        {
-            due.extend(self.events.pop().and_then(|it| self.what.remove(&it.0.1)));
-        }
+        let due: Vec<_> = std::iter::from_fn(|| self.events.pop(until)).collect();
         self.now = until;
         for n in 0..self.brokers.len() {
-            self.at(until, Event::Tick(n));
+            self.events.schedule(until, Event::Tick(n));
         }
-        due.into_iter().for_each(|event| self.at(until, event));
+        for (_, event) in due {
+            self.events.schedule(until, event);
+        }
     }
 
     pub fn run_for(&mut self, millis: u64) {
@@ -358,15 +259,16 @@ impl World {
             }
             Event::Dial(edge) => {
                 self.dial(edge);
-                self.at(now + Nanos::from_millis(100), Event::Dial(edge));
+                self.events
+                    .schedule(now + Nanos::from_millis(100), Event::Dial(edge));
             }
             Event::End { conn, to } => {
                 let n = self.conns[conn].ends[to];
-                self.conns[conn].closed[to] = true;
+                self.conns[conn].connection.close(to);
                 self.ended(conn, n, to, "closed by the neighbour");
             }
             Event::Frame { conn, to, frame } => {
-                if self.conns[conn].closed[to] || self.conns[conn].silent {
+                if !self.conns[conn].connection.is_live(to) {
                     return;
                 }
                 let n = self.conns[conn].ends[to];
@@ -377,30 +279,28 @@ impl World {
     }
 
     fn dial(&mut self, edge: usize) {
-        let Edge { ends, cut, .. } = self.edges[edge];
+        let Edge { ends, is_cut, .. } = self.edges[edge];
         // Who does not say who it is is not waited for.
+        let is_open = |conn: &Conn| conn.ends == ends && conn.connection.is_open(0);
         let mute = |conn: &Conn| {
             let patience = Nanos::from_secs(1);
-            conn.ends == ends && conn.links[0].is_none() && self.now - conn.since > patience
+            conn.links[0].is_none() && self.now - conn.connection.opened > patience
         };
-        if let Some(mute) = self.conns.iter().position(|c| mute(c) && !c.closed[0]) {
+        if let Some(mute) = self.conns.iter().position(|c| is_open(c) && mute(c)) {
             self.close(mute, 0);
         }
-        let connected = self.conns.iter().any(|c| c.ends == ends && !c.closed[0]);
+        let connected = self.conns.iter().any(is_open);
         let Some(node) = &self.brokers[ends[0]].node else {
             return;
         };
-        if cut || connected || self.brokers[ends[1]].node.is_none() {
+        if is_cut || connected || self.brokers[ends[1]].node.is_none() {
             return;
         }
         let open = node.open(true);
         self.conns.push(Conn {
             ends,
             links: [None, None],
-            closed: [false, false],
-            silent: false,
-            since: self.now,
-            arrives: [self.now, self.now],
+            connection: Connection::new(self.now),
         });
         self.send(self.conns.len() - 1, ends[0], Frame::Open(open));
     }
@@ -437,29 +337,6 @@ impl World {
                         .expect("neighbours speak well");
                 }
             }
-            Frame::Publish(msg) => {
-                let from = name(self.conns[conn].ends[1 - side]);
-                self.send(conn, n, Frame::Ack(msg.name));
-                let broker = &mut self.brokers[n];
-                match broker.seen.judge(msg.name, msg.again) {
-                    Verdict::New => {
-                        broker.seen.note(msg.name);
-                        self.publish_from(n, Some(from), msg, true);
-                    }
-                    Verdict::Seen | Verdict::Unknown => {
-                        broker.repeated += 1;
-                        if msg.again {
-                            self.publish_from(n, Some(from), msg, false);
-                        }
-                    }
-                }
-            }
-            Frame::Ack(name) => {
-                let from = self::name(self.conns[conn].ends[1 - side]);
-                if let Some(session) = broker.sessions.get_mut(&from) {
-                    session.flight.retain(|msg| msg.name != name);
-                }
-            }
         }
     }
 
@@ -468,58 +345,6 @@ impl World {
         if let Some(side) = self.conns[conn].ends.iter().position(|end| *end == n) {
             self.conns[conn].links[side] = None;
             self.close(conn, side);
-        }
-    }
-
-    /// A client of a broker publishes; acknowledged at once.
-    pub fn publish(&mut self, n: usize, topic: &str) -> Name {
-        let broker = &mut self.brokers[n];
-        broker.next += 1;
-        let name = Name {
-            origin: n as u32,
-            number: broker.next,
-        };
-        broker.seen.note(name);
-        let msg = Msg {
-            name,
-            topic: topic.into(),
-            again: false,
-        };
-        self.publish_from(n, None, msg, true);
-        name
-    }
-
-    fn publish_from(&mut self, n: usize, from: Option<BrokerId>, msg: Msg, new: bool) {
-        let broker = &mut self.brokers[n];
-        if new
-            && broker
-                .own
-                .iter()
-                .any(|f| punctual_codec::topic::matches(f, &msg.topic))
-        {
-            broker.received.push((msg.name, msg.topic.clone()));
-        }
-        for (peer, session) in &mut broker.sessions {
-            let kept = session.conn.is_none() && session.has_copy(&msg);
-            if Some(peer) != from.as_ref() && session.matches(&msg.topic) && !kept {
-                session.queue.push_back(msg.clone());
-            }
-        }
-        self.pump(n);
-    }
-
-    fn pump(&mut self, n: usize) {
-        let mut due = Vec::new();
-        for session in self.brokers[n].sessions.values_mut() {
-            if let Some(conn) = session.conn {
-                while let Some(msg) = session.queue.pop_front() {
-                    session.flight.push_back(msg.clone());
-                    due.push((conn, msg));
-                }
-            }
-        }
-        for (conn, msg) in due {
-            self.send(conn, n, Frame::Publish(msg));
         }
     }
 
@@ -545,14 +370,13 @@ impl World {
             if outputs.is_empty() {
                 let at = node.next_timeout();
                 if at < Nanos::MAX {
-                    self.at(at.max(self.now), Event::Tick(n));
+                    self.events.schedule(at.max(self.now), Event::Tick(n));
                 }
                 return;
             }
             for output in outputs {
                 self.act(n, output);
             }
-            self.pump(n);
         }
     }
 
@@ -571,74 +395,33 @@ impl World {
             Output::Close(link, _) => {
                 if let Some(conn) = broker.conns.remove(&link) {
                     self.abandon(conn, n);
-                    for session in self.brokers[n].sessions.values_mut() {
-                        if session.conn == Some(conn) {
-                            session.conn = None;
-                            session.rewind();
-                        }
-                    }
                 }
-            }
-            Output::Carry {
-                link, carries: on, ..
-            } => {
-                let Some(peer) = node.peer(link).cloned() else {
-                    return;
-                };
-                let conn = broker.conns.get(&link).copied().filter(|_| on);
-                let session = broker.sessions.entry(peer).or_default();
-                session.rewind();
-                session.conn = conn;
             }
             Output::Interest { link, add, remove } => {
                 let Some(peer) = node.peer(link).cloned() else {
                     return;
                 };
-                let session = broker.sessions.entry(peer).or_default();
-                session.filters.extend(add);
-                remove.iter().for_each(|f| {
-                    session.filters.remove(f);
+                let interest = broker.interest.entry(peer).or_default();
+                interest.extend(add);
+                remove.iter().for_each(|filter| {
+                    interest.remove(filter);
                 });
             }
-            Output::Members { .. }
-            | Output::Behind { .. }
-            | Output::Leads { .. }
-            | Output::Lasting { .. }
-            | Output::Narrow(_)
-            | Output::Trim(_) => {}
-            Output::Copy { from, to, moves } => {
-                let kept: Vec<Msg> = broker
-                    .sessions
-                    .get(&from)
-                    .into_iter()
-                    .flat_map(|s| s.flight.iter().chain(&s.queue))
-                    .map(|msg| Msg {
-                        again: true,
-                        ..msg.clone()
-                    })
-                    .collect();
-                if let Some(session) = broker.sessions.get_mut(&from).filter(|_| moves) {
-                    session.queue.clear();
-                    session.flight.clear();
-                }
-                let session = broker.sessions.entry(to).or_default();
-                for msg in kept {
-                    if !session.has_copy(&msg) {
-                        session.queue.push_back(msg);
-                    }
-                }
-            }
             Output::Forget { peer, .. } => {
-                if let Some(session) = broker.sessions.get_mut(&peer) {
-                    session.filters.clear();
-                    session.queue.clear();
-                    session.flight.clear();
-                }
+                broker.interest.remove(&peer);
             }
             Output::Keep(number) => node.kept(number, now),
             // Nothing is under way for long here.
             Output::Flush { number, .. } => node.flushed(number),
-            Output::Reached
+            Output::Carry { .. }
+            | Output::Members { .. }
+            | Output::Behind { .. }
+            | Output::Leads { .. }
+            | Output::Lasting { .. }
+            | Output::Narrow(_)
+            | Output::Trim(_)
+            | Output::Copy { .. }
+            | Output::Reached
             | Output::Hold { .. }
             | Output::Arrived(_)
             | Output::Will { .. }
@@ -667,7 +450,7 @@ impl World {
                 let next: Vec<usize> = self
                     .edges
                     .iter()
-                    .filter(|edge| !edge.cut)
+                    .filter(|edge| !edge.is_cut)
                     .flat_map(|edge| [edge.ends, [edge.ends[1], edge.ends[0]]])
                     .filter(|[a, b]| component.contains(a) && left.contains(b))
                     .map(|[_, b]| b)
@@ -762,24 +545,4 @@ impl World {
         }
         self.now - start
     }
-}
-
-/// A connected graph with some more edges than a tree.
-pub fn graph(rng: &mut Rng, n: usize, more: usize) -> Vec<Edge> {
-    let mut pairs: BTreeSet<(usize, usize)> = BTreeSet::new();
-    for b in 1..n {
-        pairs.insert((rng.index(b), b));
-    }
-    for _ in 0..more {
-        let (a, b) = (rng.index(n), rng.index(n));
-        if a != b {
-            pairs.insert((a.min(b), a.max(b)));
-        }
-    }
-    let edges = pairs.into_iter().map(|(a, b)| Edge {
-        ends: if rng.chance(50) { [a, b] } else { [b, a] },
-        delay: Nanos(100_000 + rng.below(5_000_000)),
-        cut: false,
-    });
-    edges.collect()
 }
