@@ -27,7 +27,7 @@ use punctual_codec::{
     Connect, Properties, PropertyBuf, PropertyId, Publish, QoS, Split, Subscribe, SubscribeOptions,
     Version, split,
 };
-use punctual_mesh::seen::{Name, Seen, Verdict};
+use punctual_mesh::seen::{Name, SeenMessages, Verdict};
 use punctual_mesh::transfer::{Extent, Stamp};
 
 const BATCHES: u32 = 60;
@@ -42,7 +42,7 @@ const NOW: Nanos = Nanos::from_secs(1);
 #[derive(Debug)]
 struct Names {
     origin: NonZeroU32,
-    seen: Mutex<Seen>,
+    seen: Mutex<SeenMessages>,
     look_ups: Mutex<Vec<(String, Stamp)>>,
 }
 
@@ -96,7 +96,7 @@ impl Broker {
         let directory = Directory::new(1);
         let names = Arc::new(Names {
             origin: NonZeroU32::new(origin).unwrap(),
-            seen: Mutex::new(Seen::new(1 << 17)),
+            seen: Mutex::new(SeenMessages::new(1 << 17)),
             look_ups: Mutex::default(),
         });
         directory.set_federation(names.clone());

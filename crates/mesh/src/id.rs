@@ -1,4 +1,4 @@
-//! Names of brokers and of links, and who is to be root.
+//! Names of brokers, numbers of links, and the ranking of brokers for the root.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ pub const MAX_NAME: usize = 64;
 pub struct BrokerId(Arc<str>);
 
 impl BrokerId {
-    /// A name, if it is one: not empty, not too long, no white space, control
-    /// characters, or characters that mean something in topics.
+    /// A name; `None` if it is empty, longer than [`MAX_NAME`], or contains white space, a control
+    /// character, or one of `/`, `+`, `#`.
     pub fn new(name: &str) -> Option<Self> {
         let allowed =
             |c: char| !c.is_control() && !c.is_whitespace() && !matches!(c, '/' | '+' | '#');
@@ -32,35 +32,34 @@ impl std::fmt::Display for BrokerId {
     }
 }
 
-/// A link to a neighbour, below [`LinkId::MAX`]. Its number may be used again
-/// for another neighbour after the link went down.
+/// Number of a link to a neighbour, below [`LinkId::MAX`]. It may be reused for another neighbour after
+/// the link went down and nothing is queued for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(pub u8);
 
 impl LinkId {
-    /// Links of one broker: what fits into a word beside its own clients.
+    /// Bound on the links of one broker: one bit each in a word, beside one for its own clients.
     pub const MAX: u8 = 63;
 }
 
-/// How much a broker is worth as root, and who it is: of two, the one with the
-/// higher capacity is better, then the one with the lower name.
+/// Rank of a broker in the election of the root: higher capacity wins, then the lower name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Rank {
     /// Capacity, see [`Weights::capacity`].
     pub capacity: u64,
-    /// Who.
+    /// The broker.
     pub id: BrokerId,
 }
 
 impl Rank {
-    /// Whether this broker is to be root rather than `other`.
+    /// Whether this broker wins the election against `other`.
     pub fn is_better_than(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Less
     }
 }
 
 impl Ord for Rank {
-    /// The better one comes first.
+    /// The better rank is the lesser.
     fn cmp(&self, other: &Self) -> Ordering {
         other
             .capacity
@@ -80,14 +79,14 @@ impl PartialOrd for Rank {
 pub struct Weights {
     /// For each mebibyte of memory.
     pub alpha: f64,
-    /// For each processor, in parts of one if the system grants parts.
+    /// For each processor; fractional if the system grants fractions.
     pub beta: f64,
-    /// Added; what an operator gives to the broker that is to be root.
+    /// Added constant, by which an operator makes a broker the root.
     pub gamma: f64,
 }
 
 impl Default for Weights {
-    /// A gibibyte of memory counts as much as a processor.
+    /// One gibibyte of memory counts as much as one processor.
     fn default() -> Self {
         Self {
             alpha: 1.0,

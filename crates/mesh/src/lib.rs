@@ -1,14 +1,17 @@
 //! Federation: brokers that are connected in any graph form one system.
 //!
-//! State machines without sockets, clocks, threads or randomness; time is an
-//! argument. [`Node`] is one broker of the mesh: its shell tells it of links that come
-//! up and go down, of messages from neighbours, of subscriptions of its clients and
-//! of time, and does what [`Output`]s say. It is made of [`tree::Tree`] (root,
-//! parents, which links carry messages; the argument why they never form a circle is
-//! there), [`table::Table`] (who wants which topics, and what to tell whom) and
-//! [`rtt::Rtt`] (what a link costs). [`seen::Seen`] recognises messages that were here
-//! before; [`wire`] is what brokers say to each other, and how it travels on ordinary
-//! MQTT 5 connections.
+//! State machines without sockets, clocks, threads or randomness; time is an argument. [`Node`] is one
+//! broker of the mesh. Its caller (the *shell*: the server, or a simulation) reports links that come up
+//! and go down, messages from neighbours, subscriptions of clients and the time, and carries out the
+//! [`Output`]s. A node consists of [`tree::Tree`] (the spanning tree: root, parents, and which links
+//! carry messages, with the proof that these never form a cycle), [`table::Table`] (which neighbour wants
+//! which topics, and what to advertise to whom) and [`rtt::Rtt`] (the cost of a link).
+//! [`seen::SeenMessages`] recognises duplicates; [`wire`] defines the messages between brokers, which
+//! travel on ordinary MQTT 5 connections; [`transfer`] moves sessions between brokers.
+//!
+//! Terms: a *link* is the connection to a neighbour; it *carries* while the tree uses it for
+//! publications. A broker is *reached* while links that carry lead to it, and *away* otherwise. The
+//! *core* of a broker is the part that holds its sessions (crate `punctual-broker`).
 //!
 //! Sources: Antonielli, distributed HiveMQ brokers in a spanning tree (thesis,
 //! chapters 3 and 4: capacity, RTT cost, the three strategies); MQTT-ST; RFC 8966 and
@@ -29,7 +32,7 @@ pub mod wire;
 
 pub use id::{BrokerId, LinkId, MAX_NAME, Rank, Weights};
 pub use node::{
-    Dialling, Event, LinkStatus, Membership, Node, NotForgotten, Output, Refusal, Settings, Status,
+    Dialling, Event, ForgetError, LinkStatus, Membership, Node, Output, Refusal, Settings, Status,
     WillTurn,
 };
 pub use strategy::Strategy;

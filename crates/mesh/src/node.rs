@@ -1,21 +1,23 @@
-//! One broker of the mesh: what happens between its tree, its table and its neighbours.
+//! One broker of the mesh: connects its spanning tree, its subscription table and its neighbours.
 //!
-//! Each part keeps its own state: [`links`] (connections and numbers), [`filters`] (who wants
-//! what), [`members`] (shared subscriptions), [`lasting`] (what is awaited by who is away), [`lost`]
-//! (what waits for links that do not carry), [`holds`] (what waits for that to pass), [`fences`]
-//! (whether all has come that was on its way), [`keeping`] (what a restart must not lose), [`join`] (whether clients may be let in),
-//! [`questions`] (what all others know of a client), [`presence`], [`look_ups`] and [`clients`]. A [`Node`] hands each
-//! event to the part that it is for; then it settles: does what the tree asks and tells neighbours
-//! what there is to tell, in an order in which nobody sends what another cannot know yet.
+//! Each part owns its state: [`links`] (connections and link numbers), [`filters`] (the subscription
+//! table and its synchronisation), [`members`] (members of shared subscriptions), [`interest`] (filters
+//! of persistent sessions, by broker), [`lost`] (messages queued for links that ceased to carry),
+//! [`holds`] (newer messages that wait until older ones have passed a new link), [`fences`] (barriers
+//! behind messages in flight), [`commit`] (interest that must be durable before others act on it),
+//! [`join`] (whether clients may connect yet), [`questions`] (look-ups of a client at all brokers),
+//! [`presence`] (which brokers are reached), [`look_ups`] and [`clients`]. A [`Node`] passes each event
+//! to its part. Then it settles: it applies the outputs of the tree and sends updates to neighbours, in
+//! an order in which no broker uses information that its neighbour has not received yet.
 
 mod clients;
 mod clocks;
+mod commit;
 mod fences;
 mod filters;
 mod holds;
+mod interest;
 mod join;
-mod keeping;
-mod lasting;
 mod links;
 mod look_ups;
 mod lost;
@@ -35,30 +37,30 @@ use punctual_model::Nanos;
 
 use self::clients::Clients;
 use self::clocks::Clocks;
+use self::commit::InterestCommit;
 use self::fences::Fences;
 use self::filters::Filters;
 use self::holds::Holds;
+use self::interest::PersistentInterest;
 pub use self::join::Dialling;
 use self::join::Join;
-use self::keeping::Keeping;
-use self::lasting::Lasting;
 pub use self::links::Refusal;
 use self::links::{Link, Links};
 use self::look_ups::LookUps;
+pub use self::lost::ForgetError;
 use self::lost::LostLinks;
-pub use self::lost::NotForgotten;
 use self::members::Members;
 use self::news::Pace;
 use self::output::Outputs;
 pub use self::output::{Event, Membership, Output, WillTurn};
 use self::presence::Presence;
-use self::questions::Questions;
+use self::questions::OpenLookUps;
 pub use self::settings::Settings;
 pub use self::status::{LinkStatus, Status};
 use crate::id::{BrokerId, LinkId, Rank};
 use crate::reach::Reach;
 use crate::strategy::Strategy;
-use crate::table::{Applied, Table, within_levels};
+use crate::table::{AppliedChanges, Table, within_levels};
 use crate::tree::{Advert, Edge, Tree, TreeOutput};
 use crate::wills;
 use crate::wire::{Hello, Member, Message, Open, VERSIONS, WireError};
@@ -73,14 +75,14 @@ pub struct Node {
     reach: Reach<BrokerId>,
     /// Where shared subscriptions have members.
     members: Members,
-    lasting: Lasting,
-    /// Links that carried and do not any more.
+    interest: PersistentInterest,
+    /// Links that ceased to carry, with messages queued for them.
     lost: LostLinks,
-    keeping: Keeping,
+    commit: InterestCommit,
     join: Join,
     clients: Clients,
     clocks: Clocks,
-    questions: Questions,
+    questions: OpenLookUps,
     presence: Presence,
     look_ups: LookUps,
     fences: Fences,
@@ -103,13 +105,17 @@ impl Node {
             links: Links::new(settings.linger, now),
             reach: Reach::new(settings.id.clone()),
             members: Members::new(settings.id.clone(), settings.max_filters),
-            lasting: Lasting::new(settings.id.clone(), settings.max_filters, settings.heal),
+            interest: PersistentInterest::new(
+                settings.id.clone(),
+                settings.max_filters,
+                settings.heal,
+            ),
             lost: LostLinks::new(settings.heal, settings.keep, settings.tree.hello),
-            keeping: Keeping::default(),
+            commit: InterestCommit::default(),
             join: Join::new(settings.join_wait, now),
             clients: Clients::new(&settings),
             clocks: Clocks::default(),
-            questions: Questions::default(),
+            questions: OpenLookUps::default(),
             presence: Presence::default(),
             look_ups: LookUps::default(),
             fences: Fences::default(),
@@ -121,7 +127,7 @@ impl Node {
         }
     }
 
-    /// What this broker says first on a connection.
+    /// The first message that this broker sends on a connection.
     pub fn open(&self, dialled: bool) -> Open {
         Open {
             versions: (*VERSIONS.start(), *VERSIONS.end()),
@@ -132,12 +138,12 @@ impl Node {
         }
     }
 
-    /// A connection to another broker is open, and it has said who it is. `weight`
-    /// scales its round-trip time (1 leaves it). An older connection to the same
-    /// broker is to be closed if this one gets its number.
+    /// A connection to another broker is open, and its [`Open`] has been received. `weight` scales the
+    /// round-trip time in the cost of the link (1 leaves it unchanged). If the returned number belongs to
+    /// an older connection to the same broker, the caller closes that one.
     ///
     /// # Errors
-    /// The [`Refusal`], with which the connection is to be closed.
+    /// The [`Refusal`]; the caller closes the connection with it.
     pub fn link_up(&mut self, peer: &Open, weight: f64, now: Nanos) -> Result<LinkId, Refusal> {
         let (link, version) = self.links.admit(peer, &self.settings)?;
         if self.links.is_up(link) {
@@ -148,13 +154,13 @@ impl Node {
         self.links.insert(link, new);
         self.outputs.log(Event::LinkUp(peer.id.clone()));
         self.tree.link_up(link, peer.id.clone(), cost, now);
-        // It is not known before it says so.
+        // Whether the neighbour receives what this broker sends is unknown until its first echo.
         self.tree.set_hears(link, false);
         self.settle(now);
         Ok(link)
     }
 
-    /// Scales the round-trip time to a neighbour otherwise from now on, if there is a link to it.
+    /// Changes the weight of the link to a neighbour (see [`Self::link_up`]), if there is one.
     pub fn weigh(&mut self, peer: &BrokerId, weight: f64, now: Nanos) {
         if let Some((id, link)) = self.links.weigh(peer, weight) {
             let cost = link.cost(self.settings.hop);
@@ -163,9 +169,10 @@ impl Node {
         }
     }
 
-    /// After a start: what is kept for a neighbour from before, with the filters it
-    /// wanted then, members of shared subscriptions that were behind it and what persistent sessions
-    /// awaited there, and the brokers that its link led to; none if that is not known.
+    /// Restores after a restart what the shell stored of a neighbour for which messages are queued: its
+    /// `filters`; its `members`, that is members of shared subscriptions reached through it, and filters
+    /// of persistent sessions ([`Output::PersistentInterest`]); and `behind`, the brokers reached through
+    /// it, empty if unknown.
     pub fn remember(
         &mut self,
         peer: &BrokerId,
@@ -179,15 +186,15 @@ impl Node {
             let filters = filters.map(Box::from).collect();
             self.filters.table.apply(link, filters, Vec::new());
             let is_shared = |member: &Member| topic::split_share(&member.1).0.is_some();
-            let (shared, lasting) = members.into_iter().partition(is_shared);
+            let (shared, persistent) = members.into_iter().partition(is_shared);
             self.members.recall(link, shared);
-            for (of, filter) in lasting {
-                self.lasting.recall(link, of, &filter);
+            for (of, filter) in persistent {
+                self.interest.recall(link, of, &filter);
             }
             let behind: Option<BTreeSet<BrokerId>> =
                 (!behind.is_empty()).then(|| behind.into_iter().collect());
             if let Some(behind) = &behind {
-                self.keeping.recall(link, behind.clone());
+                self.commit.recall(link, behind.clone());
             }
             let others = |mut behind: BTreeSet<BrokerId>| {
                 behind.remove(&self.settings.id);
@@ -199,7 +206,7 @@ impl Node {
         }
     }
 
-    /// The connection of a link is gone.
+    /// The connection of a link is closed.
     pub fn link_down(&mut self, link: LinkId, why: &str, now: Nanos) {
         let Some(gone) = self.links.get(link) else {
             return;
@@ -217,18 +224,17 @@ impl Node {
         self.release(link, None);
     }
 
-    /// Publications of a neighbour wait at this broker from now on, because a receiver has no room
-    /// for them or the store cannot write; or none does any more. As long as any does, what they
-    /// may still have to be sent on to is not given up because everybody has been elsewhere for
-    /// [`Settings::linger`].
+    /// Whether publications from a neighbour wait at this broker, because the queue of a receiver is full
+    /// or the store cannot write. While any wait, [`Settings::linger`] does not expire: they may still
+    /// have to be forwarded over a link that is lost.
     pub fn waits(&mut self, link: LinkId, waits: bool, now: Nanos) {
         self.links.set_waits(link, waits, now);
     }
 
-    /// A message came from a neighbour.
+    /// Handles a message from a neighbour.
     ///
     /// # Errors
-    /// What it is not; the link is down then, and its connection is to be closed.
+    /// The message is malformed. The link is down then, and the caller closes its connection.
     pub fn receive(&mut self, link: LinkId, bytes: &[u8], now: Nanos) -> Result<(), WireError> {
         if !self.links.is_up(link) {
             return Ok(());
@@ -271,7 +277,7 @@ impl Node {
                 let behind = self.reach.behind(link);
                 self.silent(link, |id| !behind.contains(id));
                 self.note_leads(link);
-                self.keeping.show_later(link);
+                self.commit.show_later(link);
                 self.came(link, &came);
                 if !came.is_empty() {
                     self.holds.leads_to_more(link);
@@ -284,7 +290,7 @@ impl Node {
                 add,
                 remove,
             } => {
-                let told = wills::Told {
+                let told = wills::WillsUpdate {
                     link,
                     all,
                     turn,
@@ -294,17 +300,19 @@ impl Node {
                 self.heard_wills(link, told, now);
             }
             Message::Arrived(arrivals) => self.heard_arrivals(link, arrivals),
-            Message::Left(left) => self.heard_left(link, left, now),
+            Message::GuardReport(left) => self.heard_guard_report(link, left, now),
             Message::LookUp(look_up) => self.heard_look_up(link, look_up, now),
-            Message::LookedUp(looked_up) => self.heard_looked_up(link, looked_up, now),
+            Message::LookUpReply(look_up_reply) => {
+                self.heard_look_up_reply(link, look_up_reply, now);
+            }
             Message::Letter(letter) => self.pass_letter(Some(link), letter, now),
             Message::Sums(sums) => self.heard_sums(link, sums),
             Message::Ask(about) => self.asked(link, about),
-            Message::Lasting(told) => self.heard_lasting(link, told),
+            Message::PersistentInterest(told) => self.heard_interest(link, told),
             Message::Fence(fence) => self.heard_fence(link, fence, now),
-            Message::Fenced(fenced) => self.heard_fenced(link, fenced, now),
+            Message::FenceReply(fenced) => self.heard_fenced(link, fenced, now),
             Message::Trace(trace) => self.follow(Some(link), trace),
-            Message::Traced(traced) => self.traced(traced),
+            Message::TraceReply(traced) => self.traced(traced),
         }
         self.settle(now);
         Ok(())
@@ -323,10 +331,10 @@ impl Node {
         };
         link.compare_clocks(hello.clock, self.clocks.now);
         if link.is_unheard() {
-            // It is to know at once that it is heard.
+            // The neighbour is to learn at once that its messages arrive.
             self.tree.repeat(from);
         }
-        // Later it ends the connection itself if it hears nothing any more.
+        // Later, a neighbour that receives nothing any more closes the connection itself.
         if hello.echo.is_some() {
             self.tree.set_hears(from, true);
         }
@@ -344,9 +352,10 @@ impl Node {
         }
     }
 
-    /// A neighbour's wishes changed: what waits for lost ones goes first.
-    fn wanted(&mut self, link: LinkId, applied: Applied, now: Nanos) {
-        let Applied {
+    /// Applies a change of a neighbour's filters. Messages queued for lost links are copied to it before
+    /// newer messages are sent.
+    fn wanted(&mut self, link: LinkId, applied: AppliedChanges, now: Nanos) {
+        let AppliedChanges {
             added: add,
             removed: remove,
         } = applied;
@@ -355,8 +364,8 @@ impl Node {
                 && !up.edge.carries()
                 && !self.lost.contains(link)
             {
-                // The link carries at the other end. Should it not do so here, what is
-                // kept for it from now on is not kept for ever.
+                // The link carries at the other end but not yet here. If it never does, the queue for it
+                // is given up like that of any lost link.
                 let behind = BTreeSet::from([up.peer.clone()]);
                 self.lost.insert(link, Some(behind), now);
             }
@@ -375,41 +384,41 @@ impl Node {
 
     fn tell_interest(&mut self, link: LinkId, add: Vec<Box<str>>, remove: Vec<Box<str>>) {
         if !add.is_empty() {
-            self.keeping.wish();
+            self.commit.note_change();
         }
         self.outputs.push(Output::Interest { link, add, remove });
     }
 
-    /// Tells the shell whom a link leads to, so that it is known after a restart.
+    /// Reports which brokers a link leads to, so that the shell stores it for a restart.
     fn note_leads(&mut self, link: LinkId) {
         let Some(up) = self.links.get(link) else {
             return;
         };
         let mut brokers = self.reach.behind(link);
         brokers.insert(up.peer.clone());
-        if self.keeping.leads(link, &brokers) {
+        if self.commit.leads(link, &brokers) {
             let brokers = brokers.into_iter().collect();
             self.outputs.push(Output::Leads { link, brokers });
         }
     }
 
-    /// All that the neighbour on a link wants is known.
+    /// The filters of the neighbour on a link are completely known.
     fn complete(&mut self, link: LinkId) {
         self.members.ready(link);
         let came = self.reach.ready(link);
-        self.keeping.show_later(link);
+        self.commit.show_later(link);
         self.came(link, &came);
         self.holds.leads(link);
     }
 
-    /// A client of this broker subscribed to a filter, which may be shared; `lasting` if its session
-    /// is to be sent that also when it connects again.
-    pub fn subscribe(&mut self, filter: &str, lasting: bool, now: Nanos) {
+    /// A client of this broker subscribed to a filter, which may be a shared one. With `persistent` its
+    /// session outlives the connection, so that messages are queued for it while the client is away.
+    pub fn subscribe(&mut self, filter: &str, persistent: bool, now: Nanos) {
         let (share, plain) = topic::split_share(filter);
         let plain = &*within_levels(plain);
         self.filters.table.subscribe(plain);
-        if lasting && !plain.starts_with('$') {
-            self.lasting.subscribe(plain);
+        if persistent && !plain.starts_with('$') {
+            self.interest.subscribe(plain);
         }
         if share.is_some() && !plain.starts_with('$') {
             self.members.subscribe(filter);
@@ -417,12 +426,12 @@ impl Node {
         self.settle(now);
     }
 
-    /// A client of this broker does not want a filter any more, which it wanted so.
-    pub fn unsubscribe(&mut self, filter: &str, lasting: bool, now: Nanos) {
+    /// A client of this broker unsubscribed from a filter; `persistent` as in [`Self::subscribe`].
+    pub fn unsubscribe(&mut self, filter: &str, persistent: bool, now: Nanos) {
         let (share, plain) = topic::split_share(filter);
         let plain = &*within_levels(plain);
-        if lasting && !plain.starts_with('$') {
-            self.lasting.unsubscribe(plain);
+        if persistent && !plain.starts_with('$') {
+            self.interest.unsubscribe(plain);
         }
         if share.is_none() {
             self.filters.table.unsubscribe(plain);
@@ -432,21 +441,21 @@ impl Node {
         self.settle(now);
     }
 
-    /// Another capacity.
+    /// Changes the capacity of this broker.
     pub fn set_capacity(&mut self, capacity: u64, now: Nanos) {
         self.settings.capacity = capacity;
         self.tree.set_capacity(capacity, now);
         self.settle(now);
     }
 
-    /// All changes of [`Output::Interest`] before [`Output::Keep`] with that number are kept over a
-    /// restart.
-    pub fn kept(&mut self, number: u64, now: Nanos) {
-        self.keeping.confirm(number);
+    /// All changes of [`Output::Interest`] and [`Output::Leads`] before [`Output::CommitInterest`] with
+    /// this number are durable.
+    pub fn interest_committed(&mut self, number: u64, now: Nanos) {
+        self.commit.confirm(number);
         self.settle(now);
     }
 
-    /// Time passes.
+    /// Does what is due at this time.
     pub fn tick(&mut self, now: Nanos) {
         self.tree.tick(now);
         while let Some(gone) = self.members.left(&self.links, now) {
@@ -467,7 +476,7 @@ impl Node {
         self.settle(now);
     }
 
-    /// When [`Self::tick`] is due.
+    /// When [`Self::tick`] is to be called next.
     pub fn next_timeout(&self) -> Nanos {
         self.next_pass()
             .into_iter()
@@ -482,18 +491,18 @@ impl Node {
             .fold(self.tree.next_timeout(), Ord::min)
     }
 
-    /// What is to be done, in this order.
+    /// Takes the outputs, to be carried out in this order.
     pub fn take_outputs(&mut self) -> VecDeque<Output> {
         self.tell_first_reach();
         self.outputs.take()
     }
 
-    /// The neighbour on a link.
+    /// The neighbour on a link, connected or not.
     pub fn peer(&self, link: LinkId) -> Option<&BrokerId> {
         self.links.peer(link)
     }
 
-    /// The table of subscriptions.
+    /// The subscription table.
     pub fn table(&self) -> &Table {
         &self.filters.table
     }
@@ -503,7 +512,8 @@ impl Node {
         &self.tree
     }
 
-    /// After any change: does what the tree asks, and tells what gathered.
+    /// After any change: applies the outputs of the tree, and sends the updates that are due to
+    /// neighbours.
     fn settle(&mut self, now: Nanos) {
         for silent in self.follow_tree(now) {
             self.remove(silent, now);
@@ -519,7 +529,7 @@ impl Node {
             self.pass_on(now);
         }
         self.tell_completed();
-        if self.lasting.take_keeps_changed() || changed {
+        if self.interest.take_keeps_changed() || changed {
             self.note_missed(now);
             self.tell_reach();
         }
@@ -534,7 +544,7 @@ impl Node {
         self.look_at_membership(now);
     }
 
-    /// Does what the tree asks; returns links over which nothing is heard any more.
+    /// Applies the outputs of the tree; returns the links whose neighbours have fallen silent.
     fn follow_tree(&mut self, now: Nanos) -> Vec<LinkId> {
         let mut silent = Vec::new();
         loop {
@@ -566,7 +576,7 @@ impl Node {
         }
     }
 
-    /// A link carries messages from now on, or does not any more.
+    /// The role of a link in the tree changed; it may begin or cease to carry messages.
     fn edge(&mut self, id: LinkId, edge: Edge, now: Nanos) {
         let Some(link) = self.links.get_mut(id) else {
             return;
@@ -581,7 +591,7 @@ impl Node {
                 self.outputs.push(carry(true));
                 self.hold(id, now);
                 self.reach.activate(id);
-                // What came before this end carried may not be true any more.
+                // Sums received before this end carried may be out of date.
                 self.outputs.send(id, &Message::Ask(Vec::new()));
                 self.members.activate(id);
                 match self.settings.strategy {
@@ -612,14 +622,14 @@ impl Node {
         }
     }
 
-    /// Lets be known elsewhere what may be.
+    /// Publishes to other links what has become durable, and forwards the letters that waited for that.
     fn show_kept(&mut self, now: Nanos) {
-        for link in self.keeping.shown() {
+        for link in self.commit.shown() {
             self.reach.show(link);
         }
         self.pass_letters(now);
-        if let Some(number) = self.keeping.ask(self.presence.has_letters()) {
-            self.outputs.push(Output::Keep(number));
+        if let Some(number) = self.commit.ask(self.presence.has_letters()) {
+            self.outputs.push(Output::CommitInterest(number));
         }
     }
 }

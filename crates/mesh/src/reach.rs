@@ -1,32 +1,31 @@
-//! What is behind which link of the tree: brokers, or members of shared subscriptions.
+//! Reachability: which brokers, or members of shared subscriptions, are behind which link of the tree.
 //!
-//! Each broker tells its neighbours on the tree what it reaches over its other
-//! links, its own included; a tree has no circles, so what is told dies out when a broker
-//! is gone. It is told only when the table of the link over which something came is
-//! complete, and after the filters that it wants: who hears that a broker is back
-//! can send what it kept for it.
+//! Each broker advertises to each neighbour on the tree what it has itself, and what it reaches over its
+//! other links. A tree has no cycles, so an advertisement disappears when its broker does. An entry is
+//! advertised only when the table of the link on which it came is complete, and after the filters of that
+//! broker, so that a broker which learns that another is reached again can send what it has queued for
+//! it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::id::LinkId;
 
-/// What a link leads to, and what was told there.
+/// What one link leads to, and what was advertised on it.
 #[derive(Debug)]
-struct Side<T> {
-    /// What the neighbour told.
+struct LinkReach<T> {
+    /// What the neighbour has advertised.
     behind: BTreeSet<T>,
-    /// What it was told; `None` as long as nothing is told on the link.
+    /// What was advertised to the neighbour; `None` while the link does not carry.
     told: Option<BTreeSet<T>>,
-    /// Whether its filters are known, so that messages find their way.
+    /// Whether the filters of the neighbour are complete, so that publications are forwarded.
     ready: bool,
-    /// It has been told nothing since it carries.
+    /// Whether nothing was sent on it since it carries.
     fresh: bool,
-    /// What is to be known of it elsewhere: of what it told, what [`Reach::show`] was called
-    /// for, as long as messages find their way there, or wait for that.
+    /// The part of `behind` that is advertised on other links: as it was when [`Reach::show`] was called.
     shown: BTreeSet<T>,
 }
 
-impl<T> Default for Side<T> {
+impl<T> Default for LinkReach<T> {
     fn default() -> Self {
         Self {
             behind: BTreeSet::new(),
@@ -38,30 +37,30 @@ impl<T> Default for Side<T> {
     }
 }
 
-/// What is to be told on a link.
+/// An update for a neighbour.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Told<T> {
+pub(crate) struct ReachUpdate<T> {
     pub(crate) link: LinkId,
-    /// Instead of everything told before.
+    /// Whether it replaces everything sent before.
     pub(crate) all: bool,
     pub(crate) add: Vec<T>,
     pub(crate) remove: Vec<T>,
 }
 
-/// What is where.
+/// What is behind which link, of one kind of entry.
 #[derive(Debug)]
 pub(crate) struct Reach<T> {
     own: BTreeSet<T>,
-    sides: BTreeMap<LinkId, Side<T>>,
-    /// What is behind a lost link is still told elsewhere.
-    lasts: bool,
-    /// What is here is nowhere else.
+    sides: BTreeMap<LinkId, LinkReach<T>>,
+    /// Whether entries behind a lost link are still advertised.
+    retains_lost: bool,
+    /// Whether an entry of this broker exists nowhere else.
     alone: bool,
-    /// What is here now and was not when neighbours were told last, or the reverse.
+    /// Own entries that were added or removed since the last [`Self::changes`].
     touched: BTreeSet<T>,
-    /// What is behind links, or told there, changed since then.
+    /// Whether entries behind links changed since then.
     dirty: bool,
-    /// What is behind links changed since [`Reach::take_moved`].
+    /// Whether entries behind links changed since [`Reach::take_moved`].
     moved: bool,
 }
 
@@ -70,7 +69,7 @@ impl<T> Default for Reach<T> {
         Self {
             own: BTreeSet::new(),
             sides: BTreeMap::new(),
-            lasts: false,
+            retains_lost: false,
             alone: false,
             touched: BTreeSet::new(),
             dirty: false,
@@ -80,15 +79,15 @@ impl<T> Default for Reach<T> {
 }
 
 impl<T: Ord + Clone> Reach<T> {
-    /// Of what waits where it was, and not elsewhere.
-    pub(crate) fn lasting() -> Self {
+    /// For entries that are still advertised after their link was lost (members of shared subscriptions).
+    pub(crate) fn retaining() -> Self {
         Self {
-            lasts: true,
+            retains_lost: true,
             ..Self::default()
         }
     }
 
-    /// Of what is at one place, with what is here.
+    /// For entries that exist once in the mesh (brokers), with the own entry.
     pub(crate) fn new(own: T) -> Self {
         Self {
             own: BTreeSet::from([own]),
@@ -97,68 +96,68 @@ impl<T: Ord + Clone> Reach<T> {
         }
     }
 
-    /// Something is here.
+    /// Adds an own entry.
     pub(crate) fn add(&mut self, own: T) {
         if self.own.insert(own.clone()) {
             self.touched.insert(own);
         }
     }
 
-    /// Something is not here any more.
+    /// Removes an own entry.
     pub(crate) fn remove(&mut self, own: &T) {
         if let Some(own) = self.own.take(own) {
             self.touched.insert(own);
         }
     }
 
-    /// Whether what a neighbour tells can be relied upon: messages find their way, and it does not
-    /// tell of what is here. It would have come there on a way that ends, over another link of
-    /// this broker, and so may all else that is behind that link.
-    fn is_reliable(&self, side: &Side<T>) -> bool {
+    /// Whether the advertisements of a neighbour count: its filters are complete, and it does not
+    /// advertise an own entry of this broker. Such an advertisement would be left over from a path
+    /// through another link of this broker, and so may be everything else that this neighbour advertises.
+    fn is_reliable(&self, side: &LinkReach<T>) -> bool {
         side.ready && !(self.alone && self.own.iter().any(|own| side.behind.contains(own)))
     }
 
-    fn reliable(&self) -> impl Iterator<Item = (LinkId, &Side<T>)> {
+    fn reliable(&self) -> impl Iterator<Item = (LinkId, &LinkReach<T>)> {
         let sides = self.sides.iter().map(|(link, side)| (*link, side));
         sides.filter(|(_, side)| self.is_reliable(side))
     }
 
-    /// How much the neighbour on a link has told.
+    /// Number of entries that the neighbour on a link has advertised.
     pub(crate) fn count(&self, link: LinkId) -> usize {
         self.sides.get(&link).map_or(0, |side| side.behind.len())
     }
 
-    /// What the neighbour on a link has told.
+    /// The entries that the neighbour on a link has advertised.
     pub(crate) fn behind(&self, link: LinkId) -> BTreeSet<T> {
         let side = self.sides.get(&link);
         side.map(|side| side.behind.clone()).unwrap_or_default()
     }
 
-    /// Whether the neighbour on a link has told that.
+    /// Whether the neighbour on a link has advertised an entry.
     pub(crate) fn leads_to(&self, link: LinkId, id: &T) -> bool {
         let side = self.sides.get(&link);
         side.is_some_and(|side| side.behind.contains(id))
     }
 
-    /// What the neighbour on a link was told.
+    /// The entries that were advertised to the neighbour on a link.
     pub(crate) fn told(&self, link: LinkId) -> Vec<T> {
         let side = self.sides.get(&link);
         let told = side.and_then(|side| side.told.as_ref());
         told.into_iter().flatten().cloned().collect()
     }
 
-    /// What is reached.
+    /// All entries that are reached.
     pub(crate) fn reached(&self) -> impl Iterator<Item = &T> {
         self.reliable().flat_map(|(_, side)| &side.behind)
     }
 
-    /// All that is behind links and may be known, and whether it is reached now.
+    /// All entries behind links that may be used, and whether the filters of their link are complete.
     pub(crate) fn all(&self) -> impl Iterator<Item = (&T, bool)> {
         let sides = self.sides.values();
         sides.flat_map(|side| side.shown.iter().map(|it| (it, side.ready)))
     }
 
-    /// The same by links.
+    /// The same, with their links.
     pub(crate) fn by_links(&self) -> impl Iterator<Item = (LinkId, &T)> {
         let sides = self.sides.iter();
         sides.flat_map(|(link, side)| side.shown.iter().map(|it| (*link, it)))
@@ -168,19 +167,19 @@ impl<T: Ord + Clone> Reach<T> {
         (self.dirty, self.moved) = (true, true);
     }
 
-    /// Whether what is behind links may have changed since this was asked last.
+    /// Whether entries behind links may have changed since the last call.
     pub(crate) fn take_moved(&mut self) -> bool {
         std::mem::take(&mut self.moved)
     }
 
-    /// What was behind a link before a restart: it is lost.
+    /// Restores the entries behind a link after a restart; the link is lost.
     pub(crate) fn recall(&mut self, link: LinkId, behind: BTreeSet<T>) {
         self.set_moved();
         let side = self.sides.entry(link).or_default();
         (side.shown, side.behind) = (behind.clone(), behind);
     }
 
-    /// A link carries messages from now on.
+    /// A link begins to carry.
     pub(crate) fn activate(&mut self, link: LinkId) {
         let side = self.sides.entry(link).or_default();
         side.told = Some(BTreeSet::new());
@@ -188,20 +187,20 @@ impl<T: Ord + Clone> Reach<T> {
         self.set_moved();
     }
 
-    /// It does not any more; returns whom it led to.
+    /// A link ceases to carry; returns the entries behind it.
     pub(crate) fn deactivate(&mut self, link: LinkId) -> BTreeSet<T> {
         self.set_moved();
         let Some(side) = self.sides.get_mut(&link) else {
             return BTreeSet::new();
         };
         (side.told, side.ready) = (None, false);
-        if !self.lasts {
+        if !self.retains_lost {
             side.shown.clear();
         }
         side.behind.clone()
     }
 
-    /// Some of what was behind a link that is lost is not to be known any more.
+    /// Removes entries behind a lost link.
     pub(crate) fn drop_from(&mut self, link: LinkId, gone: impl Fn(&T) -> bool) {
         if let Some(side) = self.sides.get_mut(&link) {
             side.behind.retain(|it| !gone(it));
@@ -210,13 +209,13 @@ impl<T: Ord + Clone> Reach<T> {
         }
     }
 
-    /// Its connection is gone.
+    /// Removes a link whose connection is closed.
     pub(crate) fn forget(&mut self, link: LinkId) {
         self.sides.remove(&link);
         self.set_moved();
     }
 
-    /// What a neighbour wants is known; returns who is reached over it because of that.
+    /// The filters of a neighbour are complete; returns the entries that are reached because of that.
     pub(crate) fn ready(&mut self, link: LinkId) -> BTreeSet<T> {
         let side = self.sides.entry(link).or_default();
         if side.told.is_none() || std::mem::replace(&mut side.ready, true) {
@@ -227,12 +226,12 @@ impl<T: Ord + Clone> Reach<T> {
         side.map(|side| side.behind.clone()).unwrap_or_default()
     }
 
-    /// Whether all is known that the neighbour on a link wants.
+    /// Whether the filters of the neighbour on a link are complete.
     pub(crate) fn is_ready(&self, link: LinkId) -> bool {
         self.sides.get(&link).is_some_and(|side| side.ready)
     }
 
-    /// What the neighbour on a link has told may be known elsewhere, if it is reached.
+    /// Advertises the entries behind a link on other links, if they are reached.
     pub(crate) fn show(&mut self, link: LinkId) {
         let side = self.sides.get(&link).filter(|side| self.is_reliable(side));
         let Some(behind) = side.map(|side| side.behind.clone()) else {
@@ -244,8 +243,8 @@ impl<T: Ord + Clone> Reach<T> {
         }
     }
 
-    /// A neighbour tells whom it reaches; returns who is reached over it because of
-    /// that. Who is not reached any more is known elsewhere at once.
+    /// Applies an update of a neighbour; returns the entries that are reached because of it. Removals are
+    /// advertised on other links at once.
     pub(crate) fn heard(
         &mut self,
         link: LinkId,
@@ -283,7 +282,7 @@ impl<T: Ord + Clone> Reach<T> {
         }
     }
 
-    /// Over which links that carry these brokers are reached, and whether all are.
+    /// The links over which any of these entries is reached, and whether all of them are.
     pub(crate) fn where_are(&self, ids: &BTreeSet<T>) -> (Vec<LinkId>, bool) {
         let links = self.reliable();
         let links = links.filter(|(_, side)| !side.behind.is_disjoint(ids));
@@ -294,13 +293,13 @@ impl<T: Ord + Clone> Reach<T> {
         )
     }
 
-    /// What is behind links that carry messages, also where it is not reached yet.
+    /// The entries behind links that carry, whether or not they are reached yet.
     pub(crate) fn expected(&self) -> BTreeSet<T> {
         let sides = self.sides.values().filter(|side| side.told.is_some());
         sides.flat_map(|side| side.behind.iter().cloned()).collect()
     }
 
-    /// Those of these that are not reached.
+    /// Those of these entries that are not reached.
     pub(crate) fn not_reached(&self, mut ids: BTreeSet<T>) -> BTreeSet<T> {
         for (_, side) in self.reliable() {
             ids.retain(|id| !side.behind.contains(id));
@@ -308,13 +307,13 @@ impl<T: Ord + Clone> Reach<T> {
         ids
     }
 
-    /// Whether there may be something to tell.
+    /// Whether there may be updates to send.
     pub(crate) fn has_changes(&self) -> bool {
         self.dirty || !self.touched.is_empty()
     }
 
-    /// What is to be told since this was asked last.
-    pub(crate) fn changes(&mut self) -> Vec<Told<T>> {
+    /// Takes the updates for all neighbours.
+    pub(crate) fn changes(&mut self) -> Vec<ReachUpdate<T>> {
         let touched = std::mem::take(&mut self.touched);
         if !std::mem::take(&mut self.dirty) {
             return self.changes_of(&touched);
@@ -334,7 +333,7 @@ impl<T: Ord + Clone> Reach<T> {
             let Some(told) = &mut side.told else {
                 continue;
             };
-            let change = Told {
+            let change = ReachUpdate {
                 link,
                 all: std::mem::take(&mut side.fresh),
                 add: due.difference(told).cloned().collect(),
@@ -348,8 +347,8 @@ impl<T: Ord + Clone> Reach<T> {
         changes
     }
 
-    /// The same where nothing else has changed than whether these are here.
-    fn changes_of(&mut self, touched: &BTreeSet<T>) -> Vec<Told<T>> {
+    /// The same if only these own entries have changed.
+    fn changes_of(&mut self, touched: &BTreeSet<T>) -> Vec<ReachUpdate<T>> {
         let links: Vec<LinkId> = self.sides.keys().copied().collect();
         let mut changes = Vec::new();
         for link in links {
@@ -364,7 +363,7 @@ impl<T: Ord + Clone> Reach<T> {
             let Some(told) = told else {
                 continue;
             };
-            let change = Told {
+            let change = ReachUpdate {
                 link,
                 all: false,
                 add: due
@@ -416,7 +415,7 @@ mod tests {
         // Not before that is allowed.
         assert_eq!(reach.changes(), []);
         reach.show(one);
-        let told = |all, add: &str, remove: &str| Told {
+        let told = |all, add: &str, remove: &str| ReachUpdate {
             link: two,
             all,
             add: list(add),
@@ -438,7 +437,7 @@ mod tests {
     #[test]
     fn what_comes_and_goes_here_is_told_where_it_is_not_known_from_elsewhere() {
         let (one, two) = (LinkId(1), LinkId(2));
-        let mut reach = Reach::lasting();
+        let mut reach = Reach::retaining();
         for link in [one, two] {
             reach.activate(link);
             reach.ready(link);
@@ -451,7 +450,7 @@ mod tests {
             reach.add(BrokerId::new(here).unwrap());
         }
         reach.remove(&BrokerId::new("c").unwrap());
-        let told = |link, add: &str, remove: &str| Told {
+        let told = |link, add: &str, remove: &str| ReachUpdate {
             link,
             all: false,
             add: list(add),

@@ -1,13 +1,12 @@
-//! What a link costs: its round-trip time, smoothed, and kept as long as it does
-//! not change for good, so that the tree does not follow noise.
+//! Cost of a link: its smoothed round-trip time, with hysteresis, so that the tree does not follow noise.
 //!
-//! Smoothing is that of RFC 6298 (an eighth of each sample, and a quarter of each deviation). The cost
-//! that the tree uses moves only when the smoothed value has left a band around it, which is as
-//! wide as samples deviate from each other: on a busy machine by many times the value.
+//! Smoothing is that of RFC 6298 (an eighth of each sample, and a quarter of each deviation). The time
+//! that the tree uses changes only when the smoothed value has left a band around it. The band is at
+//! least as wide as the mean deviation of samples, which on a busy machine is many times the value.
 
 use punctual_model::Nanos;
 
-/// Samples before the first cost is believed.
+/// Number of samples before the first cost is used.
 const FIRST: u32 = 3;
 
 /// Round-trip time of one link.
@@ -21,9 +20,9 @@ pub struct Rtt {
 }
 
 impl Rtt {
-    /// Takes a sample in. Says whether [`Self::used`] changed: after the first
-    /// samples, and when the smoothed time left the band around it: of `per_cent`, or of the mean
-    /// deviation if that is more.
+    /// Adds a sample. Returns whether [`Self::used`] changed: after the first three samples, and when the
+    /// smoothed time leaves the band around it, of `per_cent` or of the mean deviation, whichever is
+    /// wider.
     pub fn sample(&mut self, rtt: Nanos, per_cent: u32) -> bool {
         if let (Some(before), true) = (self.smoothed, self.samples >= FIRST) {
             let deviation = before.abs_diff(rtt.0);
@@ -31,8 +30,7 @@ impl Rtt {
         }
         let smoothed = match self.smoothed {
             None => rtt.0,
-            // The first samples contain connecting and starting: the least is
-            // nearest to the truth.
+            // The first samples include connecting and starting: the least is the most accurate.
             Some(before) if self.samples < FIRST => before.min(rtt.0),
             Some(before) => before - before / 8 + rtt.0 / 8,
         };
@@ -56,20 +54,20 @@ impl Rtt {
         self.smoothed.map(Nanos)
     }
 
-    /// The time that the cost is made of, if enough samples were seen.
+    /// The round-trip time for [`cost`]; `None` before the third sample.
     pub fn used(&self) -> Option<Nanos> {
         self.used.map(Nanos)
     }
 }
 
-/// Cost of a link in microseconds: its time, scaled by the operator's weight (1
-/// leaves it, less attracts), and `hop` for the broker at its end; 1 at least.
+/// Cost of a link in microseconds, from 1 to [`MAX_COST`]: the round-trip time times the operator's
+/// `weight` (clamped to 0.001 to 1000; below 1 attracts traffic), plus `hop` for the broker at its end.
 pub fn cost(rtt: Nanos, weight: f64, hop: Nanos) -> u64 {
     let micros = (rtt.0 as f64 / 1e3 * weight.clamp(1e-3, 1e3)) as u64;
     micros.saturating_add(hop.0 / 1000).clamp(1, MAX_COST)
 }
 
-/// The highest cost of a link: a bit more than an hour.
+/// The highest cost of a link in microseconds: a bit more than an hour.
 pub const MAX_COST: u64 = 1 << 32;
 
 #[cfg(test)]

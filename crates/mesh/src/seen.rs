@@ -1,66 +1,63 @@
-//! Messages that were here before, recognised by what they are called and never by
-//! what they contain.
+//! Detection of duplicate messages, by name and never by content.
 //!
-//! Every message is called by the broker instance that took it in (`origin`, never
-//! used again after a restart) and a number that counts up there. Names are remembered in a
-//! bounded number of groups, the oldest forgotten first. A name that is not
-//! remembered is new, with one exception: a message that is *sent again* after the
-//! tree healed, with a number at or below one forgotten of its origin, may be a
-//! repetition; the caller decides, by its quality of service.
+//! The name of a message is the broker instance that accepted it from a client (`origin`, never reused
+//! after a restart) and a number that counts up there. Names are remembered in a bounded number of
+//! groups, and the oldest group is forgotten first. A name that is not remembered is new, with one
+//! exception: a message that is *sent again* after the tree changed, with a number not above the highest
+//! forgotten one of its origin, may be a duplicate. The caller decides, by its QoS.
 
 use std::collections::VecDeque;
 
 use hashbrown::HashMap;
 
-type Fast = foldhash::fast::RandomState;
+type FoldHash = foldhash::fast::RandomState;
 
-/// What a message is called.
+/// The name of a message, unique in the mesh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Name {
-    /// The broker instance that took it in from a client.
+    /// The broker instance that accepted it from a client.
     pub origin: u32,
-    /// Counts up there.
+    /// Number of the message there, counting up.
     pub number: u32,
 }
 
-/// What is known of a message.
+/// Whether a message is a duplicate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It was not here before.
+    /// It was not seen before.
     New,
-    /// It was.
+    /// It was seen before.
     Seen,
-    /// It is sent again, and may have been here so long ago that it was forgotten.
+    /// It is sent again, and may have been seen so long ago that its name was forgotten.
     Unknown,
 }
 
-/// Numbers in a row that are remembered by one word.
+/// Number of consecutive numbers in one word.
 const ROW: u32 = u64::BITS;
 
-/// Which row of numbers: origin, and place of the row.
+/// Identifies a row of [`ROW`] consecutive numbers: origin, and number divided by [`ROW`].
 type Row = (u32, u32);
 
 /// The names that are remembered.
 ///
-/// Most come in the order of their numbers, so they are kept as bits of words, of which the same
-/// few are used all the time.
+/// Most names come in the order of their numbers, so they are stored as bits of words.
 #[derive(Debug)]
-pub struct Seen {
-    /// Those of [`ROW`] numbers in a row; none is 0.
-    rows: HashMap<Row, u64, Fast>,
-    /// The same in the order in which they came: those of one row that came one after another.
+pub struct SeenMessages {
+    /// A bit for each remembered number of a row; no word is 0.
+    rows: HashMap<Row, u64, FoldHash>,
+    /// The same in order of arrival, in groups: names of one row that arrived one after another.
     order: VecDeque<(Row, u64)>,
     len: usize,
-    /// How many were ever noted.
+    /// How many names were ever noted.
     noted: u64,
-    /// The next one is not of the row of the last.
+    /// Whether the next name begins a new group, because of [`Self::mark`].
     marked: bool,
     /// Highest forgotten number of each origin.
-    forgotten: HashMap<u32, u32, Fast>,
+    forgotten: HashMap<u32, u32, FoldHash>,
     max: usize,
 }
 
-/// Which row a name is in, and its bit there.
+/// The row of a name, and its bit there.
 fn place(name: Name) -> (Row, u64) {
     ((name.origin, name.number / ROW), 1 << (name.number % ROW))
 }
@@ -75,9 +72,9 @@ fn names((origin, place): Row, mut bits: u64) -> impl Iterator<Item = Name> {
     })
 }
 
-impl Seen {
-    /// Remembers the last `max` names, and those before them while all are in `max` groups: up to
-    /// 64 numbers of one origin that come one after another are one.
+impl SeenMessages {
+    /// Remembers the last `max` groups of names, at least the last `max` names. A group is up to 64 names
+    /// of one row that arrive one after another.
     pub fn new(max: usize) -> Self {
         Self {
             rows: HashMap::default(),
@@ -90,8 +87,7 @@ impl Seen {
         }
     }
 
-    /// What is known of a message; with `again`, one that was sent over another link
-    /// before.
+    /// Whether a message is a duplicate; `again` says that it was sent over another link before.
     pub fn judge(&self, name: Name, again: bool) -> Verdict {
         let (row, bit) = place(name);
         if self.rows.get(&row).is_some_and(|row| row & bit != 0) {
@@ -104,7 +100,7 @@ impl Seen {
         }
     }
 
-    /// Notes a message; whether it was not remembered.
+    /// Remembers a message; returns whether it was not remembered before.
     pub fn note(&mut self, name: Name) -> bool {
         let (row, bit) = place(name);
         let bits = self.rows.entry(row).or_insert(0);
@@ -125,7 +121,7 @@ impl Seen {
         true
     }
 
-    /// Forgets the oldest names, for which there is no room.
+    /// Forgets the oldest groups beyond the bound.
     fn forget(&mut self) {
         while self.order.len() > self.max
             && let Some((row, gone)) = self.order.pop_front()
@@ -146,20 +142,19 @@ impl Seen {
         }
     }
 
-    /// How many names were noted by now, for [`Self::since`].
+    /// The number of names noted so far, for [`Self::since`].
     pub fn mark(&mut self) -> u64 {
         self.marked = true;
         self.noted
     }
 
-    /// How many names were noted since [`Self::mark`] returned that: as many are the last of
+    /// How many names were noted since [`Self::mark`] returned this value; they are the last ones of
     /// [`Self::latest`].
     pub fn since(&self, mark: u64) -> u64 {
         self.noted.saturating_sub(mark)
     }
 
-    /// The names that were noted last, the latest at the end; those of a row that came one after
-    /// another by their numbers.
+    /// The last `most` names, the latest at the end; within a group in the order of their numbers.
     pub fn latest(&self, most: usize) -> impl Iterator<Item = Name> {
         let (mut first, mut count) = (self.order.len(), 0);
         while count < most && first > 0 {
@@ -176,7 +171,7 @@ impl Seen {
         self.len
     }
 
-    /// Whether none is.
+    /// Whether no name is remembered.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -193,7 +188,7 @@ mod tests {
 
     #[test]
     fn names_are_seen_once_in_any_order() {
-        let mut seen = Seen::new(100);
+        let mut seen = SeenMessages::new(100);
         for number in [5, 1, 9, 2] {
             for origin in [1, 2] {
                 let name = name(origin, number);
@@ -216,7 +211,7 @@ mod tests {
             names in proptest::collection::vec((1..4u32, 0..300u32), 1..400),
             max in 1..40usize,
         ) {
-            let mut seen = Seen::new(max);
+            let mut seen = SeenMessages::new(max);
             let mut list: Vec<Name> = Vec::new();
             for (origin, number) in names {
                 let name = name(origin, number);
@@ -246,7 +241,7 @@ mod tests {
             count in 1..300u32,
             most in 1..300usize,
         ) {
-            let mut seen = Seen::new(500);
+            let mut seen = SeenMessages::new(500);
             let all: Vec<Name> = (first..first + count).map(|number| name(7, number)).collect();
             for name in &all {
                 seen.note(*name);
@@ -258,7 +253,7 @@ mod tests {
 
     #[test]
     fn memory_is_bounded_and_says_so() {
-        let mut seen = Seen::new(3);
+        let mut seen = SeenMessages::new(3);
         for number in 1..=200 {
             assert_eq!(seen.judge(name(7, number), false), Verdict::New);
             seen.note(name(7, number));

@@ -4,21 +4,21 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
 pub enum Strategy {
-    /// Over every link behind which somebody has subscribed, and no other.
+    /// Over every link of the tree behind which a client has subscribed, and no other.
     #[default]
     SubscriptionTable = 0,
     /// Over every link of the tree.
     Flooding = 1,
-    /// Up to the root, which sends it down to everybody, who sent it included. To
-    /// compare with: what is under way while the tree changes may be lost.
+    /// Up to the root, which sends it down to all brokers, the origin included. For comparison only:
+    /// publications in flight while the tree changes may be lost.
     RootRelay = 2,
 }
 
 impl Strategy {
-    /// All, the one to use first.
+    /// All strategies, the default first.
     pub const ALL: [Self; 3] = [Self::SubscriptionTable, Self::Flooding, Self::RootRelay];
 
-    /// The strategy of that number.
+    /// The strategy with this number on the wire; `None` if there is none.
     pub fn from_byte(byte: u8) -> Option<Self> {
         Self::ALL.get(usize::from(byte)).copied()
     }

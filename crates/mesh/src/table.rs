@@ -133,7 +133,7 @@ pub struct Changes {
 
 /// What a neighbour's advertisement changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Applied {
+pub struct AppliedChanges {
     /// Filters the neighbour wants now and did not before.
     pub added: Vec<Box<str>>,
     /// Filters it does not want any more.
@@ -254,8 +254,13 @@ impl Table {
     }
 
     /// A neighbour told changes.
-    pub fn apply(&mut self, link: LinkId, add: Vec<Box<str>>, remove: Vec<Box<str>>) -> Applied {
-        let mut applied = Applied::default();
+    pub fn apply(
+        &mut self,
+        link: LinkId,
+        add: Vec<Box<str>>,
+        remove: Vec<Box<str>>,
+    ) -> AppliedChanges {
+        let mut applied = AppliedChanges::default();
         for filter in add {
             if self.len >= self.max && self.find(&filter).is_none_or(|n| self.at(n).sources == 0) {
                 self.overflown |= bit(link);
@@ -274,7 +279,7 @@ impl Table {
     }
 
     /// A neighbour told all it wants of one part.
-    pub fn replace(&mut self, link: LinkId, index: u8, filters: Vec<Box<str>>) -> Applied {
+    pub fn replace(&mut self, link: LinkId, index: u8, filters: Vec<Box<str>>) -> AppliedChanges {
         let all: HashSet<&str, foldhash::fast::RandomState> =
             filters.iter().map(|filter| &**filter).collect();
         let mut gone = self.of_part(index, |node| self.sources(node) & bit(link) != 0);

@@ -1,14 +1,14 @@
-//! Wills of clients, kept by neighbours in case that the clients' broker is lost.
+//! Wills of clients, stored by neighbours (*guards*) in case the clients' broker is lost.
 //!
-//! A broker tells the wills of its clients to two neighbours on the tree, its guards, the
-//! one after the other in turn, and withdraws what is not to be published any more. A guard
-//! that has lost the broker publishes what is due, unless it is back, or the client has
-//! connected elsewhere. A will has had its name since its client connected, so whoever
-//! publishes it, it is one message, which is recognised like all others ([`crate::seen`]).
+//! A broker sends the wills of its clients to two neighbours on the tree, its guards, which act one after
+//! the other in turn, and withdraws wills that are not to be published any more. A guard that has lost
+//! the broker publishes the wills that are due, unless the broker is back, or the client has connected
+//! elsewhere. A will has its message name from the time its client connected, so if several brokers
+//! publish it, receivers recognise the duplicates like all others ([`crate::seen`]).
 //!
-//! Who was lost and is back is given what it had left ([`crate::wire::Left`]). If it has
-//! started again meanwhile, it decides about the clients that it does not know any more,
-//! as a guard of its former self.
+//! A lost broker that returns receives a report ([`crate::wire::GuardReport`]). If it has restarted
+//! meanwhile, it stores the unpublished wills as a guard of its previous start, and publishes those whose
+//! clients do not return.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,48 +16,48 @@ use std::collections::{BTreeMap, BTreeSet};
 use punctual_model::Nanos;
 
 use crate::id::{BrokerId, LinkId};
-use crate::wire::{Arrival, Left, Testament};
+use crate::wire::{Arrival, ClientWill, GuardReport};
 
-/// Neighbours that are told.
+/// Number of neighbours that guard the wills of a broker.
 pub(crate) const GUARDS: usize = 2;
 /// For how long it is remembered which wills of a lost broker were published.
 const REMEMBERED: Nanos = Nanos::from_secs(86_400);
 
-/// What a guard is to be told.
+/// An update of wills to a guard, or from a guarded broker.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct WillsUpdate {
     pub(crate) link: LinkId,
     pub(crate) all: bool,
     pub(crate) turn: u8,
-    pub(crate) add: Vec<Testament>,
+    pub(crate) add: Vec<ClientWill>,
     pub(crate) remove: Vec<Box<str>>,
 }
 
-/// A broker, and which start of it.
-pub(crate) type Whose = (BrokerId, u64);
+/// A broker, and its [`crate::Settings::instance`].
+pub(crate) type BrokerStart = (BrokerId, u64);
 
-/// What another broker has left here.
+/// Wills guarded here for another broker.
 #[derive(Debug, Default)]
 struct Ward {
     turn: u8,
-    wills: BTreeMap<Box<str>, Testament>,
-    lost: Option<Lost>,
+    wills: BTreeMap<Box<str>, ClientWill>,
+    lost: Option<Outage>,
     /// Wills that were published.
-    published: Vec<Testament>,
-    /// The brokers that were reached then, or when they were passed on again.
+    published: Vec<ClientWill>,
+    /// The brokers that were reached at the last publication, or when wills were published again.
     told: BTreeSet<BrokerId>,
-    /// When they are passed on again, since others are reached.
+    /// When the published wills are published again, since more brokers are reached.
     pass_on: Option<Nanos>,
-    /// Those of its clients that have connected elsewhere, of which it may not have heard.
+    /// Its clients that have connected elsewhere while it may not have learned of that.
     moved: BTreeMap<Box<str>, Arrival>,
-    /// Something of it had no room.
+    /// Whether a will was dropped because of the bound.
     full: bool,
 }
 
 #[derive(Debug)]
-struct Lost {
+struct Outage {
     since: Nanos,
-    /// When something is due, or the ward is forgotten.
+    /// When a will is due, or the ward is forgotten.
     next: Nanos,
 }
 
@@ -67,8 +67,8 @@ impl Ward {
     }
 }
 
-fn size<'a>(wills: impl IntoIterator<Item = &'a Testament>) -> usize {
-    wills.into_iter().map(Testament::size).sum()
+fn size<'a>(wills: impl IntoIterator<Item = &'a ClientWill>) -> usize {
+    wills.into_iter().map(ClientWill::size).sum()
 }
 
 /// Wills of this broker's clients and of others'.
@@ -76,16 +76,16 @@ fn size<'a>(wills: impl IntoIterator<Item = &'a Testament>) -> usize {
 pub(crate) struct Wills {
     /// How long a broker is lost before the first of its wills is published.
     wait: Nanos,
-    /// How much later the next guard does the same.
+    /// How much later the next guard publishes.
     linger: Nanos,
-    /// Bytes that others may leave here.
+    /// Bound on the bytes of wills of other brokers.
     max: usize,
     held: usize,
-    own: BTreeMap<Box<str>, Testament>,
+    own: BTreeMap<Box<str>, ClientWill>,
     changed: BTreeSet<Box<str>>,
     guards: Vec<LinkId>,
     /// By brokers and their starts.
-    wards: BTreeMap<Whose, Ward>,
+    wards: BTreeMap<BrokerStart, Ward>,
 }
 
 impl Wills {
@@ -102,8 +102,8 @@ impl Wills {
         }
     }
 
-    /// A client of this broker leaves this behind, or with `None` nothing any more.
-    pub(crate) fn set(&mut self, client: &str, will: Option<Testament>) {
+    /// Sets the will of a client of this broker, or removes it with `None`.
+    pub(crate) fn set(&mut self, client: &str, will: Option<ClientWill>) {
         let known = match will {
             Some(will) => self.own.insert(client.into(), will),
             None => self.own.remove(client),
@@ -113,18 +113,18 @@ impl Wills {
         }
     }
 
-    /// Whether guards are to be told something; they are `wanted`, in this order.
+    /// Whether there are updates for the guards `wanted`, in this order.
     pub(crate) fn has_changes(&self, wanted: &[LinkId]) -> bool {
         self.guards != wanted || !self.changed.is_empty()
     }
 
-    /// What is to be told, to `wanted` from now on.
-    pub(crate) fn changes(&mut self, wanted: Vec<LinkId>) -> Vec<Told> {
+    /// Takes the updates; from now on `wanted` are the guards.
+    pub(crate) fn changes(&mut self, wanted: Vec<LinkId>) -> Vec<WillsUpdate> {
         let changed = std::mem::take(&mut self.changed);
         let before = std::mem::replace(&mut self.guards, wanted);
         let mut all = Vec::new();
         for link in before.iter().filter(|link| !self.guards.contains(link)) {
-            all.push(Told {
+            all.push(WillsUpdate {
                 link: *link,
                 all: true,
                 turn: 0,
@@ -134,7 +134,7 @@ impl Wills {
         }
         for (turn, link) in self.guards.iter().enumerate() {
             let anew = before.get(turn) != Some(link);
-            let mut told = Told {
+            let mut told = WillsUpdate {
                 link: *link,
                 all: anew,
                 turn: turn as u8,
@@ -158,9 +158,9 @@ impl Wills {
         all
     }
 
-    /// A neighbour tells what its clients leave behind; says whether something has no room for
-    /// the first time.
-    pub(crate) fn heard(&mut self, whose: Whose, told: Told, now: Nanos) -> bool {
+    /// Applies an update of a guarded broker; returns whether a will exceeds the bound for the first
+    /// time.
+    pub(crate) fn heard(&mut self, whose: BrokerStart, told: WillsUpdate, now: Nanos) -> bool {
         if told.all
             && let Some(ward) = self.wards.get_mut(&whose)
         {
@@ -195,7 +195,7 @@ impl Wills {
             }
         }
         if let Some(lost) = &mut ward.lost {
-            // Perhaps something is due earlier than what was known.
+            // A new will may be due earlier than the known ones.
             lost.next = now;
         } else if ward.is_empty() {
             self.wards.remove(&whose);
@@ -203,7 +203,7 @@ impl Wills {
         overflows
     }
 
-    /// A client has connected to some broker: what it left behind elsewhere before is void.
+    /// A client has connected to a broker: older wills of it are not published.
     pub(crate) fn arrived(&mut self, arrival: &Arrival) {
         let Arrival { client, at, .. } = arrival;
         for ward in self.wards.values_mut() {
@@ -215,26 +215,25 @@ impl Wills {
         }
     }
 
-    /// Brokers that have left something here.
-    pub(crate) fn wards(&self) -> impl Iterator<Item = &Whose> {
+    /// Brokers with wills here.
+    pub(crate) fn wards(&self) -> impl Iterator<Item = &BrokerStart> {
         self.wards.keys()
     }
 
-    /// A broker is lost from now on.
-    pub(crate) fn lose(&mut self, whose: &Whose, now: Nanos) {
+    /// A guarded broker is lost from now on.
+    pub(crate) fn lose(&mut self, whose: &BrokerStart, now: Nanos) {
         if let Some(ward) = self.wards.get_mut(whose)
             && ward.lost.is_none()
         {
-            ward.lost = Some(Lost {
+            ward.lost = Some(Outage {
                 since: now,
                 next: now,
             });
         }
     }
 
-    /// A broker was lost for a moment, and what it left stays here. Returns what it is to be
-    /// told.
-    pub(crate) fn found(&mut self, whose: &Whose, now: Nanos) -> Option<Left> {
+    /// A guarded broker is back without a restart; its wills stay here. Returns the report for it.
+    pub(crate) fn found(&mut self, whose: &BrokerStart, now: Nanos) -> Option<GuardReport> {
         let ward = self.wards.get_mut(whose)?;
         if ward.lost.is_none() && ward.published.is_empty() {
             return None;
@@ -242,7 +241,7 @@ impl Wills {
         let since = ward.lost.take().map_or(now, |lost| lost.since);
         let published = std::mem::take(&mut ward.published);
         self.held -= size(&published);
-        let left = Left {
+        let left = GuardReport {
             to: whose.0.clone(),
             instance: whose.1,
             lost: (now - since).0 / 1_000_000,
@@ -256,13 +255,12 @@ impl Wills {
         Some(left)
     }
 
-    /// A broker is back, and what it had left is its own matter. Returns what it is to be
-    /// given.
-    pub(crate) fn give_back(&mut self, whose: &Whose, now: Nanos) -> Option<Left> {
+    /// A guarded broker is back, and takes over its wills. Returns the report with them.
+    pub(crate) fn give_back(&mut self, whose: &BrokerStart, now: Nanos) -> Option<GuardReport> {
         let ward = self.wards.remove(whose)?;
         self.held -= size(ward.wills.values()) + size(&ward.published);
         let since = ward.lost.map_or(now, |lost| lost.since);
-        let left = Left {
+        let left = GuardReport {
             to: whose.0.clone(),
             instance: whose.1,
             lost: (now - since).0 / 1_000_000,
@@ -273,9 +271,8 @@ impl Wills {
         Some(left)
     }
 
-    /// What a broker had left is kept here: it was this one before it started again, or one that
-    /// is not reached.
-    pub(crate) fn inherit(&mut self, left: Left, now: Nanos) {
+    /// Stores a report: of this broker before its restart, or of a broker that is not reached.
+    pub(crate) fn inherit(&mut self, left: GuardReport, now: Nanos) {
         let ward = self.wards.entry((left.to, left.instance));
         let is_known = matches!(ward, Entry::Occupied(_));
         let ward = ward.or_default();
@@ -288,12 +285,12 @@ impl Wills {
         let moved = left.moved.into_iter();
         ward.moved.extend(moved.map(|it| (it.client.clone(), it)));
         if is_known && ward.lost.is_none() {
-            // It is here, and may have changed its mind.
+            // The broker is connected, and may have changed these wills.
             return;
         }
         let lost = Nanos(left.lost.saturating_mul(1_000_000));
         let since = Nanos(now.0.saturating_sub(lost.0));
-        ward.lost.get_or_insert(Lost { since, next: now }).next = now;
+        ward.lost.get_or_insert(Outage { since, next: now }).next = now;
         for will in left.wills {
             if self.held + will.size() <= self.max && !ward.wills.contains_key(&will.client) {
                 self.held += will.size();
@@ -302,15 +299,15 @@ impl Wills {
         }
     }
 
-    /// When something is due.
+    /// When [`Self::due`] or [`Self::again`] returns something next.
     pub(crate) fn next(&self) -> Option<Nanos> {
         let lost = self.wards.values().filter_map(|ward| ward.lost.as_ref());
         let again = self.wards.values().filter_map(|ward| ward.pass_on);
         lost.map(|lost| lost.next).chain(again).min()
     }
 
-    /// A broker is reached that was not. What was published for others while it was not goes there, if
-    /// these are still lost in a moment: they may come with it.
+    /// A broker came into reach. Wills that were published while it was away are published again for it,
+    /// if the brokers that they belong to are still lost in a moment: they may come into reach with it.
     pub(crate) fn came(&mut self, broker: &BrokerId, now: Nanos) {
         for ((whose, _), ward) in &mut self.wards {
             let is_news = !ward.published.is_empty() && !ward.told.contains(broker);
@@ -320,8 +317,8 @@ impl Wills {
         }
     }
 
-    /// Takes what was published and is to be passed on again now to brokers that are reached.
-    pub(crate) fn again(&mut self, reached: &BTreeSet<BrokerId>, now: Nanos) -> Vec<Testament> {
+    /// Takes the wills that are to be published again now, given the reached brokers.
+    pub(crate) fn again(&mut self, reached: &BTreeSet<BrokerId>, now: Nanos) -> Vec<ClientWill> {
         let mut all = Vec::new();
         for ward in self.wards.values_mut() {
             if ward.pass_on.is_some_and(|at| at <= now) {
@@ -335,12 +332,12 @@ impl Wills {
         all
     }
 
-    /// Takes what is to be published now, and whose clients' it is, for brokers that are reached.
+    /// Takes the wills that are to be published now, each with the broker of its client.
     pub(crate) fn due(
         &mut self,
         reached: &BTreeSet<BrokerId>,
         now: Nanos,
-    ) -> Vec<(BrokerId, Testament)> {
+    ) -> Vec<(BrokerId, ClientWill)> {
         let mut all = Vec::new();
         let (wait, linger) = (self.wait, self.linger);
         for ((id, _), ward) in &mut self.wards {
@@ -348,7 +345,7 @@ impl Wills {
                 continue;
             };
             let turn = Nanos(linger.0 * u64::from(ward.turn));
-            let due = |will: &Testament| {
+            let due = |will: &ClientWill| {
                 let delay = Nanos::from_secs(u64::from(will.delay));
                 lost.since + delay.max(wait) + turn
             };
@@ -370,13 +367,13 @@ impl Wills {
             let published = all[before..].iter().map(|(_, will)| will.clone());
             ward.published.extend(published);
             if all.len() > before {
-                // Who was reached for an earlier one, and is not now, gets all again.
+                // A broker that was reached earlier, and is not now, gets all of them again later.
                 ward.told.clone_from(reached);
             }
         }
         let held = &mut self.held;
         self.wards.retain(|_, ward| {
-            let over = |lost: &Lost| lost.since + REMEMBERED <= now;
+            let over = |lost: &Outage| lost.since + REMEMBERED <= now;
             let keeps = !ward.wills.is_empty() || !ward.lost.as_ref().is_some_and(over);
             *held -= if keeps { 0 } else { size(&ward.published) };
             keeps
@@ -384,7 +381,7 @@ impl Wills {
         all
     }
 
-    /// Clients of this broker whose wills are known to others, and wills that others left here.
+    /// Number of wills of this broker's clients, and of wills stored for others.
     pub(crate) fn counts(&self) -> (usize, usize) {
         let kept = self.wards.values().map(|ward| ward.wills.len()).sum();
         (self.own.len(), kept)
@@ -401,8 +398,8 @@ mod tests {
         BrokerId::new(name).unwrap()
     }
 
-    fn will(client: &str, at: u64, delay: u32) -> Testament {
-        Testament {
+    fn will(client: &str, at: u64, delay: u32) -> ClientWill {
+        ClientWill {
             client: client.into(),
             at,
             delay,
@@ -414,8 +411,8 @@ mod tests {
         Wills::new(Nanos::from_secs(10), Nanos::from_secs(2), 1000)
     }
 
-    fn told(turn: u8, add: Vec<Testament>) -> Told {
-        Told {
+    fn told(turn: u8, add: Vec<ClientWill>) -> WillsUpdate {
+        WillsUpdate {
             link: LinkId(0),
             all: true,
             turn,
@@ -424,7 +421,7 @@ mod tests {
         }
     }
 
-    fn clients(wills: &[Testament]) -> Vec<&str> {
+    fn clients(wills: &[ClientWill]) -> Vec<&str> {
         wills.iter().map(|will| &*will.client).collect()
     }
 

@@ -1,15 +1,15 @@
-//! What brokers say to each other, as bytes.
+//! Messages between brokers, and their encoding.
 //!
-//! Carried as payload of PUBLISH packets with QoS 0 on [`TOPIC`], on the ordinary
-//! MQTT 5 connection between two brokers; clients may neither publish nor subscribe
-//! there. The first message each way is [`Message::Open`], which is the same in all versions, with the
-//! range of those that the sender speaks; the highest in both ranges is spoken. Decoding is strict:
-//! one way to write each number (shortest), nothing behind the end, no unknown kinds or flags, every
-//! length within its bound; what does not decode ends the link.
+//! A message is the payload of a PUBLISH packet with QoS 0 on [`TOPIC`], on the ordinary MQTT 5
+//! connection between two brokers; clients may neither publish nor subscribe there. The first message in
+//! each direction is [`Message::Open`], which is the same in all versions and contains the range of
+//! versions that the sender supports; the highest version in both ranges is used. Decoding is strict:
+//! numbers in their shortest form, nothing after the end, no unknown kinds or flags, every length within
+//! its bound. A message that does not decode ends the link.
 
 mod clients;
 mod fences;
-mod lasting;
+mod interest;
 mod letters;
 mod look_ups;
 mod transfers;
@@ -19,35 +19,35 @@ use std::ops::RangeInclusive;
 use punctual_codec::topic;
 use punctual_model::Nanos;
 
-pub use self::clients::{Arrival, Left, Testament};
-pub use self::fences::{After, ClientStub, Fence, Fenced, MAX_STUBS};
-pub use self::lasting::Lasting;
+pub use self::clients::{Arrival, ClientWill, GuardReport};
+pub use self::fences::{ClientStub, Fence, FenceCondition, FenceReply, MAX_STUBS};
+pub use self::interest::InterestUpdate;
 pub use self::letters::Letter;
-pub use self::look_ups::{LookUp, LookedUp};
+pub use self::look_ups::{LookUp, LookUpReply};
 pub use self::transfers::SessionAddress;
 
 use crate::id::{BrokerId, MAX_NAME, Rank};
 use crate::strategy::Strategy;
-use crate::tree::{Advert, Seek};
+use crate::tree::{Advert, EpochRequest};
 
 /// Topic of all messages between brokers.
 pub const TOPIC: &str = "$mesh/1";
-/// Versions that this library speaks.
+/// Versions that this library supports.
 pub const VERSIONS: RangeInclusive<u8> = 1..=1;
-/// Before the name of a broker in [`Lasting`]: the one that is told of keeps messages for it.
+/// Prefix of a pseudo-filter in [`InterestUpdate`], followed by the name of a broker for which messages
+/// are queued.
 pub const KEEPS: &str = "$mesh/keeps/";
-/// Parts that filters are divided into when tables are compared.
+/// Number of parts into which filters are divided when tables are compared.
 pub const BUCKETS: usize = 64;
 /// Bytes of the longest message.
 pub const MAX_MESSAGE: usize = 1 << 20;
-/// Levels of a topic or filter that brokers tell each other. Where a client wants a filter with more
-/// levels, its broker asks for the first of them and everything below.
+/// Bound on the levels of a topic or filter between brokers. For a client's filter with more levels, its
+/// broker advertises the first levels followed by `#`.
 pub const MAX_LEVELS: usize = topic::MAX_LEVELS;
-/// Links of the longest way that a trace follows.
+/// Bound on the brokers of a path that a trace follows.
 pub const MAX_TRACE: usize = 255;
 
-/// The version that two brokers speak with each other: the highest in the ranges of both. `None` if
-/// there is none.
+/// The version that two brokers use with each other: the highest in both ranges; `None` if there is none.
 pub fn common_version(ours: &RangeInclusive<u8>, theirs: &RangeInclusive<u8>) -> Option<u8> {
     let highest = *ours.end().min(theirs.end());
     (ours.contains(&highest) && theirs.contains(&highest)).then_some(highest)
@@ -56,35 +56,35 @@ pub fn common_version(ours: &RangeInclusive<u8>, theirs: &RangeInclusive<u8>) ->
 /// One message between two brokers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message {
-    /// Who speaks, and what it can.
+    /// Identity and versions of the sender.
     Open(Open),
-    /// State of the tree, and times from which the other end learns the round trip.
+    /// State of the tree, and times from which the receiver computes the round-trip time.
     Hello(Hello),
-    /// Changes to what the sender wants to receive; additions first.
+    /// Changes of the filters that the sender wants; the receiver applies additions first.
     Filters {
         /// Wanted from now on.
         add: Vec<Box<str>>,
         /// Not wanted any more.
         remove: Vec<Box<str>>,
     },
-    /// All that the sender wants, as a sum of [`crate::table::digest`] for each part.
+    /// Checksums of the filters that the sender wants: the sum of [`crate::table::digest`] for each part.
     Digest(Box<[u64; BUCKETS]>),
-    /// Parts of the receiver's filters, a bit each, that the sender has otherwise.
+    /// Requests the parts of the receiver's filters, a bit each, whose checksums differ.
     Want(u64),
-    /// All filters that the sender wants of one part, instead of those told before.
+    /// All filters of one part that the sender wants; replaces those sent before.
     Bucket {
         /// Which part, below [`BUCKETS`].
         index: u8,
         /// The filters.
         filters: Vec<Box<str>>,
     },
-    /// Asks everybody that a publication would reach to report.
+    /// Asks all brokers that a publication would reach to reply.
     Trace(Trace),
-    /// Answer to a trace, on its way back.
-    Traced(Traced),
+    /// Reply to a trace.
+    TraceReply(TraceReply),
     /// Brokers that the sender reaches over its other links, itself included.
     Here {
-        /// Instead of all told before.
+        /// Whether this replaces everything sent before.
         all: bool,
         /// Reached from now on.
         add: Vec<BrokerId>,
@@ -94,47 +94,48 @@ pub enum Message {
     /// Shared subscriptions with members at brokers that the sender reaches over its other
     /// links, itself included.
     Members {
-        /// Instead of all told before.
+        /// Whether this replaces everything sent before.
         all: bool,
         /// Have members from now on.
         add: Vec<Member>,
         /// Have none any more.
         remove: Vec<Member>,
     },
-    /// Wills of the sender's clients, for the receiver to publish if the sender is lost.
+    /// Wills of the sender's clients, which the receiver publishes if the sender is lost.
     Wills {
-        /// Instead of all told before.
+        /// Whether this replaces everything sent before.
         all: bool,
-        /// How many others are to do it before.
+        /// How many other guards publish before the receiver.
         turn: u8,
-        /// To be kept from now on, in place of others of the same clients.
-        add: Vec<Testament>,
-        /// Clients that leave nothing behind any more.
+        /// To be stored, each in place of an older will of the same client.
+        add: Vec<ClientWill>,
+        /// Clients without a will from now on.
         remove: Vec<Box<str>>,
     },
     /// Clients that have connected to brokers that the sender reaches over its other links,
     /// itself included.
     Arrived(Vec<Arrival>),
-    /// What a broker that was lost had left with another.
-    Left(Left),
-    /// Something about a session that moves, to be passed on to a broker.
+    /// Report of a guard to a broker that was lost.
+    GuardReport(GuardReport),
+    /// A message between the cores of two brokers about a session transfer, to be forwarded.
     Letter(Letter),
-    /// The sender tells from now on what persistent sessions at these brokers await; with sums of
-    /// [`crate::table::digest`] over that.
+    /// The sender leads to these brokers, and sends updates of their persistent interest from now on;
+    /// with the sum of [`crate::table::digest`] over the filters of each.
     Sums(Vec<(BrokerId, u64)>),
-    /// Asks for all that persistent sessions at these brokers await; without any, for [`Self::Sums`] of
-    /// all that the receiver tells of.
+    /// Requests all filters of persistent sessions at these brokers; an empty list requests
+    /// [`Self::Sums`] of all brokers that the receiver leads to.
     Ask(Vec<BrokerId>),
-    /// What those at one broker await.
-    Lasting(Lasting),
-    /// Asks to say when all has come that is on its way from the receiver and those behind it.
+    /// Changes of the persistent interest of one broker.
+    PersistentInterest(InterestUpdate),
+    /// Asks for a reply once all messages in flight from the receiver, and the brokers behind it, have
+    /// arrived.
     Fence(Fence),
-    /// Answer to that.
-    Fenced(Fenced),
-    /// Asks everybody behind the receiver, itself included, what it knows of a client.
+    /// Reply to a fence.
+    FenceReply(FenceReply),
+    /// Asks the receiver, and all brokers behind it, what they have of a client.
     LookUp(LookUp),
-    /// Answer to that of all of them.
-    LookedUp(LookedUp),
+    /// Their common reply.
+    LookUpReply(LookUpReply),
 }
 
 /// A broker, and the filter of a shared subscription that has members there.
@@ -143,64 +144,62 @@ pub type Member = (BrokerId, Box<str>);
 /// The first message on a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Open {
-    /// Lowest and highest version spoken.
+    /// Lowest and highest supported version.
     pub versions: (u8, u8),
     /// Who speaks.
     pub id: BrokerId,
     /// Different after every start of the sender.
     pub instance: u64,
-    /// How it forwards; has to be the same in all of a mesh.
+    /// Forwarding strategy; has to be the same in the whole mesh.
     pub strategy: Strategy,
     /// Whether the sender opened the connection.
     pub dialled: bool,
 }
 
-/// State of the tree and times.
+/// State of the tree, and times.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hello {
     /// State of the tree.
     pub advert: Advert,
     /// The sender's clock when it sent this, in microseconds.
     pub sent: u64,
-    /// `sent` of the last hello that the sender received, and for how many
-    /// microseconds it has had it.
+    /// `sent` of the last hello that the sender received, and how many microseconds ago it received it.
     pub echo: Option<(u64, u64)>,
-    /// What time it is there, in microseconds since 1970, if it is known.
+    /// The sender's wall clock in microseconds since 1970, if known.
     pub clock: Option<u64>,
 }
 
-/// Follows a topic through the tree.
+/// Follows the path of a topic through the tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trace {
-    /// Who asks.
+    /// The broker that started the trace.
     pub origin: BrokerId,
-    /// Chosen by who asks.
+    /// Number of the trace there.
     pub number: u64,
     /// Topic name.
     pub topic: Box<str>,
-    /// Brokers passed, the asking one first, each with the round-trip time in
-    /// microseconds of the link to the next.
+    /// Brokers on the path, the origin first, each with the round-trip time in microseconds of the link
+    /// to the next.
     pub path: Vec<(BrokerId, u64)>,
 }
 
-/// What one broker says to a [`Trace`].
+/// Reply of one broker to a [`Trace`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Traced {
-    /// Of the trace.
+pub struct TraceReply {
+    /// Number of the trace.
     pub number: u64,
-    /// The way from who asked to who answers, as in [`Trace`]; the last time is 0.
+    /// The path from the origin to the broker that replies, as in [`Trace`]; the last time is 0.
     pub path: Vec<(BrokerId, u64)>,
-    /// How much of the way back is left: the answer goes to `path[left - 1]`.
+    /// Remaining links of the path back: the reply goes to `path[left - 1]` next.
     pub left: u8,
-    /// Whether its own clients have subscribed to the topic.
+    /// Whether clients of the replying broker have subscribed to the topic.
     pub subscribed: bool,
-    /// To how many brokers who answers has passed the trace on.
+    /// To how many neighbours the replying broker has forwarded the trace.
     pub next: u8,
 }
 
-impl Traced {
-    /// Whether these are all answers to a trace that there will be: of each broker to which one of
-    /// them says that it was passed on.
+impl TraceReply {
+    /// Whether these are all replies to a trace: one of each broker to which it was forwarded.
     pub fn are_all(answers: &[Self]) -> bool {
         let next: usize = answers.iter().map(|traced| usize::from(traced.next)).sum();
         next + 1 == answers.len()
@@ -222,7 +221,7 @@ pub enum WireError {
     /// A topic or filter has more than [`MAX_LEVELS`] levels.
     #[error("a topic or filter has more than {MAX_LEVELS} levels")]
     Levels,
-    /// A field has a value that it must not have.
+    /// A field has an invalid value.
     #[error("{0} is not valid")]
     Field(&'static str),
 }
@@ -274,7 +273,7 @@ impl Message {
                 out.text(&trace.topic);
                 out.path(&trace.path);
             }
-            Self::Traced(traced) => {
+            Self::TraceReply(traced) => {
                 out.byte(7);
                 out.number(traced.number);
                 out.path(&traced.path);
@@ -303,14 +302,14 @@ impl Message {
                 out.byte(10);
                 out.byte(u8::from(*all));
                 out.byte(*turn);
-                out.testaments(add);
+                out.client_wills(add);
                 out.clients(remove);
             }
             Self::Arrived(arrivals) => {
                 out.byte(11);
                 out.arrivals(arrivals);
             }
-            Self::Left(left) => {
+            Self::GuardReport(left) => {
                 out.byte(12);
                 out.left(left);
             }
@@ -326,15 +325,15 @@ impl Message {
                 out.byte(15);
                 out.ids(about);
             }
-            Self::Lasting(told) => {
+            Self::PersistentInterest(told) => {
                 out.byte(16);
-                out.lasting(told);
+                out.interest(told);
             }
             Self::Fence(fence) => {
                 out.byte(17);
                 out.fence(fence);
             }
-            Self::Fenced(fenced) => {
+            Self::FenceReply(fenced) => {
                 out.byte(18);
                 out.fenced(fenced);
             }
@@ -342,9 +341,9 @@ impl Message {
                 out.byte(19);
                 out.look_up(look_up);
             }
-            Self::LookedUp(looked_up) => {
+            Self::LookUpReply(look_up_reply) => {
                 out.byte(20);
-                out.looked_up(looked_up);
+                out.look_up_reply(look_up_reply);
             }
         }
         out.0
@@ -414,7 +413,7 @@ impl Message {
                 if usize::from(left) >= path.len() {
                     return Err(WireError::Field("path"));
                 }
-                Self::Traced(Traced {
+                Self::TraceReply(TraceReply {
                     number,
                     path,
                     left,
@@ -435,19 +434,19 @@ impl Message {
             10 => Self::Wills {
                 all: from.flag()?,
                 turn: from.byte()?,
-                add: from.testaments()?,
+                add: from.client_wills()?,
                 remove: from.clients()?,
             },
             11 => Self::Arrived(from.arrivals()?),
-            12 => Self::Left(from.left()?),
+            12 => Self::GuardReport(from.left()?),
             13 => Self::Letter(from.letter()?),
             14 => Self::Sums(from.sums()?),
             15 => Self::Ask(from.ids()?),
-            16 => Self::Lasting(from.lasting()?),
+            16 => Self::PersistentInterest(from.interest()?),
             17 => Self::Fence(from.fence()?),
-            18 => Self::Fenced(from.fenced()?),
+            18 => Self::FenceReply(from.fenced()?),
             19 => Self::LookUp(from.look_up()?),
-            20 => Self::LookedUp(from.looked_up()?),
+            20 => Self::LookUpReply(from.look_up_reply()?),
             kind => return Err(WireError::Kind(kind)),
         };
         match from.0 {
@@ -511,7 +510,7 @@ impl Writer {
     fn hello(&mut self, hello: &Hello) {
         let advert = &hello.advert;
         let flags = u8::from(advert.held)
-            | u8::from(advert.seek.is_some()) << 1
+            | u8::from(advert.epoch_request.is_some()) << 1
             | u8::from(hello.echo.is_some()) << 2
             | u8::from(hello.clock.is_some()) << 3;
         self.byte(flags);
@@ -524,9 +523,9 @@ impl Writer {
         self.number(advert.age.0 / 1_000_000);
         self.number(advert.asks);
         self.number(advert.answered);
-        if let Some(seek) = &advert.seek {
-            self.id(&seek.root);
-            self.number(seek.above);
+        if let Some(epoch_request) = &advert.epoch_request {
+            self.id(&epoch_request.root);
+            self.number(epoch_request.above);
         }
         self.number(hello.sent);
         if let Some((sent, ago)) = hello.echo {
@@ -618,7 +617,7 @@ impl<'a> Reader<'a> {
         self.filters_and(|_| false)
     }
 
-    /// Plain filters, and other text that `may_be` among them.
+    /// Plain filters, and other text that `may_be` accepts.
     fn filters_and(&mut self, may_be: impl Fn(&str) -> bool) -> Result<Vec<Box<str>>, WireError> {
         let count = self.count(2)?;
         let mut filters = Vec::with_capacity(count.min(4096));
@@ -681,9 +680,9 @@ impl<'a> Reader<'a> {
         let age = age.checked_mul(1_000_000).ok_or(WireError::Field("age"))?;
         let asks = self.number()?;
         let answered = self.number()?;
-        let seek = match flags & 2 {
+        let epoch_request = match flags & 2 {
             0 => None,
-            _ => Some(Seek {
+            _ => Some(EpochRequest {
                 root: self.id()?,
                 above: self.number()?,
             }),
@@ -698,7 +697,7 @@ impl<'a> Reader<'a> {
             asks,
             answered,
             held: flags & 1 != 0,
-            seek,
+            epoch_request,
         };
         let sent = self.number()?;
         let echo = match flags & 4 {
@@ -738,7 +737,7 @@ mod tests {
         proptest::collection::vec(filter.prop_map(|f| f.into_boxed_str()), 0..20)
     }
 
-    fn lasting() -> impl Strategy<Value = Vec<Box<str>>> {
+    fn interest() -> impl Strategy<Value = Vec<Box<str>>> {
         let kept = ids().prop_map(|ids| ids.into_iter().map(|id| format!("{KEEPS}{id}").into()));
         (filters(), kept).prop_map(|(filters, kept)| filters.into_iter().chain(kept).collect())
     }
@@ -758,7 +757,7 @@ mod tests {
     }
 
     fn hello() -> impl Strategy<Value = Message> {
-        let seek = proptest::option::of((id(), any::<u64>()));
+        let epoch_request = proptest::option::of((id(), any::<u64>()));
         let numbers = any::<[u64; 6]>();
         let echo = any::<Option<(u64, u64)>>();
         (
@@ -767,7 +766,7 @@ mod tests {
             any::<u16>(),
             0..1u64 << 40,
             any::<bool>(),
-            seek,
+            epoch_request,
             echo,
         )
             .prop_map(
@@ -777,7 +776,7 @@ mod tests {
                     hops,
                     age,
                     held,
-                    seek,
+                    epoch_request,
                     echo,
                 )| {
                     let advert = Advert {
@@ -790,7 +789,8 @@ mod tests {
                         asks,
                         answered,
                         held,
-                        seek: seek.map(|(root, above)| Seek { root, above }),
+                        epoch_request: epoch_request
+                            .map(|(root, above)| EpochRequest { root, above }),
                     };
                     Message::Hello(Hello {
                         advert,
@@ -818,7 +818,7 @@ mod tests {
                 })
             });
         let traced = (path(), any::<u64>(), any::<u8>()).prop_map(|(path, number, next)| {
-            Message::Traced(Traced {
+            Message::TraceReply(TraceReply {
                 number,
                 left: path.len() as u8 - 1,
                 path,
@@ -840,7 +840,7 @@ mod tests {
         };
         let wills = || {
             let will = ("[a-z]{1,9}", instant(), any::<u32>(), any::<Vec<u8>>());
-            let will = will.prop_map(|(client, at, delay, message)| Testament {
+            let will = will.prop_map(|(client, at, delay, message)| ClientWill {
                 client: client.into(),
                 at,
                 delay,
@@ -863,12 +863,16 @@ mod tests {
                 Message::Fence(Fence {
                     by,
                     number,
-                    after: [After::Nothing, After::PassedOn, After::Settled][usize::from(after)],
+                    after: [
+                        FenceCondition::Nothing,
+                        FenceCondition::PassedOn,
+                        FenceCondition::Settled,
+                    ][usize::from(after)],
                     stubs: stubs.into(),
                 })
             }),
             (id(), any::<u64>(), places).prop_map(|(by, number, places)| {
-                Message::Fenced(Fenced {
+                Message::FenceReply(FenceReply {
                     by,
                     number,
                     blocked: places.into_iter().collect(),
@@ -885,7 +889,7 @@ mod tests {
                 })
             }),
             (stamp(), any::<u64>(), located, extent()).prop_map(|(at, round, answers, extent)| {
-                Message::LookedUp(LookedUp {
+                Message::LookUpReply(LookUpReply {
                     at,
                     round,
                     answers,
@@ -923,7 +927,7 @@ mod tests {
                     at: lost,
                     clean: false,
                 });
-                Message::Left(Left {
+                Message::GuardReport(GuardReport {
                     moved: moved.collect(),
                     to,
                     instance,
@@ -953,8 +957,8 @@ mod tests {
             }),
             proptest::collection::vec((id(), any::<u64>()), 0..6).prop_map(Message::Sums),
             ids().prop_map(Message::Ask),
-            (id(), any::<[bool; 2]>(), lasting(), lasting()).prop_map(
-                |(of, [all, more], add, remove)| Message::Lasting(Lasting {
+            (id(), any::<[bool; 2]>(), interest(), interest()).prop_map(
+                |(of, [all, more], add, remove)| Message::PersistentInterest(InterestUpdate {
                     of,
                     all,
                     more,
@@ -1065,7 +1069,7 @@ mod tests {
             Message::Fence(Fence {
                 by: id(1),
                 number: 1,
-                after: After::Settled,
+                after: FenceCondition::Settled,
                 stubs: (0..stubs).map(|_| ("c".into(), stub())).collect(),
             })
         };
@@ -1080,7 +1084,7 @@ mod tests {
             (vec![256], false),
         ] {
             let (by, number) = (id(1), 1);
-            let fenced = Message::Fenced(Fenced {
+            let fenced = Message::FenceReply(FenceReply {
                 by,
                 number,
                 blocked,
@@ -1125,7 +1129,7 @@ mod tests {
                     add: vec![(id(), shared)],
                     remove: vec![],
                 },
-                Message::Lasting(Lasting {
+                Message::PersistentInterest(InterestUpdate {
                     of: id(),
                     all: true,
                     more: false,

@@ -254,7 +254,7 @@ fn ways_that_change_take_no_more_hellos() {
         }
         let cost = |world: &World| {
             let last = world.brokers.last().unwrap().node.as_ref().unwrap();
-            last.tree().way().0
+            last.tree().path().0
         };
         let (hellos, before) = (world.hellos, cost(&world));
         world.run_for(20_000);

@@ -8,8 +8,8 @@ mod transfers;
 use std::collections::{BTreeMap, BTreeSet};
 
 use punctual_mesh::table::{PIECE, SLICE};
-use punctual_mesh::wire::{MAX_LEVELS, Message, Traced};
-use punctual_mesh::{BrokerId, LinkId, Node, NotForgotten, Output, Settings};
+use punctual_mesh::wire::{MAX_LEVELS, Message, TraceReply};
+use punctual_mesh::{BrokerId, ForgetError, LinkId, Node, Output, Settings};
 use punctual_model::Nanos;
 
 fn name(n: usize) -> BrokerId {
@@ -102,9 +102,9 @@ impl Row {
                                 self.nodes[to].receive(at, &bytes, self.now).unwrap();
                             }
                         }
-                        Output::Keep(number) => match &mut self.unkept {
+                        Output::CommitInterest(number) => match &mut self.unkept {
                             Some((unkept, last)) if *unkept == n => *last = number,
-                            _ => self.nodes[n].kept(number, self.now),
+                            _ => self.nodes[n].interest_committed(number, self.now),
                         },
                         Output::Copy { .. }
                         | Output::Forget { .. }
@@ -143,7 +143,7 @@ impl Row {
                         | Output::FenceAsked { .. }
                         | Output::FencePassed { .. }
                         | Output::Letter { .. }
-                        | Output::Traced(_) => self.asked.push((n, output)),
+                        | Output::TraceReply(_) => self.asked.push((n, output)),
                         _ => {}
                     }
                 }
@@ -188,7 +188,7 @@ impl Row {
     /// What was asked for is kept from now on.
     fn keep(&mut self) {
         if let Some((n, number)) = self.unkept.take() {
-            self.nodes[n].kept(number, self.now);
+            self.nodes[n].interest_committed(number, self.now);
             self.settle();
         }
     }
@@ -497,16 +497,16 @@ fn traced(row: &mut Row, topic: &str) -> (Vec<usize>, Option<usize>) {
     row.asked.clear();
     row.nodes[1].trace(topic, row.now);
     row.settle();
-    let answers: Vec<Traced> = row
+    let answers: Vec<TraceReply> = row
         .asked
         .drain(..)
         .map(|(n, output)| match output {
-            Output::Traced(traced) if n == 1 => traced,
+            Output::TraceReply(traced) if n == 1 => traced,
             other => panic!("{n}: {other:?}"),
         })
         .collect();
-    let all = (0..=answers.len()).find(|count| Traced::are_all(&answers[..*count]));
-    let last = |traced: &Traced| (0..9).find(|n| name(*n) == traced.path.last().unwrap().0);
+    let all = (0..=answers.len()).find(|count| TraceReply::are_all(&answers[..*count]));
+    let last = |traced: &TraceReply| (0..9).find(|n| name(*n) == traced.path.last().unwrap().0);
     let mut who: Vec<usize> = answers.iter().filter_map(last).collect();
     who.sort_unstable();
     (who, all)
@@ -665,7 +665,7 @@ fn who_has_no_persistent_sessions_is_given_up_as_a_whole() {
 
 impl Row {
     /// An operator says that to one broker of another.
-    fn forget(&mut self, n: usize, broker: usize) -> Result<(), NotForgotten> {
+    fn forget(&mut self, n: usize, broker: usize) -> Result<(), ForgetError> {
         let forgotten = self.nodes[n].forget(&name(broker), self.now);
         self.settle();
         forgotten
@@ -705,7 +705,7 @@ fn who_is_not_to_come_back_is_given_up_at_once() {
         row.connect(1, 2);
         row.run_for(5000);
         assert_eq!(wanted(&row, 0, "b2"), "b2");
-        assert_eq!(row.forget(1, 2), Err(NotForgotten::Present));
+        assert_eq!(row.forget(1, 2), Err(ForgetError::Present));
     }
 }
 
@@ -762,7 +762,7 @@ fn who_is_there_or_not_known_is_not_forgotten() {
     row.cut(2, 3);
     row.run_for(100);
     let forgotten = [0, 1, 3, 9].map(|other| row.nodes[1].forget(&name(other), row.now));
-    let (present, unknown) = (Err(NotForgotten::Present), Err(NotForgotten::Unknown));
+    let (present, unknown) = (Err(ForgetError::Present), Err(ForgetError::Unknown));
     assert_eq!(forgotten, [present, present, present, unknown]);
     // Who has reached it takes it to be away, whether it keeps something for it or not.
     assert_eq!(row.forget(0, 2), Ok(()));

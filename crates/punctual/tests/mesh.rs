@@ -1499,7 +1499,7 @@ fn who_waits_for_its_parent_is_not_ready() {
         asks: 0,
         answered: 0,
         held: false,
-        seek: None,
+        epoch_request: None,
     };
     let hello = Hello {
         advert,

@@ -16,8 +16,8 @@ use std::sync::atomic::Ordering;
 use hashbrown::HashSet;
 use punctual_codec::{Connect, PacketType, QoS, ReasonCode, topic};
 use punctual_mesh::transfer::{
-    Action, Answer, Change, Event as Told, Extent, FenceAnswer, HomeId, Kept, Located, MAX_PART,
-    Mark, Record, Refusal as Why, Route, Stamp, Stub, Timer, TransferId, TransferMessage,
+    Action, Answer, Change, Event as Told, Extent, FenceAnswer, HomeId, Located, MAX_PART, Mark,
+    PartnerState, Record, Refusal as Why, Route, Stamp, Stub, Timer, TransferId, TransferMessage,
 };
 use punctual_mesh::wire::SessionAddress;
 
@@ -534,9 +534,9 @@ impl Shard {
             Action::Arm(timer, after) => hub.arm_transfer(client, timer, now + after),
             Action::GaveUp(kept) => {
                 let what = match kept {
-                    Kept::Copy(_) => "a copy of the session",
-                    Kept::Outcome(_) => "the outcome of a transfer",
-                    Kept::Stub(_) => "messages for the session",
+                    PartnerState::Copy(_) => "a copy of the session",
+                    PartnerState::Outcome(_) => "the outcome of a transfer",
+                    PartnerState::Stub(_) => "messages for the session",
                 };
                 hub.outputs.push(Output::Event(Event::TransferGivenUp {
                     client_id: client.clone(),

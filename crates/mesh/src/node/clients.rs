@@ -1,8 +1,8 @@
-//! What a broker and its neighbours tell each other about clients: who has connected where,
-//! and what is left behind if a broker is lost ([`crate::wills`]).
+//! What brokers exchange about clients: where they connect, and their wills, which neighbours publish if
+//! a broker is lost ([`crate::wills`]).
 //!
-//! That a client has connected goes to every broker, over the tree: whoever had it before
-//! gives it up.
+//! The arrival of a client is sent to every broker over the tree: a broker with an older connection of
+//! the same client closes it.
 
 use std::collections::BTreeSet;
 
@@ -11,14 +11,14 @@ use punctual_model::Nanos;
 use super::{Event, Node, Output, Settings, WillTurn};
 use crate::id::LinkId;
 use crate::table::parts;
-use crate::wills::{GUARDS, Told, Whose, Wills};
-use crate::wire::{Arrival, Left, MAX_MESSAGE, Message, Testament};
+use crate::wills::{BrokerStart, GUARDS, Wills, WillsUpdate};
+use crate::wire::{Arrival, ClientWill, GuardReport, MAX_MESSAGE, Message};
 
-/// What is known of clients, here and elsewhere, and is to be told.
+/// Wills and arrivals, own and of other brokers.
 #[derive(Debug)]
 pub(super) struct Clients {
     pub(super) wills: Wills,
-    /// Clients of which neighbours are to be told, and which neighbour has told of them.
+    /// Arrivals to be sent to neighbours, and the link on which each came.
     arrivals: Vec<(Option<LinkId>, Arrival)>,
 }
 
@@ -38,23 +38,22 @@ impl Clients {
 }
 
 impl Node {
-    /// A client has connected to this broker; with what it leaves behind, see
-    /// [`Self::set_will`].
+    /// A client has connected to this broker. Its will is set with [`Self::set_will`].
     pub fn arrived(&mut self, arrival: Arrival, now: Nanos) {
         self.clients.wills.arrived(&arrival);
         self.clients.arrivals.push((None, arrival));
         self.settle(now);
     }
 
-    /// A client of this broker leaves this behind, or with `None` nothing any more: what
-    /// others publish if this broker is lost.
-    pub fn set_will(&mut self, client: &str, will: Option<Testament>, now: Nanos) {
-        let fits = |will: &Testament| will.size() < MAX_MESSAGE / 2;
+    /// Sets the will of a client of this broker, which others publish if this broker is lost; `None`
+    /// removes it.
+    pub fn set_will(&mut self, client: &str, will: Option<ClientWill>, now: Nanos) {
+        let fits = |will: &ClientWill| will.size() < MAX_MESSAGE / 2;
         self.clients.wills.set(client, will.filter(fits));
         self.settle(now);
     }
 
-    /// A neighbour tells of clients that have connected elsewhere.
+    /// Handles arrivals of clients at other brokers.
     pub(super) fn heard_arrivals(&mut self, from: LinkId, arrivals: Vec<Arrival>) {
         for arrival in &arrivals {
             self.clients.wills.arrived(arrival);
@@ -66,8 +65,8 @@ impl Node {
         self.outputs.push(Output::Arrived(arrivals));
     }
 
-    /// A neighbour tells what its clients leave behind.
-    pub(super) fn heard_wills(&mut self, from: LinkId, told: Told, now: Nanos) {
+    /// Handles wills of a neighbour's clients.
+    pub(super) fn heard_wills(&mut self, from: LinkId, told: WillsUpdate, now: Nanos) {
         let Some(link) = self.links.get(from) else {
             return;
         };
@@ -82,14 +81,14 @@ impl Node {
         }
     }
 
-    /// What a broker had left with another goes to it, or is this broker's.
-    pub(super) fn heard_left(&mut self, from: LinkId, left: Left, now: Nanos) {
+    /// Handles a guard's report: forwards it to its broker, or applies it if it is for this one.
+    pub(super) fn heard_guard_report(&mut self, from: LinkId, left: GuardReport, now: Nanos) {
         if left.to != self.settings.id {
             let to = BTreeSet::from([left.to.clone()]);
             let (links, _) = self.reach.where_are(&to);
             match links.into_iter().find(|link| *link != from) {
-                Some(link) => self.send_left(link, left),
-                // It is not there any more; where it is will be known.
+                Some(link) => self.send_guard_report(link, left),
+                // The broker is not reached any more; the report is stored until it is.
                 None => self.clients.wills.inherit(left, now),
             }
             return;
@@ -105,16 +104,18 @@ impl Node {
         }
         if !same {
             let published = Vec::new();
-            self.clients.wills.inherit(Left { published, ..left }, now);
+            self.clients
+                .wills
+                .inherit(GuardReport { published, ..left }, now);
         }
     }
 
-    /// In messages of bounded size; also to a neighbour to which the link does not carry yet.
-    fn send_left(&mut self, to: LinkId, left: Left) {
+    /// Sends a report in messages of bounded size, even over a link that does not carry yet.
+    fn send_guard_report(&mut self, to: LinkId, left: GuardReport) {
         if !self.links.is_up(to) {
             return;
         }
-        let Left {
+        let GuardReport {
             to: whose,
             instance,
             lost,
@@ -123,7 +124,7 @@ impl Node {
             moved,
         } = left;
         let part = |wills, published, moved| {
-            Message::Left(Left {
+            Message::GuardReport(GuardReport {
                 to: whose.clone(),
                 instance,
                 lost,
@@ -132,20 +133,20 @@ impl Node {
                 moved,
             })
         };
-        // Who has moved is known before what is left is looked at.
+        // Clients that have moved are sent first, so that their wills are not published.
         for moved in in_batches(moved, arrival_size) {
             self.outputs.send(to, &part(Vec::new(), Vec::new(), moved));
         }
-        for published in in_batches(published, Testament::size) {
+        for published in in_batches(published, ClientWill::size) {
             self.outputs
                 .send(to, &part(Vec::new(), published, Vec::new()));
         }
-        for wills in in_batches(wills, Testament::size) {
+        for wills in in_batches(wills, ClientWill::size) {
             self.outputs.send(to, &part(wills, Vec::new(), Vec::new()));
         }
     }
 
-    /// Who is to keep the wills of this broker's clients: the parent first.
+    /// The neighbours that are to guard the wills of this broker's clients, the parent first.
     fn guards(&self) -> Vec<LinkId> {
         let parent = self.tree.parent().map(|(link, _)| link);
         let others = self.links.carrying();
@@ -158,7 +159,7 @@ impl Node {
         !self.clients.arrivals.is_empty() || self.clients.wills.has_changes(&self.guards())
     }
 
-    /// Tells neighbours what there is to be told of clients.
+    /// Sends arrivals and wills to neighbours.
     pub(super) fn tell_of_clients(&mut self) {
         let arrivals = std::mem::take(&mut self.clients.arrivals);
         for link in self.links.carrying() {
@@ -177,15 +178,17 @@ impl Node {
     }
 
     /// In messages of bounded size.
-    fn send_wills(&mut self, told: Told) {
-        let Told {
+    fn send_wills(&mut self, told: WillsUpdate) {
+        let WillsUpdate {
             link,
             mut all,
             turn,
             add,
             remove,
         } = told;
-        for (add, remove) in parts(all, add, remove, Testament::size, |client| client.len() + 4) {
+        for (add, remove) in parts(all, add, remove, ClientWill::size, |client| {
+            client.len() + 4
+        }) {
             let message = Message::Wills {
                 all: std::mem::take(&mut all),
                 turn,
@@ -196,11 +199,11 @@ impl Node {
         }
     }
 
-    /// Sees which brokers that have left something here are lost, and which are back.
+    /// Updates for which guarded brokers the loss begins or ends.
     pub(super) fn look_after_wards(&mut self, now: Nanos) {
         let others = self.clients.wills.wards();
         let others = others.filter(|(id, _)| *id != self.settings.id);
-        for ward in others.cloned().collect::<Vec<Whose>>() {
+        for ward in others.cloned().collect::<Vec<BrokerStart>>() {
             let near = self.links.to(&ward.0);
             let near = near.filter(|(_, link)| link.edge.carries());
             if let Some((link, up)) = near {
@@ -209,7 +212,7 @@ impl Node {
                     false => self.clients.wills.give_back(&ward, now),
                 };
                 if let Some(left) = left {
-                    self.send_left(link, left);
+                    self.send_guard_report(link, left);
                 }
                 continue;
             }
@@ -217,7 +220,7 @@ impl Node {
             match links.first() {
                 Some(link) => {
                     if let Some(left) = self.clients.wills.give_back(&ward, now) {
-                        self.send_left(*link, left);
+                        self.send_guard_report(*link, left);
                     }
                 }
                 None => self.clients.wills.lose(&ward, now),
@@ -225,7 +228,7 @@ impl Node {
         }
     }
 
-    /// Publishes what lost brokers have left.
+    /// Publishes the wills that are due of lost brokers.
     pub(super) fn publish_wills(&mut self, now: Nanos) {
         let reached = self.reach.expected();
         for (whose, will) in self.clients.wills.due(&reached, now) {
@@ -247,7 +250,7 @@ fn arrival_size(arrival: &Arrival) -> usize {
     arrival.client.len() + user + 15
 }
 
-/// The same in parts for one message each.
+/// Splits a list into batches for one message each.
 fn in_batches<T>(all: Vec<T>, size: impl Fn(&T) -> usize) -> impl Iterator<Item = Vec<T>> {
     let parts = parts(false, all, Vec::<()>::new(), size, |()| 0);
     parts.into_iter().map(|(batch, _)| batch)

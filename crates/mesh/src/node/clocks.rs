@@ -1,12 +1,13 @@
-//! What time it is at this broker and at its neighbours.
+//! Clocks of this broker and its neighbours, and rejection of instants in the future.
 //!
-//! Brokers state instants: when a client connected, and with versions of retained messages when these
-//! were published. One that is far in the future would count as the newest for as long, so that what
-//! cannot be true by this broker's clock is left out ([`punctual_model::latest_instant`]). It is left
-//! out, and the link stays: the neighbour may only have passed it on, and have a clock by which it
-//! could be true. A broker whose own clock is wrong is told by those of its neighbours.
+//! Messages between brokers contain instants: when a client connected, and, in versions of retained
+//! messages, when these were published. An instant far in the future would count as the newest until
+//! then, so a claim that cannot be true by this broker's clock is discarded
+//! ([`punctual_model::latest_instant`]). The link stays up: the neighbour may only have forwarded the
+//! claim, and its clock may allow it. A broker whose own clock is wrong notices that by the clocks of its
+//! neighbours.
 //!
-//! Epochs of roots are counted and no instants, but have the same limit: see [`Tree::set_last_epoch`].
+//! Epochs of roots are counters, not instants, but have the same limit: see [`Tree::set_last_epoch`].
 //!
 //! [`Tree::set_last_epoch`]: crate::tree::Tree::set_last_epoch
 
@@ -15,18 +16,18 @@ use punctual_model::{LAST_INSTANT, latest_instant};
 use super::{Event, Node};
 use crate::wire::Message;
 
-/// Difference of two clocks from which one of them is wrong, microseconds: messages are a
-/// fraction of a second under way.
+/// Difference of two clocks above which one of them is wrong, microseconds. A hello is in flight for a
+/// fraction of a second.
 const TOLERANCE: i64 = 5_000_000;
 
 /// This broker's clock.
 #[derive(Debug, Default)]
 pub(super) struct Clocks {
-    /// Microseconds since 1970; `None` as long as nobody has said.
+    /// Microseconds since 1970; `None` before the first [`Node::set_clock`].
     pub(super) now: Option<u64>,
-    /// By how much most neighbours' clocks are ahead, if that is too much, as was said last.
+    /// The clock error that was logged last.
     wrong: Option<i64>,
-    /// Instants that were left out.
+    /// Number of claims that were discarded.
     pub(super) left_out: u64,
 }
 
@@ -35,7 +36,7 @@ impl Clocks {
         self.now.map_or(LAST_INSTANT, latest_instant)
     }
 
-    /// Whether what is said of an instant can have happened; counts those of which it cannot.
+    /// Whether an instant can be past; counts those that cannot.
     pub(super) fn is_past(&mut self, at: u64) -> bool {
         let is_past = at <= self.latest();
         self.left_out += u64::from(!is_past);
@@ -44,26 +45,26 @@ impl Clocks {
 }
 
 impl Node {
-    /// What time it is, in microseconds since 1970: to be said before all else that happens then.
-    /// Without it instants that neighbours state are not looked at.
+    /// Sets the wall clock, in microseconds since 1970; to be called before the other calls at that time.
+    /// Without it, instants in messages are not checked.
     pub fn set_clock(&mut self, micros: u64) {
         self.clocks.now = Some(micros);
         self.tree.set_last_epoch(self.clocks.latest());
     }
 
-    /// Takes out of a message what is said to have happened in the future.
+    /// Removes claims about the future from a message.
     pub(super) fn leave_out_future(&mut self, message: &mut Message) {
         let clocks = &mut self.clocks;
         let mut is_past = |at: u64| clocks.is_past(at);
         match message {
             Message::Arrived(arrivals) => arrivals.retain(|arrival| is_past(arrival.at)),
             Message::Wills { add, .. } => add.retain(|will| is_past(will.at)),
-            Message::Left(left) => {
+            Message::GuardReport(left) => {
                 left.wills.retain(|will| is_past(will.at));
                 left.published.retain(|will| is_past(will.at));
                 left.moved.retain(|arrival| is_past(arrival.at));
             }
-            // Epochs are no instants, and lower; the tree leaves them out.
+            // Epochs are no instants; the tree itself ignores those above its limit.
             Message::Hello(hello) => {
                 clocks.left_out += u64::from(!self.tree.can_be_true(&hello.advert));
             }
@@ -77,7 +78,7 @@ impl Node {
         let known = self.links.iter().filter_map(|(_, link)| link.clock_ahead());
         let mut known: Vec<i64> = known.collect();
         known.sort_unstable();
-        // Half of them at least differ as much as the one in the middle, or more.
+        // If the median differs too much, at least half of the clocks do.
         let upper_middle = known.get(known.len() / 2);
         let lower_middle = known.get(known.len().saturating_sub(1) / 2);
         let behind = upper_middle.filter(|ahead| **ahead < -TOLERANCE);
@@ -86,7 +87,7 @@ impl Node {
             .copied()
     }
 
-    /// The log says when this broker's clock begins to be wrong, and when it is right again.
+    /// Logs when this broker's clock begins to be wrong, and when it is right again.
     pub(super) fn look_at_clocks(&mut self) {
         let wrong = self.clock_error();
         if wrong.is_some() != self.clocks.wrong.is_some() {
@@ -104,7 +105,7 @@ mod tests {
     use crate::id::{BrokerId, LinkId, Rank};
     use crate::node::{Output, Settings};
     use crate::strategy::Strategy;
-    use crate::tree::{Advert, Seek};
+    use crate::tree::{Advert, EpochRequest};
     use crate::wire::{Arrival, Hello, Open, VERSIONS};
 
     const NOW: Nanos = Nanos::from_secs(1);
@@ -163,12 +164,12 @@ mod tests {
     }
 
     /// A hello of a broker that says to be next to a root, in that epoch, and seeks one above another.
-    fn hello(node: &mut Node, from: LinkId, number: u64, epoch: u64, seek: Option<u64>) {
+    fn hello(node: &mut Node, from: LinkId, number: u64, epoch: u64, epoch_request: Option<u64>) {
         let root = Rank {
             capacity: 9,
             id: BrokerId::new("root").unwrap(),
         };
-        let seek = seek.map(|above| Seek {
+        let epoch_request = epoch_request.map(|above| EpochRequest {
             root: root.id.clone(),
             above,
         });
@@ -182,7 +183,7 @@ mod tests {
             asks: 0,
             answered: 0,
             held: false,
-            seek,
+            epoch_request,
         };
         let hello = Hello {
             advert,
@@ -223,7 +224,7 @@ mod tests {
     fn no_epoch_that_is_told_keeps_a_root_out_for_good() {
         let last = TODAY + MOST_AHEAD;
         for told in [u64::MAX, u64::MAX - 1, LAST_INSTANT + 1, last + 1, last, 7] {
-            for (epoch, seek) in [(told, None), (1, Some(told)), (told, Some(told))] {
+            for (epoch, epoch_request) in [(told, None), (1, Some(told)), (told, Some(told))] {
                 for at_root in [false, true] {
                     let mut ends =
                         [broker("own", 5), broker("root", 9)].map(|node| (node, LinkId(0)));
@@ -232,12 +233,12 @@ mod tests {
                     }
                     let liar = usize::from(at_root);
                     let to_liar = link(&mut ends[liar].0, "liar", true);
-                    hello(&mut ends[liar].0, to_liar, 1, epoch, seek);
+                    hello(&mut ends[liar].0, to_liar, 1, epoch, epoch_request);
                     // What is left of it is told on as well.
                     ends[0].1 = link(&mut ends[0].0, "root", true);
                     ends[1].1 = link(&mut ends[1].0, "own", false);
                     talk(&mut ends, NOW);
-                    hello(&mut ends[liar].0, to_liar, 2, epoch, seek);
+                    hello(&mut ends[liar].0, to_liar, 2, epoch, epoch_request);
                     talk(&mut ends, NOW);
                     ends[liar].0.link_down(to_liar, "left", NOW);
                     // A hello later the clocks of all are further.
@@ -248,7 +249,7 @@ mod tests {
                     }
                     talk(&mut ends, now);
                     let statuses = [ends[0].0.status(), ends[1].0.status()];
-                    let case = format!("{epoch} {seek:?} {at_root}: {statuses:?}");
+                    let case = format!("{epoch} {epoch_request:?} {at_root}: {statuses:?}");
                     for status in &statuses {
                         assert_eq!(status.root.id.as_str(), "root", "{case}");
                         assert!(status.attached && status.epoch < last + 100, "{case}");

@@ -1,24 +1,24 @@
-//! Fences: whether all has come here that was on its way.
+//! Fences: barriers that show when every message that was in flight to a broker has arrived.
 //!
-//! A broker that goes to another place is sent what comes from there on as soon as those
-//! between its old and its new place know where it is. What they passed on before is on its way to
-//! the old place, or waits for that, perhaps for long, and only who goes on to want it there sends it
-//! on. The same goes for the last member of a shared subscription that leaves a broker. So before the old
-//! place ends that, it puts a *fence* behind what is on its way: a
-//! question goes to every broker of the tree, and each answers when all behind it have, and when the
-//! neighbour that asks has acknowledged what was queued for it then. A message is
-//! acknowledged when it is in the queues in which it goes on: so the answer overtakes nothing although
-//! it is not queued itself, and messages cost nothing more where nobody asks.
+//! When a broker changes its place in the tree, publications take the new path as soon as the brokers
+//! between the two places know of it. Publications that were forwarded before are in flight to the old
+//! place, or queued there, perhaps for long, and arrive only if the old place keeps their filters and
+//! forwards them. The same holds when the last member of a shared subscription leaves a broker. So before
+//! the old place drops the filters, it sends a *fence*: a request to every broker of the tree, which each
+//! broker answers once all brokers behind it have answered, and the neighbour that asks has acknowledged
+//! what was queued for it at that time. A message is acknowledged when it is in the queues of all next
+//! receivers, so the answer overtakes no message although it is not queued itself. Publications cost
+//! nothing more while no fence is open.
 //!
-//! For a member, or a stub, each broker answers only once it keeps nothing any more for links that were lost
-//! and whose brokers are back ([`super::lost`]), or may soon be: that may turn round. What turned round
-//! just before may have passed those that had answered, so it is asked twice.
+//! For a member, or a stub, each broker answers only once no lost link has a queue whose brokers are
+//! reached again ([`super::lost`]) or may soon be: such messages may travel back. A message that turned
+//! back just before may have passed brokers that had already answered, so these fences are sent twice.
 //!
-//! For stubs that sessions leave behind ([`crate::transfer`]), each broker also asks its own core, and
-//! tells who asks which of them are to stay, because something there leads to them or may do so.
+//! For forwarding stubs of sessions ([`crate::transfer`]), each broker also asks its own core, and
+//! answers which of the stubs have to stay, because something there leads to them or may do so.
 //!
-//! A question is said again until it is answered, for [`super::Settings::heal`] at most. Who has
-//! lost a link over which it came or went forgets it, and is asked anew by the way that there is then.
+//! A fence is repeated until it is answered, for [`super::Settings::heal`] at most. A broker that loses a
+//! link on which it received or sent a fence forgets it, and receives it again over the new path.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -29,71 +29,71 @@ use super::members::MAX_LEAVING;
 use super::{Node, Output};
 use crate::id::{BrokerId, LinkId};
 use crate::transfer::{HomeId, Stub};
-use crate::wire::{After, ClientStub, Fence, Fenced, MAX_MESSAGE, MAX_STUBS, Message};
+use crate::wire::{ClientStub, Fence, FenceCondition, FenceReply, MAX_MESSAGE, MAX_STUBS, Message};
 
-/// Questions of others that are open at a time; those beyond are not heard.
+/// Bound on open fences; requests of other brokers beyond it are ignored, and repeated.
 const MAX_ASKED: usize = 1 << 12;
-/// Those that leave within that time share a question.
+/// Filters that leave within this time share a fence; the same for stubs.
 const GATHER: Nanos = Nanos::from_millis(100);
-/// Questions of this broker for stubs that are open at a time; stubs beyond wait for one of these.
+/// Bound on open fences of this broker for stubs; further stubs wait.
 const MAX_FOR_STUBS: usize = 64;
-/// Bytes of stubs in a question, and what one takes beside the identifier of its client at most.
+/// Bound on the bytes of stubs in a fence.
 const STUBS_BYTES: usize = MAX_MESSAGE / 4;
 const STUB_BYTES: usize = 256;
 
-/// Who asks, and the number of the question there.
-type Question = (BrokerId, u64);
+/// The broker that sent a fence, and its number there.
+type FenceId = (BrokerId, u64);
 
-/// What waits for an answer.
+/// Purpose of a fence of this broker.
 #[derive(Debug, Clone)]
-enum For {
-    /// To forget what is kept for a link that is lost.
+enum FencePurpose {
+    /// To forget a lost link, or to reduce its filters.
     Link(LinkId),
-    /// To let go what is held at a link that has begun to carry.
+    /// To end the hold at a link that has begun to carry.
     Hold(LinkId),
-    /// All filters that leave.
+    /// To unsubscribe from [`Fences::leaving`].
     Leaving {
-        /// For the second time.
+        /// Whether this is the second fence.
         again: bool,
     },
-    /// These stubs here.
+    /// To end these stubs of this broker.
     Stubs {
-        /// For the second time.
+        /// Whether this is the second fence.
         again: bool,
         stubs: Arc<[ClientStub]>,
     },
 }
 
-/// A question of this broker.
+/// A fence of this broker.
 #[derive(Debug)]
-struct Own {
-    what: For,
-    /// When it is said next.
+struct OwnFence {
+    what: FencePurpose,
+    /// When it is sent next.
     due: Nanos,
-    /// When it is not waited for any more.
+    /// When it expires.
     until: Nanos,
 }
 
-/// A question that is open here, of this broker or another.
+/// A fence of this broker or another that is not answered yet.
 #[derive(Debug)]
-struct Asked {
-    /// Who is to be answered; `None` for this broker itself.
+struct OpenFence {
+    /// The link on which to answer; `None` for a fence of this broker.
     from: Option<LinkId>,
-    /// Who has not answered.
+    /// Links without an answer.
     open: BTreeSet<LinkId>,
-    after: After,
+    after: FenceCondition,
     stubs: Arc<[ClientStub]>,
-    /// Whether this broker's own core has not answered.
+    /// Whether the answer of this broker's core is outstanding.
     own: bool,
-    /// Which of the stubs are to stay, as was answered.
+    /// Stubs that have to stay, by their index in `stubs`.
     blocked: BTreeSet<u32>,
-    /// By which number the shell says that what was queued for who asks is acknowledged.
+    /// Number of the [`Output::Flush`] that precedes the answer.
     flush: Option<u64>,
-    /// When it is forgotten.
+    /// When it expires.
     until: Nanos,
 }
 
-impl Asked {
+impl OpenFence {
     fn block(&mut self, places: Vec<u32>) {
         let stubs = self.stubs.len();
         let known = places.into_iter().filter(|it| (*it as usize) < stubs);
@@ -101,29 +101,29 @@ impl Asked {
     }
 }
 
-/// All questions that are open.
+/// All open fences.
 #[derive(Debug, Default)]
 pub(super) struct Fences {
-    own: BTreeMap<u64, Own>,
-    asked: BTreeMap<Question, Asked>,
-    /// Questions that came over these links and go on when others have been told who is behind them.
+    own: BTreeMap<u64, OwnFence>,
+    asked: BTreeMap<FenceId, OpenFence>,
+    /// Fences that are forwarded once the brokers behind their links have been advertised.
     put_off: Vec<(LinkId, Fence)>,
-    /// Filters of shared subscriptions without a member here for which it is asked,
+    /// Filters of shared subscriptions without a member here, for which a fence is open.
     leaving: Vec<Box<str>>,
-    /// those for which it is next,
+    /// Such filters for the next fence.
     gathered: Vec<Box<str>>,
-    /// and when that may be.
+    /// When the next fence for filters may begin.
     next: Nanos,
-    /// Stubs for which it is asked next,
+    /// Stubs for the next fences.
     stubs: VecDeque<ClientStub>,
-    /// and when that may be.
+    /// When the next fence for filters may begin.
     next_stubs: Nanos,
-    /// The last number of a question or flush.
+    /// The last number used for a fence or flush.
     last: u64,
 }
 
 impl Fences {
-    /// When one is to be said, or ends.
+    /// When a fence is to be sent, or expires.
     pub(super) fn next(&self) -> Option<Nanos> {
         let own = self.own.values().map(|own| own.due.min(own.until));
         let all = self.asked.values().map(|asked| asked.until);
@@ -131,14 +131,14 @@ impl Fences {
         own.chain(all).chain(stubs).min()
     }
 
-    /// Whether there are stubs that wait for nothing but their time.
+    /// Whether there are stubs that wait only for the time of the next fence.
     fn may_ask_for_stubs(&self) -> bool {
-        let are_for_stubs = |own: &&Own| matches!(own.what, For::Stubs { .. });
+        let are_for_stubs = |own: &&OwnFence| matches!(own.what, FencePurpose::Stubs { .. });
         let open = || self.own.values().filter(are_for_stubs).count();
         !self.stubs.is_empty() && open() < MAX_FOR_STUBS
     }
 
-    /// The first of the stubs, as many as fit into a question.
+    /// Takes the first stubs, as many as fit into a fence.
     fn next_stubs(&mut self) -> Arc<[ClientStub]> {
         let (mut bytes, mut stubs) = (0, Vec::new());
         while stubs.len() < MAX_STUBS && bytes < STUBS_BYTES {
@@ -151,7 +151,7 @@ impl Fences {
         stubs.into()
     }
 
-    /// For the stubs that are next, if it is their time.
+    /// Begins fences for stubs, if it is time.
     fn begin_for_stubs(&mut self, now: Nanos, heal: Nanos) {
         if self.next_stubs > now {
             return;
@@ -160,57 +160,59 @@ impl Fences {
             self.next_stubs = now + GATHER;
             let stubs = self.next_stubs();
             let again = false;
-            self.begin(For::Stubs { again, stubs }, now, now + heal);
+            self.begin(FencePurpose::Stubs { again, stubs }, now, now + heal);
         }
     }
 
-    /// A question of this broker; it is asked in [`Node::tick_fences`].
-    fn begin(&mut self, what: For, due: Nanos, until: Nanos) -> u64 {
+    /// Begins a fence of this broker; [`Node::tick_fences`] sends it.
+    fn begin(&mut self, what: FencePurpose, due: Nanos, until: Nanos) -> u64 {
         self.last += 1;
-        self.own.insert(self.last, Own { what, due, until });
+        self.own.insert(self.last, OwnFence { what, due, until });
         self.last
     }
 
-    /// For what is to be forgotten of a lost link.
+    /// Begins a fence for a lost link.
     pub(super) fn begin_for(&mut self, link: LinkId, now: Nanos, until: Nanos) -> u64 {
-        self.begin(For::Link(link), now, until)
+        self.begin(FencePurpose::Link(link), now, until)
     }
 
-    /// For what is held at a link. It is asked with [`Node::ask_own`].
+    /// Begins a fence for a hold. [`Node::ask_own`] sends it.
     pub(super) fn begin_for_hold(&mut self, link: LinkId, now: Nanos, until: Nanos) -> u64 {
         self.forget_hold(link);
-        self.begin(For::Hold(link), now, until)
+        self.begin(FencePurpose::Hold(link), now, until)
     }
 
-    /// Nothing is held at a link any more.
+    /// Forgets the fence of a hold.
     pub(super) fn forget_hold(&mut self, link: LinkId) {
         self.own
-            .retain(|_, own| !matches!(own.what, For::Hold(other) if other == link));
+            .retain(|_, own| !matches!(own.what, FencePurpose::Hold(other) if other == link));
     }
 
-    /// For those that are next, unless others still wait.
+    /// Begins a fence for the gathered filters, unless one for filters is open.
     fn begin_for_next(&mut self, now: Nanos, heal: Nanos) {
         if self.leaving.is_empty() && !self.gathered.is_empty() {
             self.leaving = std::mem::take(&mut self.gathered);
             let due = now.max(self.next);
             self.next = due + GATHER;
-            self.begin(For::Leaving { again: false }, due, due + heal);
+            self.begin(FencePurpose::Leaving { again: false }, due, due + heal);
         }
     }
 
-    /// Forgets questions for links that do not wait for them any more.
+    /// Forgets fences of lost links that do not wait for them any more.
     pub(super) fn retain(&mut self, awaits: impl Fn(LinkId, u64) -> bool) {
         self.own.retain(|number, own| match own.what {
-            For::Link(link) => awaits(link, *number),
-            For::Hold(_) | For::Leaving { .. } | For::Stubs { .. } => true,
+            FencePurpose::Link(link) => awaits(link, *number),
+            FencePurpose::Hold(_) | FencePurpose::Leaving { .. } | FencePurpose::Stubs { .. } => {
+                true
+            }
         });
     }
 }
 
 impl Node {
-    /// [`Output::FencePassed`] tells when all has come that was on its way to a stub here, if no other
-    /// broker blocks its end. If one does, or not all have answered in [`super::Settings::heal`], nothing is
-    /// told.
+    /// Sends a fence for a stub of this broker. [`Output::FencePassed`] follows when everything that was
+    /// in flight to the stub has arrived, and no other broker blocks its end. If one does, or not all
+    /// brokers answer within [`super::Settings::heal`], there is no output.
     pub fn fence_stub(&mut self, client: &str, stub: &Stub, now: Nanos) {
         if self.fences.stubs.len() < MAX_LEAVING {
             self.fences.stubs.push_back((client.into(), stub.clone()));
@@ -219,7 +221,7 @@ impl Node {
         self.settle(now);
     }
 
-    /// Which of the stubs of [`Output::FenceAsked`] are to stay, by their places there.
+    /// Answers [`Output::FenceAsked`]: the stubs that have to stay, by their index there.
     pub fn fence_answered(&mut self, by: &HomeId, number: u64, blocked: Vec<u32>, now: Nanos) {
         let Some(by) = BrokerId::new(by.as_str()) else {
             return;
@@ -234,8 +236,8 @@ impl Node {
         }
     }
 
-    /// What the last member of a shared subscription wanted is wanted until all has come that was on its
-    /// way.
+    /// Keeps the filter of the last member of a shared subscription in the table until a fence has
+    /// passed.
     pub(super) fn fence_filter(&mut self, filter: Box<str>, now: Nanos) {
         let fences = &mut self.fences;
         if fences.leaving.len() + fences.gathered.len() >= MAX_LEAVING {
@@ -245,28 +247,27 @@ impl Node {
         fences.begin_for_next(now, self.settings.heal);
     }
 
-    /// What was queued for a neighbour when [`Output::Flush`] asked for that with this number is
-    /// acknowledged.
+    /// Answers [`Output::Flush`]: everything that was queued for the neighbour is acknowledged.
     pub fn flushed(&mut self, number: u64) {
-        let is_it = |_: &Question, asked: &mut Asked| asked.flush == Some(number);
+        let is_it = |_: &FenceId, asked: &mut OpenFence| asked.flush == Some(number);
         let asked = self.fences.asked.extract_if(.., is_it).next();
         if let Some(((by, number), asked)) = asked
             && let Some(to) = asked.from
         {
-            let fenced = Fenced {
+            let fenced = FenceReply {
                 by,
                 number,
                 blocked: asked.blocked.into_iter().collect(),
             };
-            self.outputs.send(to, &Message::Fenced(fenced));
+            self.outputs.send(to, &Message::FenceReply(fenced));
         }
     }
 
-    /// Asks what is due, and ends what has waited for long enough.
+    /// Sends the fences that are due, and ends expired ones.
     pub(super) fn tick_fences(&mut self, now: Nanos) {
         self.fences.asked.retain(|_, asked| asked.until > now);
-        let over = |_: &u64, own: &mut Own| own.until <= now;
-        let over: Vec<(u64, Own)> = self.fences.own.extract_if(.., over).collect();
+        let over = |_: &u64, own: &mut OwnFence| own.until <= now;
+        let over: Vec<(u64, OwnFence)> = self.fences.own.extract_if(.., over).collect();
         for (number, own) in over {
             self.end_fence(number, own.what, now);
         }
@@ -279,7 +280,7 @@ impl Node {
         }
     }
 
-    /// Says a question of this broker, and later again if it is not answered.
+    /// Sends a fence of this broker, and schedules its repetition.
     pub(super) fn ask_own(&mut self, number: u64, now: Nanos) {
         let Some(own) = self.fences.own.get_mut(&number) else {
             return;
@@ -289,12 +290,14 @@ impl Node {
             by: self.settings.id.clone(),
             number,
             after: match own.what {
-                For::Link(_) => After::Nothing,
-                For::Hold(_) => After::PassedOn,
-                For::Leaving { .. } | For::Stubs { .. } => After::Settled,
+                FencePurpose::Link(_) => FenceCondition::Nothing,
+                FencePurpose::Hold(_) => FenceCondition::PassedOn,
+                FencePurpose::Leaving { .. } | FencePurpose::Stubs { .. } => {
+                    FenceCondition::Settled
+                }
             },
             stubs: match &own.what {
-                For::Stubs { stubs, .. } => stubs.clone(),
+                FencePurpose::Stubs { stubs, .. } => stubs.clone(),
                 _ => Arc::default(),
             },
         };
@@ -302,7 +305,7 @@ impl Node {
         self.ask_fence(None, fence, until, now);
     }
 
-    /// Hands on questions when all have been told who is behind the links that they came over.
+    /// Forwards fences once the brokers behind their links have been advertised.
     pub(super) fn ask_put_off(&mut self, now: Nanos) {
         if self.fences.put_off.is_empty() || self.is_changing(now) {
             return;
@@ -313,7 +316,7 @@ impl Node {
                 continue;
             }
             let is_there = self.leads_to(from, &fence.by);
-            match is_there && !self.keeping.is_to_show(from) {
+            match is_there && !self.commit.is_to_show(from) {
                 true => self.ask_fence(Some(from), fence, until, now),
                 false => self.fences.put_off.push((from, fence)),
             }
@@ -330,18 +333,19 @@ impl Node {
         if fences.asked.len() + fences.put_off.len() >= MAX_ASKED {
             return;
         }
-        if fence.after == After::PassedOn {
+        if fence.after == FenceCondition::PassedOn {
             let is_it = |(link, known): &(LinkId, Fence)| *link == from && *known == fence;
             if !fences.put_off.iter().any(is_it) {
                 fences.put_off.push((from, fence));
             }
         } else if self.leads_to(from, &fence.by) {
-            // Before it is reached there, what is kept for it is not in the queue of that link.
+            // Until the asking broker is reached over this link, messages queued for it are not in its
+            // queue.
             self.ask_fence(Some(from), fence, now + self.settings.heal, now);
         }
     }
 
-    pub(super) fn heard_fenced(&mut self, from: LinkId, fenced: Fenced, now: Nanos) {
+    pub(super) fn heard_fenced(&mut self, from: LinkId, fenced: FenceReply, now: Nanos) {
         let key = (fenced.by, fenced.number);
         if let Some(asked) = self.fences.asked.get_mut(&key)
             && asked.open.remove(&from)
@@ -351,7 +355,7 @@ impl Node {
         }
     }
 
-    /// Asks all others, or those again that have not answered.
+    /// Sends a fence to all other links, or again to those that have not answered.
     fn ask_fence(&mut self, from: Option<LinkId>, fence: Fence, until: Nanos, now: Nanos) {
         let key = (fence.by.clone(), fence.number);
         let known = self.fences.asked.get(&key);
@@ -365,7 +369,7 @@ impl Node {
                     .get(&fence.number)
                     .filter(|_| from.is_none());
                 let without = match own.map(|own| &own.what) {
-                    Some(For::Hold(link)) => Some(*link),
+                    Some(FencePurpose::Hold(link)) => Some(*link),
                     _ => from,
                 };
                 let links = self.links.carrying();
@@ -378,7 +382,7 @@ impl Node {
                         stubs: fence.stubs.clone(),
                     });
                 }
-                let asked = Asked {
+                let asked = OpenFence {
                     from,
                     open: open.clone(),
                     after: fence.after,
@@ -399,16 +403,17 @@ impl Node {
         self.go_on_fencing(key, now);
     }
 
-    /// Once those behind this broker have answered, and its own core, what is queued here for who asks is waited for.
-    fn go_on_fencing(&mut self, key: Question, now: Nanos) {
+    /// Once all other links and this broker's core have answered, flushes the queue of the link that
+    /// asks; for a fence of this broker, completes it.
+    fn go_on_fencing(&mut self, key: FenceId, now: Nanos) {
         let Some(asked) = self.fences.asked.get_mut(&key) else {
             return;
         };
         if !asked.open.is_empty() || asked.own || asked.flush.is_some() {
             return;
         }
-        if asked.after == After::Settled && self.lost.may_turn(now) {
-            // It is asked again, over the links that there are then.
+        if asked.after == FenceCondition::Settled && self.lost.may_turn(now) {
+            // It is answered when it is repeated, over the links that carry then.
             self.fences.asked.remove(&key);
             return;
         }
@@ -423,15 +428,16 @@ impl Node {
         let blocked = std::mem::take(&mut asked.blocked);
         self.fences.asked.remove(&key);
         match self.fences.own.remove(&number) {
-            Some(Own {
-                what: For::Leaving { again: false },
+            Some(OwnFence {
+                what: FencePurpose::Leaving { again: false },
                 until,
                 ..
             }) => {
-                self.fences.begin(For::Leaving { again: true }, now, until);
+                self.fences
+                    .begin(FencePurpose::Leaving { again: true }, now, until);
             }
-            Some(Own {
-                what: For::Stubs { again, stubs },
+            Some(OwnFence {
+                what: FencePurpose::Stubs { again, stubs },
                 until,
                 ..
             }) => {
@@ -445,7 +451,7 @@ impl Node {
         }
     }
 
-    /// No broker blocks the end of these stubs: it is asked for them again, or they may end.
+    /// No broker blocks the end of these stubs: sends the second fence, or reports that they may end.
     fn stubs_are_clear(&mut self, again: bool, stubs: Arc<[ClientStub]>, until: Nanos, now: Nanos) {
         if again {
             for (client, stub) in &*stubs {
@@ -456,30 +462,31 @@ impl Node {
             }
         } else if !stubs.is_empty() {
             let again = true;
-            self.fences.begin(For::Stubs { again, stubs }, now, until);
+            self.fences
+                .begin(FencePurpose::Stubs { again, stubs }, now, until);
         }
     }
 
-    /// A question of this broker is answered, or is not waited for any more.
-    fn end_fence(&mut self, number: u64, what: For, now: Nanos) {
+    /// A fence of this broker has passed, or expired.
+    fn end_fence(&mut self, number: u64, what: FencePurpose, now: Nanos) {
         match what {
-            For::Link(link) => {
+            FencePurpose::Link(link) => {
                 self.lost.fenced(link, number);
                 self.pass_on(now);
             }
-            For::Hold(link) => self.end_hold(link, number),
-            For::Leaving { .. } => {
+            FencePurpose::Hold(link) => self.end_hold(link, number),
+            FencePurpose::Leaving { .. } => {
                 for filter in std::mem::take(&mut self.fences.leaving) {
                     self.filters.table.unsubscribe(&filter);
                 }
                 self.fences.begin_for_next(now, self.settings.heal);
             }
-            // Who has asked for them asks again.
-            For::Stubs { .. } => {}
+            // The core requests the fence again.
+            FencePurpose::Stubs { .. } => {}
         }
     }
 
-    /// Links do not carry any more: what was asked over them is asked anew.
+    /// Forgets fences that depend on links which do not carry any more; they are sent again.
     pub(super) fn forget_lost_fences(&mut self) {
         let links = &self.links;
         let carries = |link: &LinkId| links.get(*link).is_some_and(|link| link.edge.carries());

@@ -1,9 +1,9 @@
-//! Which topics are wanted where: the table of this broker, and how it is made the same again at
-//! both ends of a link that carries anew.
+//! The subscription table of this broker, and how both ends of a link synchronise it when the link begins
+//! to carry.
 //!
-//! Each end says what it believes to have been told, as sums over parts; the other asks for parts
-//! that differ. Until all of them have come what the neighbour wants is not complete, and who is
-//! behind it is not reached.
+//! Each end sends checksums, by parts, of the filters that it takes as advertised; the other end requests
+//! the parts that differ. Until all of these have arrived, the filters of the neighbour are incomplete,
+//! and the brokers behind it do not count as reached.
 
 use std::collections::BTreeMap;
 
@@ -12,13 +12,13 @@ use crate::id::LinkId;
 use crate::table::Table;
 use crate::wire::{BUCKETS, Message};
 
-/// The table, and what of it is awaited.
+/// The table, and the parts that are being synchronised.
 #[derive(Debug)]
 pub(super) struct Filters {
     pub(super) table: Table,
-    /// Parts of the filters that are awaited from neighbours whose table differs.
+    /// Parts (a bit each) that were requested from neighbours and have not arrived.
     awaited: BTreeMap<LinkId, u64>,
-    /// Parts of what neighbours were told that they ask for, and were not sent yet.
+    /// Parts (a bit each) that neighbours have requested and were not sent yet.
     asked: BTreeMap<LinkId, u64>,
 }
 
@@ -31,22 +31,22 @@ impl Filters {
         }
     }
 
-    /// A link carries from now on: says what is taken as told.
+    /// A link begins to carry: sends the checksums of the filters advertised on it.
     pub(super) fn activate(&mut self, link: LinkId, outputs: &mut Outputs) {
         self.table.activate(link);
         let digests = self.table.digests_told(link);
         outputs.send(link, &Message::Digest(digests));
     }
 
-    /// It does not any more; what the neighbour wanted stays wanted.
+    /// A link ceases to carry; the filters of the neighbour stay.
     pub(super) fn deactivate(&mut self, link: LinkId) {
         self.table.deactivate(link);
         self.awaited.remove(&link);
         self.asked.remove(&link);
     }
 
-    /// The neighbour on a link says what it believes to have told; whether that is all here. Asks
-    /// for what is not.
+    /// Compares the checksums of a neighbour with the filters known of it, and requests the parts that
+    /// differ. Returns whether there are none.
     pub(super) fn compare(
         &mut self,
         link: LinkId,
@@ -66,13 +66,13 @@ impl Filters {
         bits == 0
     }
 
-    /// The neighbour on a link asks for parts of what it was told.
+    /// The neighbour on a link requests these parts.
     pub(super) fn say_again(&mut self, link: LinkId, bits: u64) {
         *self.asked.entry(link).or_default() |= bits;
     }
 
-    /// Sends one of the parts that are asked for; says whether there are more. They are sent one by
-    /// one, so that all of a large table does not keep the broker from its other work.
+    /// Sends one requested part; returns whether there are more. Parts are sent one by one, so that a
+    /// large table does not keep the broker from its other work.
     pub(super) fn say_next_part(&mut self, outputs: &mut Outputs) -> bool {
         if let Some(mut asked) = self.asked.first_entry() {
             let (link, bits) = (*asked.key(), *asked.get());
@@ -89,7 +89,7 @@ impl Filters {
         !self.asked.is_empty()
     }
 
-    /// A part has come; whether it was the last that was awaited.
+    /// A requested part has arrived; returns whether it was the last one.
     pub(super) fn part_came(&mut self, link: LinkId, index: u8) -> bool {
         let Some(awaited) = self.awaited.get_mut(&link) else {
             return false;

@@ -1,13 +1,14 @@
-//! What is newer waits at a link that begins to carry, until what is older has come.
+//! Holds: newer messages wait at a link that begins to carry, until older ones have passed it.
 //!
-//! While parts of the mesh did not reach each other, each kept what it had for the other: wherever the
-//! links were lost ([`super::lost`]). When they become one again, all of that passes the link that joins
-//! them, since the links form a tree. So does what is published from then on, perhaps on a shorter way.
-//! Both ends of that link therefore hold what is newer ([`Output::Hold`]), while copies pass, until a
-//! question has gone over all their other links ([`super::fences`]). Each broker answers it when it has
-//! heard who is back, and so has passed on what it kept, and when that is acknowledged: it has come to
-//! the link. Who holds waits only for those on its own side, so that no two wait for each other. After
-//! [`super::Settings::heal`] it does not wait any more.
+//! While two parts of the mesh are separated, each queues messages for the other, at the brokers where
+//! the links were lost ([`super::lost`]). When the parts join, all of these messages pass the link
+//! between them, since the links form a tree. So do new publications, perhaps on a shorter path. Both
+//! ends of that link therefore hold back new publications ([`Output::Hold`]), while copies pass, until a
+//! fence ([`super::fences`]) over all their other links has passed. Each broker answers the fence when it
+//! knows which brokers are reached again, and so has forwarded what it had queued for them, and when that
+//! was acknowledged: then these messages have arrived at the link. Each end waits only for brokers on its
+//! own side, so the two ends never wait for each other. A hold ends after [`super::Settings::heal`] at
+//! the latest.
 
 use std::collections::BTreeMap;
 
@@ -16,23 +17,23 @@ use punctual_model::Nanos;
 use super::{Node, Output};
 use crate::id::LinkId;
 
-/// How far one end of a link is.
+/// Progress of a hold at one end of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// It is not known whom the link leads to.
+    /// The brokers behind the link are not known yet.
     Opening,
-    /// Others are told that, and are to be asked then.
+    /// They are being advertised on the other links; then the fence is sent.
     Known,
-    /// They are asked, with that number.
+    /// The fence with this number is open.
     Asked(u64),
 }
 
-/// Links at which something is held.
+/// Links with a hold, their progress, and when the hold ends at the latest.
 #[derive(Debug, Default)]
 pub(super) struct Holds(BTreeMap<LinkId, (Stage, Nanos)>);
 
 impl Holds {
-    /// When one ends at the latest.
+    /// When the first hold ends at the latest.
     pub(super) fn next(&self) -> Option<Nanos> {
         self.0.values().map(|(_, until)| *until).min()
     }
@@ -41,14 +42,14 @@ impl Holds {
         self.0.remove(&link);
     }
 
-    /// A link leads to others.
+    /// The brokers behind a link are known.
     pub(super) fn leads(&mut self, link: LinkId) {
         if let Some((stage, _)) = self.0.get_mut(&link) {
             *stage = Stage::Known;
         }
     }
 
-    /// It leads to more than was known when all was known that its neighbour wants.
+    /// More brokers came into reach behind a link: its fence is to be sent again.
     pub(super) fn leads_to_more(&mut self, link: LinkId) {
         if let Some((stage @ Stage::Asked(_), _)) = self.0.get_mut(&link) {
             *stage = Stage::Known;
@@ -57,7 +58,8 @@ impl Holds {
 }
 
 impl Node {
-    /// A link begins to carry: if others do, or will, these may lead to something that is to come first.
+    /// Begins a hold at a link that begins to carry, if other links carry or are likely to soon: older
+    /// messages may come from there.
     pub(super) fn hold(&mut self, link: LinkId, now: Nanos) {
         let others = self.links.carrying().any(|other| other != link);
         if others || self.lost.may_carry_again(&self.links, now) {
@@ -67,14 +69,14 @@ impl Node {
         }
     }
 
-    /// Asks for links of which all others have been told whom they lead to.
+    /// Sends fences for the links whose brokers have been advertised on all other links.
     pub(super) fn ask_for_holds(&mut self, now: Nanos) {
         if self.is_changing(now) {
             return;
         }
         let holds = self.holds.0.iter();
         let known = holds.filter(|(_, (stage, _))| *stage == Stage::Known);
-        let known = known.filter(|(link, _)| !self.keeping.is_to_show(**link));
+        let known = known.filter(|(link, _)| !self.commit.is_to_show(**link));
         let known: Vec<(LinkId, Nanos)> = known.map(|(link, (_, until))| (*link, *until)).collect();
         for (link, until) in known {
             let number = self.fences.begin_for_hold(link, now, until);
@@ -85,15 +87,15 @@ impl Node {
         }
     }
 
-    /// Whether neighbours have not been told all that is known of who is reached, or there will soon
-    /// be others again: who takes another parent lets go of its children for a moment.
+    /// Whether the reached brokers are changing: updates to neighbours are pending, or a link is likely
+    /// to carry again soon (a broker that changes its parent drops its children for a moment).
     pub(super) fn is_changing(&self, now: Nanos) -> bool {
         self.pace.is_amid()
             || self.reach.has_changes()
             || self.lost.may_carry_again(&self.links, now)
     }
 
-    /// A question for a link is answered, or not waited for any more.
+    /// The fence of a hold has passed, or expired.
     pub(super) fn end_hold(&mut self, link: LinkId, number: u64) {
         let hold = self.holds.0.get(&link);
         if hold.is_some_and(|(stage, _)| *stage == Stage::Asked(number)) {
@@ -101,7 +103,7 @@ impl Node {
         }
     }
 
-    /// Ends what has lasted for long enough.
+    /// Ends the holds that have lasted for long enough.
     pub(super) fn end_late_holds(&mut self, now: Nanos) {
         let holds = self.holds.0.iter();
         let late = holds.filter(|(_, (_, until))| *until <= now);

@@ -1,8 +1,8 @@
-//! When a broker that starts knows enough of its mesh to confirm anything to clients.
+//! Joining: when a broker that starts knows enough of its mesh to acknowledge anything to clients.
 //!
-//! Until the neighbours' wishes are here a publication would match local subscriptions only, be
-//! acknowledged, and be lost for everybody else. So a broker begins in [`Membership::Joining`], in
-//! which its shell lets no client in.
+//! Until the filters of the neighbours have arrived, a publication would match local subscriptions only,
+//! be acknowledged, and be lost for all other subscribers. So a broker begins in [`Membership::Joining`],
+//! in which its shell refuses clients.
 //!
 //! | state | event | next |
 //! |---|---|---|
@@ -11,21 +11,21 @@
 //! | `Joining` | it is over, and none of these | `Stranded` |
 //! | `Stranded` | attached, and all that the neighbours want is known | `Joined` |
 //!
-//! All is known when each named neighbour was tried, and each link either carries messages and its
-//! table is complete, or leads to a neighbour that is in the same tree by another way, and not just
-//! about to be a child of this broker. A broker that
-//! has joined stays so: what happens to its links later is the matter of [`super::lost`].
+//! The filters of all neighbours are known when each configured neighbour was tried, and each link either
+//! carries messages and its table is complete, or leads to a neighbour that is in the same tree by
+//! another path and does not ask to become a child of this broker. A broker that has joined stays joined;
+//! [`super::lost`] handles links that fail later.
 
 use punctual_model::Nanos;
 
 use super::{Event, Membership, Node, Output};
 
-/// What the shell knows of the neighbours that it is to connect to.
+/// State of the connections that the shell opens to configured neighbours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Dialling {
-    /// There are some.
+    /// There are configured neighbours.
     pub named: bool,
-    /// Some are not connected, and no attempt to connect to them has ended.
+    /// For some of them, which are not connected, no attempt to connect has ended yet.
     pub untried: bool,
 }
 
@@ -49,7 +49,7 @@ impl Join {
         }
     }
 
-    /// When waiting ends.
+    /// When [`super::Settings::join_wait`] ends, while joining.
     pub(super) fn next(&self) -> Option<Nanos> {
         (self.state == Membership::Joining).then_some(self.until)
     }
@@ -67,12 +67,12 @@ impl Membership {
 }
 
 impl Node {
-    /// How far this broker is a member of its mesh.
+    /// Progress of this broker in joining its mesh.
     pub fn membership(&self) -> Membership {
         self.join.state
     }
 
-    /// Which neighbours the shell connects to; to be told before links come up, and when it changes.
+    /// Sets the state of the shell's connections. To be called before links come up, and at every change.
     pub fn set_dialling(&mut self, dialling: Dialling, now: Nanos) {
         if self.join.dialling != dialling {
             self.join.dialling = dialling;
@@ -80,13 +80,13 @@ impl Node {
         }
     }
 
-    /// Sees whether this broker has joined by now.
+    /// Updates the membership.
     pub(super) fn look_at_membership(&mut self, now: Nanos) {
         if self.join.state == Membership::Joined {
             return;
         }
         let is_over = self.join.state == Membership::Joining && self.join.until <= now;
-        let next = match self.knows_wishes() {
+        let next = match self.knows_neighbours_interest() {
             true if is_over || !self.join.dialling.untried => Membership::Joined,
             _ if !is_over => return,
             _ if self.is_known_to_any() || !self.join.dialling.named => Membership::Joined,
@@ -98,12 +98,12 @@ impl Node {
         self.outputs.log(Event::Membership(next));
     }
 
-    /// Whether it is attached, and what all neighbours want is known.
-    fn knows_wishes(&self) -> bool {
+    /// Whether this broker is attached to the tree, and the filters of all neighbours are known.
+    fn knows_neighbours_interest(&self) -> bool {
         let root = self.tree.root();
         let is_known = |(id, link): (_, &super::Link)| match link.edge.carries() {
             true => self.reach.is_ready(id),
-            // A neighbour that asks to be a child here is not part of the tree by another way.
+            // A neighbour that asks to become a child here is not in the tree by another path.
             false => {
                 let offer = self.tree.offer(id).and_then(|(_, offer)| offer);
                 offer.is_some_and(|(theirs, _)| theirs.id == root.id) && !self.tree.is_asked(id)
@@ -112,7 +112,7 @@ impl Node {
         self.tree.is_attached() && self.links.any_carries() && self.links.iter().all(is_known)
     }
 
-    /// Whether publications are carried to, or kept for, any neighbour.
+    /// Whether publications are sent to, or queued for, any neighbour.
     fn is_known_to_any(&self) -> bool {
         self.links.any_carries() || self.lost.links().next().is_some()
     }

@@ -1,8 +1,8 @@
-//! Connections to neighbours that are up, and the numbers by which neighbours are known.
+//! Connections to neighbours, and link numbers.
 //!
-//! A neighbour keeps its number as long as something is kept for it, connected or not; two never
-//! have the same. Between two brokers there is one link: of connections that both have opened, that
-//! of the lower name stays.
+//! A neighbour keeps its link number while it is connected or messages are queued for it; no two
+//! neighbours share one. There is one link between two brokers: if both have opened a connection, the one
+//! opened by the broker with the lower name stays.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::strategy::Strategy;
 use crate::tree::{Advert, Edge};
 use crate::wire::{Hello, Open, VERSIONS, common_version};
 
-/// What a link is taken to cost before it was measured.
+/// Assumed round-trip time of a link before it was measured.
 const UNMEASURED: Nanos = Nanos::from_millis(10);
 
 /// Why a connection does not become a link.
@@ -30,7 +30,7 @@ pub enum Refusal {
     /// It has this broker's name, or is this broker.
     #[error("has the same name as this broker: give each its own (mesh.id)")]
     Name,
-    /// It forwards otherwise.
+    /// The two brokers use different forwarding strategies.
     #[error(
         "forwards by {theirs}, this broker by {ours}: all of a mesh need the same (mesh.strategy)"
     )]
@@ -40,7 +40,7 @@ pub enum Refusal {
         /// This broker's.
         ours: Strategy,
     },
-    /// There is another connection between the two.
+    /// There is a connection between the two already.
     #[error("is connected already")]
     Parallel,
     /// All link numbers are in use.
@@ -53,16 +53,16 @@ pub(super) struct Link {
     pub(super) peer: BrokerId,
     pub(super) instance: u64,
     pub(super) dialled: bool,
-    /// The highest that both ends speak.
+    /// The highest protocol version that both ends support.
     pub(super) version: u8,
     pub(super) edge: Edge,
     weight: f64,
     rtt: Rtt,
-    /// The neighbour's clock in its last hello, and when that came.
+    /// The send time in the neighbour's last hello (its clock), and when that hello arrived.
     echo: Option<(u64, Nanos)>,
     /// By how many microseconds the neighbour's clock was ahead of this broker's in its last hello.
     clock_ahead: Option<i64>,
-    /// Publications that came over it wait at this broker.
+    /// Whether publications from the neighbour wait at this broker.
     waits: bool,
 }
 
@@ -82,7 +82,7 @@ impl Link {
         }
     }
 
-    /// What it costs, with `hop` for the broker at its end.
+    /// Cost in the tree; `hop` is added for the broker at its end.
     pub(super) fn cost(&self, hop: Nanos) -> u64 {
         let rtt = self.rtt.used().unwrap_or(UNMEASURED);
         rtt::cost(rtt, self.weight, hop)
@@ -93,12 +93,12 @@ impl Link {
         self.rtt.smoothed()
     }
 
-    /// Whether the neighbour has not said anything yet.
+    /// Whether no hello of the neighbour has arrived yet.
     pub(super) fn is_unheard(&self) -> bool {
         self.echo.is_none()
     }
 
-    /// Takes in when the neighbour said something; says whether the cost may be another.
+    /// Handles the times in a hello; returns whether the cost may have changed.
     pub(super) fn heard(&mut self, hello: &Hello, hysteresis: u32, now: Nanos) -> bool {
         self.echo = Some((hello.sent, now));
         let Some((sent, ago)) = hello.echo else {
@@ -108,12 +108,12 @@ impl Link {
         rtt.is_some_and(|rtt| self.rtt.sample(Nanos(rtt * 1000), hysteresis))
     }
 
-    /// By how many microseconds the neighbour's clock is ahead, if that is known.
+    /// By how many microseconds the neighbour's clock is ahead, if known.
     pub(super) fn clock_ahead(&self) -> Option<i64> {
         self.clock_ahead
     }
 
-    /// Compares the neighbour's clock with this broker's.
+    /// Compares the neighbour's clock with this broker's (microseconds since 1970).
     pub(super) fn compare_clocks(&mut self, theirs: Option<u64>, own: Option<u64>) {
         let ahead = |(theirs, own): (u64, u64)| {
             i64::try_from(i128::from(theirs) - i128::from(own)).unwrap_or(i64::MAX)
@@ -121,7 +121,7 @@ impl Link {
         self.clock_ahead = theirs.zip(own).map(ahead);
     }
 
-    /// What is said to the neighbour next.
+    /// The next hello to the neighbour.
     pub(super) fn hello(&self, advert: Advert, clock: Option<u64>, now: Nanos) -> Hello {
         let echo = self.echo.map(|(sent, at)| (sent, (now - at).0 / 1000));
         let sent = now.0 / 1000;
@@ -138,11 +138,11 @@ impl Link {
 #[derive(Debug)]
 pub(super) struct Links {
     up: BTreeMap<LinkId, Link>,
-    /// Numbers given to neighbours; kept while something is kept for them.
+    /// Numbers of neighbours, also of those that are not connected and have messages queued.
     numbers: BTreeMap<BrokerId, LinkId>,
-    /// How long a publication may be under way.
+    /// How long a publication may be in flight in the mesh.
     linger: Nanos,
-    /// When the last publication from a neighbour that had to wait here went on, or the neighbour.
+    /// When publications from a neighbour last ceased to wait here, or that neighbour was lost.
     went_on: Nanos,
 }
 
@@ -156,8 +156,8 @@ impl Links {
         }
     }
 
-    /// Whether a connection may become a link, and which: in the place of the one that is up with
-    /// that number, if there is one. Returns the version that both ends speak, too.
+    /// Decides whether a connection may become a link. Returns its number (an existing link with that
+    /// number is replaced) and the common protocol version.
     pub(super) fn admit(&self, peer: &Open, settings: &Settings) -> Result<(LinkId, u8), Refusal> {
         let theirs = peer.versions.0..=peer.versions.1;
         let version = common_version(&VERSIONS, &theirs).ok_or(Refusal::Version(peer.versions))?;
@@ -173,8 +173,8 @@ impl Links {
         let dialled = !peer.dialled;
         let link = self.number_for(&peer.id).ok_or(Refusal::Full)?;
         if let Some(old) = self.up.get(&link) {
-            // If both opened one, that of the lower name stays. A second one from
-            // the same side, or after a restart, says that the first is dead.
+            // If both opened one, that of the lower name stays. A second connection from the same side,
+            // or after a restart of the neighbour, means that the first is dead.
             let lower_dialled = (settings.id < peer.id) == dialled;
             let same = old.instance == peer.instance && old.dialled != dialled;
             if same && !lower_dialled {
@@ -184,7 +184,7 @@ impl Links {
         Ok((link, version))
     }
 
-    /// The number of a neighbour, or a free one.
+    /// The number of a neighbour, or an unused one; `None` if all are used.
     fn number_for(&self, peer: &BrokerId) -> Option<LinkId> {
         if let Some(link) = self.numbers.get(peer) {
             return Some(*link);
@@ -193,14 +193,13 @@ impl Links {
         (0..LinkId::MAX).map(LinkId).find(|link| !used(link))
     }
 
-    /// The connection with that number is up.
+    /// Adds a link that is up.
     pub(super) fn insert(&mut self, number: LinkId, link: Link) {
         self.numbers.insert(link.peer.clone(), number);
         self.up.insert(number, link);
     }
 
-    /// Gives a number to a neighbour that was there before a restart, unless it is connected or
-    /// there is none.
+    /// Gives a number to a neighbour after a restart, unless it is connected or no number is free.
     pub(super) fn recall(&mut self, peer: &BrokerId) -> Option<LinkId> {
         let link = self.number_for(peer);
         let link = link.filter(|link| !self.up.contains_key(link))?;
@@ -208,15 +207,14 @@ impl Links {
         Some(link)
     }
 
-    /// The connection of a link is gone, and nothing waits any more that came over it. Its neighbour
-    /// keeps the number.
+    /// Removes a link that is down. Its neighbour keeps the number.
     pub(super) fn remove(&mut self, link: LinkId, now: Nanos) {
         if self.up.remove(&link).is_some_and(|link| link.waits) {
             self.went_on = now;
         }
     }
 
-    /// Lets a number be used again; returns whose it was.
+    /// Frees a number; returns the neighbour that had it.
     pub(super) fn release(&mut self, link: LinkId) -> Option<BrokerId> {
         let peer = self.peer(link).cloned()?;
         self.numbers.remove(&peer);
@@ -239,7 +237,7 @@ impl Links {
         self.up.iter().map(|(id, link)| (*id, link))
     }
 
-    /// Whose number that is, connected or not.
+    /// The neighbour with this number, connected or not.
     pub(super) fn peer(&self, link: LinkId) -> Option<&BrokerId> {
         let up = self.up.get(&link).map(|link| &link.peer);
         up.or_else(|| {
@@ -255,7 +253,7 @@ impl Links {
         Some((*link, self.up.get(link)?))
     }
 
-    /// Scales the round-trip time to a neighbour otherwise; returns the link, if that changes it.
+    /// Sets the weight of a link; returns the link if that changes it.
     pub(super) fn weigh(&mut self, peer: &BrokerId, weight: f64) -> Option<(LinkId, &Link)> {
         let id = *self.numbers.get(peer)?;
         let link = self.up.get_mut(&id)?;
@@ -266,29 +264,29 @@ impl Links {
         Some((id, link))
     }
 
-    /// Whether messages go over any link.
+    /// Whether any link carries.
     pub(super) fn any_carries(&self) -> bool {
         self.up.values().any(|link| link.edge.carries())
     }
 
-    /// Whether messages go over a link.
+    /// Whether a link carries.
     pub(super) fn carries(&self, link: LinkId) -> bool {
         let link = self.up.get(&link);
         link.is_some_and(|link| link.edge.carries())
     }
 
-    /// Links over which messages go.
+    /// All links that carry.
     pub(super) fn carrying(&self) -> impl Iterator<Item = LinkId> {
         let links = self.up.iter().filter(|(_, link)| link.edge.carries());
         links.map(|(id, _)| *id)
     }
 
-    /// How long a publication may be under way.
+    /// How long a publication may be in flight in the mesh.
     pub(super) fn linger(&self) -> Nanos {
         self.linger
     }
 
-    /// Publications that came over a link wait at this broker, or do not any more.
+    /// Sets whether publications from a neighbour wait at this broker.
     pub(super) fn set_waits(&mut self, link: LinkId, waits: bool, now: Nanos) {
         if let Some(link) = self.up.get_mut(&link) {
             if link.waits && !waits {
@@ -298,8 +296,8 @@ impl Links {
         }
     }
 
-    /// When something that lingers since then need not any more; not as long as publications of
-    /// neighbours wait at this broker.
+    /// When [`Self::linger`] after an instant is over; `None` while publications of a neighbour wait at
+    /// this broker.
     pub(super) fn linger_ends(&self, since: Nanos) -> Option<Nanos> {
         let waits = self.up.values().any(|link| link.waits);
         (!waits).then_some(since.max(self.went_on) + self.linger)

@@ -1,4 +1,4 @@
-//! Look-ups: what all brokers know of a client that connects, see [`crate::transfer`].
+//! Look-ups: asks all brokers what they have of a client that connects, see [`crate::transfer`].
 
 use std::collections::BTreeSet;
 
@@ -7,28 +7,28 @@ use punctual_model::Nanos;
 use super::{Membership, Node, Output};
 use crate::id::{BrokerId, LinkId};
 use crate::transfer::{Extent, HomeId, Located, Stamp};
-use crate::wire::{LookUp, LookedUp};
+use crate::wire::{LookUp, LookUpReply};
 
-/// Look-ups of this broker, and what the shell was told of whom it reaches.
+/// Look-ups of this broker, and the last report of reached brokers to the shell.
 #[derive(Debug, Default)]
 pub(super) struct LookUps {
-    /// How many there were.
+    /// Number of look-ups so far.
     rounds: u64,
-    /// Who is reached, and whether others are not, as [`Output::Reach`] said last.
+    /// The last [`Output::Reach`]: the reached brokers, and whether others are away.
     told: Option<(BTreeSet<BrokerId>, bool)>,
 }
 
 impl LookUps {
-    /// Whether brokers of the mesh are not reached.
+    /// Whether brokers of the mesh are away.
     fn are_away(&self) -> bool {
         self.told.as_ref().is_none_or(|(_, away)| *away)
     }
 }
 
 impl Node {
-    /// Asks all other brokers what they have of a client that connects as that user, with `clean` if
-    /// with Clean Start; [`Output::Located`] is the answer, with the same stamp, in
-    /// [`super::Settings::session_wait`] at the latest.
+    /// Asks all other brokers what they have of a client that connects with this user name; `clean` is
+    /// its Clean Start flag. [`Output::Located`] answers with the same stamp, within
+    /// [`super::Settings::session_wait`].
     pub fn look_up(
         &mut self,
         at: &Stamp,
@@ -51,45 +51,54 @@ impl Node {
         self.settle(now);
     }
 
-    /// What this broker's core has of a client that it was asked for with [`Output::LookUp`].
+    /// Answers [`Output::LookUp`]: what this broker's core has of the client.
     pub fn found(&mut self, by: &HomeId, at: &Stamp, client: &str, located: Located, now: Nanos) {
         let answer = Some(located).filter(|located| !located.is_nothing());
         self.answer_own(by, at.micros, client, answer, now);
     }
 
     pub(super) fn heard_look_up(&mut self, from: LinkId, look_up: LookUp, now: Nanos) {
-        // Were it answered with no, it would be asked again at once.
+        // A look-up from the future gets no answer: a negative one would be repeated at once.
         if self.clocks.is_past(look_up.at.micros) {
             self.ask(Some(from), look_up, now);
         }
     }
 
-    pub(super) fn heard_looked_up(&mut self, from: LinkId, looked_up: LookedUp, now: Nanos) {
-        let LookedUp {
+    pub(super) fn heard_look_up_reply(
+        &mut self,
+        from: LinkId,
+        look_up_reply: LookUpReply,
+        now: Nanos,
+    ) {
+        let LookUpReply {
             at,
             round,
             answers,
             extent,
-        } = looked_up;
+        } = look_up_reply;
         self.heard_answers(from, (at.by, at.micros, round), answers, extent, now);
     }
 
-    /// How much an answer covers.
+    /// Which brokers an answer covers, given what the replies covered.
     pub(super) fn extent(&self, answered: Extent) -> Extent {
         match self.look_ups.are_away() {
-            // Who is back in a moment may have the session.
+            // A broker in hold-down may have the session, and be reached again in a moment.
             _ if self.presence.is_held_down() => Extent::Incomplete,
             true => answered.max(Extent::Reached),
             false => answered,
         }
     }
 
-    /// Tells the shell who is reached, and whether others are not, if it was not told so last.
+    /// Reports the reached brokers to the shell, and whether others are away, if that has changed.
     pub(super) fn tell_reach(&mut self) {
-        // Before it has joined, neighbours may be missing of which nothing is known; and others, before it
-        // is known for whom those keep messages that are reached.
+        // Before this broker has joined, unknown neighbours may be missing. Before the persistent
+        // interest of all reached brokers is complete, it is unknown for which other brokers they queue
+        // messages.
         let away = self.membership() != Membership::Joined
-            || !self.reach.reached().all(|id| self.lasting.knows_all_of(id))
+            || !self
+                .reach
+                .reached()
+                .all(|id| self.interest.knows_all_of(id))
             || self.presence.are_away();
         let reached = self.reached();
         let told = self.look_ups.told.as_ref();
@@ -100,10 +109,10 @@ impl Node {
         }
     }
 
-    /// After a start, also if nothing has changed yet.
+    /// Makes the first report after a start, even if nothing has changed yet.
     pub(super) fn tell_first_reach(&mut self) {
         if self.look_ups.told.is_none() {
-            // Nobody was missed before: it does not matter how late it is.
+            // The set of missed brokers is empty, so the time does not matter.
             self.note_missed(Nanos(0));
             self.tell_reach();
         }

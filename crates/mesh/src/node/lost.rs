@@ -1,26 +1,27 @@
-//! What happens to messages that were on their way over a link when it ceased to carry.
+//! Lost links: what happens to messages that were in flight on a link, or queued for it, when it ceased
+//! to carry.
 //!
-//! Nothing that was to go over a link is lost with it. While a link does not carry
-//! any more, what its neighbour wanted stays wanted, and the shell keeps what is
-//! meant for it, as for any session without connection. Every broker knows whom each
-//! of its links leads to ([`crate::reach`]). When one that was behind a lost link is
-//! behind another, and the tables on the way there are complete, the shell is told
-//! to copy what it keeps to that link ([`Output::Copy`]); when filters that overlap
-//! are new there, before newer messages go, so that the order is kept; what took another way waits where both join
-//! ([`super::holds`]). A copy goes
-//! on to neighbours from brokers that had it already, too: somebody behind them may
-//! have come from elsewhere, and who has it recognises it ([`crate::seen`]).
+//! No message for a lost link is dropped at once. While a link does not carry, the filters of its
+//! neighbour stay, and the shell queues matching messages, as for any session without a connection. Every
+//! broker knows which brokers each of its links leads to ([`crate::reach`]). When a broker that was
+//! behind a lost link is reached over another, and the tables on the path are complete, the shell copies
+//! the queue to that link ([`Output::Copy`]). It does the same when the neighbour on a link adds filters
+//! that overlap with the queue, before it sends newer messages, so that the order is preserved; messages
+//! that took another path wait where both paths meet ([`super::holds`]). Brokers forward a copy even if
+//! they have seen it before, as a broker behind them may have moved there; duplicates are recognised
+//! ([`crate::seen`]).
 //!
-//! Once all that were behind the lost link are back, what still comes for it is passed on
-//! for [`super::Settings::linger`], and until all has come that was on its way then
-//! ([`super::fences`]), since messages may be under way from brokers that did not
-//! know yet; then it is forgotten. For who does not come back in [`super::Settings::heal`] only what
-//! its persistent sessions await ([`super::lasting`]) is taken from then on, for
-//! [`super::Settings::keep`] altogether. What was acknowledged before is kept for as long again: the
-//! clients that are to get it may be connected all the while, at a broker that is only cut off. After
-//! that it is dropped, and who awaits nothing is given up, unless no link carries at all:
-//! then there is nowhere to go yet. An operator who knows that a broker does not come back may say so
-//! earlier ([`Node::forget`]).
+//! Once all brokers that were behind the lost link are reached again, messages that still arrive for it
+//! are copied for [`super::Settings::linger`], and until a fence ([`super::fences`]) shows that no
+//! message is in flight from a broker that did not know of the change yet. Then the link is forgotten.
+//!
+//! If brokers are not reached again within [`super::Settings::heal`], only messages for their persistent
+//! sessions ([`super::interest`]) are queued from then on, until [`super::Settings::keep`] after the
+//! loss. Messages queued before that stay for another `heal`, since the clients that are to receive them
+//! may be connected to a broker that is only cut off; then those that match no persistent session are
+//! dropped. A link behind which no persistent session has filters is given up. Nothing expires while no
+//! link carries at all, as there is nowhere to copy to. An operator who knows that a broker will not
+//! return can say so earlier ([`Node::forget`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,61 +32,61 @@ use super::{Event, Node, Output};
 use crate::id::{BrokerId, LinkId};
 use crate::reach::Reach;
 
-/// Why a broker is not forgotten.
+/// Why [`Node::forget`] fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NotForgotten {
-    /// Nothing is kept for it here.
+pub enum ForgetError {
+    /// Nothing is stored for this broker here.
     Unknown,
-    /// It is connected or reached, or is this broker.
+    /// The broker is connected or reached, or is this broker itself.
     Present,
 }
 
-/// A link that carried and does not any more.
+/// A link that ceased to carry.
 #[derive(Debug)]
-struct Lost {
+struct LostLink {
     since: Nanos,
-    /// Who was behind it; `None` if that is not known any more.
+    /// The brokers behind it; `None` if unknown since a restart.
     behind: Option<BTreeSet<BrokerId>>,
-    /// Since when all of them are back elsewhere.
+    /// Since when all of them are reached over other links.
     back: Option<Nanos>,
-    /// When what came meanwhile is passed on next.
+    /// When messages that arrived meanwhile are copied next.
     pass_on: Nanos,
-    /// Those that were away when what is kept was narrowed to what they await.
+    /// The brokers that were away when its filters were reduced to their persistent interest.
     away: Option<BTreeSet<BrokerId>>,
-    /// When what waits and they do not await is dropped.
+    /// When queued messages that do not match these filters are dropped.
     trim: Option<Nanos>,
-    /// Since when others are.
+    /// Since when a different set of brokers is away.
     changed: Option<Nanos>,
-    /// Whether all has come that was on its way, when that was long enough ago.
-    fence: Across,
-    /// One that an operator has taken out of `behind`, until what follows from that is done.
+    /// The fence that has to pass before the link is forgotten or its filters are reduced again.
+    fence: FenceState,
+    /// A broker that an operator removed from `behind`, until the next call of [`LostLinks::due`].
     forgotten: Option<BrokerId>,
 }
 
-/// Whether all has come that was on its way, see [`super::fences`].
+/// State of a fence, see [`super::fences`].
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Across {
+enum FenceState {
     #[default]
-    Unasked,
-    /// It is to be asked.
-    Wanted,
-    /// With that number.
+    NotAsked,
+    /// To be sent.
+    ToAsk,
+    /// Sent with this number, and not answered.
     Asked(u64),
     Passed,
 }
 
-impl Lost {
-    /// Whether all has come that was on its way; asks for it if not.
+impl LostLink {
+    /// Whether the fence has passed; requests one if there is none.
     fn is_fenced(&mut self) -> bool {
-        if self.fence == Across::Unasked {
-            self.fence = Across::Wanted;
+        if self.fence == FenceState::NotAsked {
+            self.fence = FenceState::ToAsk;
         }
-        self.fence == Across::Passed
+        self.fence == FenceState::Passed
     }
 
-    /// Those that are away, if what is kept is to be narrowed to what they await: when it was not,
-    /// when one of them was forgotten, or, once nothing can be under way from who does not know yet,
-    /// when others are away by now.
+    /// The brokers that are away, if the filters are to be reduced to their persistent interest: if they
+    /// were not yet; if one of them was forgotten; or if the set has changed, and no message can be in
+    /// flight from a broker that does not know of the change.
     fn narrows(
         &mut self,
         away: BTreeSet<BrokerId>,
@@ -96,7 +97,7 @@ impl Lost {
         match &self.away {
             None => Some(away),
             Some(before) if *before == away => {
-                (self.changed, self.fence) = (None, Across::Unasked);
+                (self.changed, self.fence) = (None, FenceState::NotAsked);
                 forgets.then_some(away)
             }
             Some(_) => {
@@ -109,39 +110,39 @@ impl Lost {
     }
 }
 
-/// What is kept for one link is to go to another, and is not kept any more if it moves.
+/// The queue of one link is to be copied to another, and emptied if `moves`.
 #[derive(Debug)]
-struct Pass {
+struct CopyOrder {
     from: LinkId,
     to: LinkId,
     moves: bool,
 }
 
-/// What is due for links that are lost.
+/// Work that is due for lost links.
 #[derive(Debug, Default)]
-struct Due {
-    passes: Vec<Pass>,
-    /// Links for which only that is kept after that which these await.
+struct DueWork {
+    passes: Vec<CopyOrder>,
+    /// Links whose filters are then reduced to the persistent interest of these brokers.
     narrow: Vec<(LinkId, BTreeSet<BrokerId>)>,
-    /// Links for which what waits and is not awaited is dropped after that.
+    /// Links whose queued messages that match no filter are then dropped.
     trim: Vec<LinkId>,
-    /// Links for which nothing is kept after that, and who was forgotten if it is for that.
+    /// Links that are then given up, with the forgotten broker if that is the reason.
     over: Vec<(LinkId, Option<BrokerId>)>,
-    /// Links for which nothing is done before all has come that is on its way.
+    /// Links for which a fence is to be sent.
     fences: Vec<LinkId>,
 }
 
-/// Links that carried and do not any more.
+/// All lost links.
 #[derive(Debug)]
 pub(super) struct LostLinks {
-    lost: BTreeMap<LinkId, Lost>,
-    /// Whom links led to that carry again, until their neighbours say whom they lead to now.
+    lost: BTreeMap<LinkId, LostLink>,
+    /// The brokers behind links that carry again, until their neighbours send the present set.
     carry_again: BTreeMap<LinkId, BTreeSet<BrokerId>>,
-    /// How long what is kept waits for another way.
+    /// How long all messages are queued for a broker that is away.
     heal: Nanos,
-    /// How long what persistent sessions await does.
+    /// How long messages for its persistent sessions are.
     keep: Nanos,
-    /// After which what still comes is passed on again.
+    /// Interval at which messages that still arrive are copied.
     again: Nanos,
 }
 
@@ -156,7 +157,7 @@ impl LostLinks {
         }
     }
 
-    /// What is meant for a link waits from now on.
+    /// Messages for a link are queued from now on.
     pub(super) fn insert(
         &mut self,
         link: LinkId,
@@ -166,7 +167,7 @@ impl LostLinks {
         if let (Some(before), Some(behind)) = (self.carry_again.remove(&link), &mut behind) {
             behind.extend(before);
         }
-        let lost = Lost {
+        let lost = LostLink {
             since: now,
             behind,
             back: None,
@@ -174,32 +175,32 @@ impl LostLinks {
             away: None,
             trim: None,
             changed: None,
-            fence: Across::Unasked,
+            fence: FenceState::NotAsked,
             forgotten: None,
         };
         self.lost.insert(link, lost);
     }
 
-    /// It does not any more.
+    /// The link is forgotten.
     pub(super) fn remove(&mut self, link: LinkId) {
         self.lost.remove(&link);
         self.carry_again.remove(&link);
     }
 
-    /// It does not any more, since it carries again.
+    /// The link carries again.
     pub(super) fn carries_again(&mut self, link: LinkId) {
         if let Some(behind) = self.lost.remove(&link).and_then(|lost| lost.behind) {
             self.carry_again.insert(link, behind);
         }
     }
 
-    /// The neighbour on a link says whom it leads to.
+    /// The neighbour on a link has sent the brokers that it leads to.
     pub(super) fn heard(&mut self, link: LinkId) {
         self.carry_again.remove(&link);
     }
 
-    /// Nothing is kept for this broker any more, but for its heirs. Returns links that led to it, with
-    /// those that something is kept for there now; `None` if none did.
+    /// Replaces a broker by its heirs (the brokers for which it queued messages). Returns the lost links
+    /// that led to it, with the brokers that they count as leading to now; `None` if no link led to it.
     fn forget(
         &mut self,
         broker: &BrokerId,
@@ -226,8 +227,8 @@ impl LostLinks {
         (known || !links.is_empty()).then_some(links)
     }
 
-    /// Whether any has not carried for a moment only, whose neighbour is connected and not reached
-    /// elsewhere: it is likely to carry soon.
+    /// Whether a link is likely to carry again soon: it was lost within [`Links::linger`], its neighbour
+    /// is connected, and not all brokers behind it are reached otherwise.
     pub(super) fn may_carry_again(&self, links: &Links, now: Nanos) -> bool {
         let mut lost = self.lost.iter();
         lost.any(|(link, lost)| {
@@ -244,50 +245,50 @@ impl LostLinks {
         self.lost.keys().copied()
     }
 
-    /// Whether what is kept for any goes elsewhere, as all are back, or may soon.
+    /// Whether the queue of a lost link is being copied elsewhere, or may soon be.
     pub(super) fn may_turn(&self, now: Nanos) -> bool {
         let mut lost = self.lost.values();
         lost.any(|lost| lost.back.is_some() || lost.since + self.heal > now)
     }
 
-    /// A question is asked for a link.
+    /// A fence was sent for a link.
     fn fence_is_asked(&mut self, link: LinkId, number: u64) {
         if let Some(lost) = self.lost.get_mut(&link) {
-            lost.fence = Across::Asked(number);
+            lost.fence = FenceState::Asked(number);
         }
     }
 
-    /// Whether a link waits for the answer to a question.
+    /// Whether a link waits for this fence.
     fn awaits_fence(&self, link: LinkId, number: u64) -> bool {
         let lost = self.lost.get(&link);
-        lost.is_some_and(|lost| lost.fence == Across::Asked(number))
+        lost.is_some_and(|lost| lost.fence == FenceState::Asked(number))
     }
 
-    /// That is answered.
+    /// A fence has passed.
     pub(super) fn fenced(&mut self, link: LinkId, number: u64) {
         if self.awaits_fence(link, number)
             && let Some(lost) = self.lost.get_mut(&link)
         {
-            lost.fence = Across::Passed;
+            lost.fence = FenceState::Passed;
         }
     }
 
-    /// All that any led to, or those that carry again and are not known to lead to them.
+    /// All brokers behind lost links, and behind links that carry again and have not been confirmed yet.
     fn behind(&self) -> BTreeSet<BrokerId> {
         let behind = self.lost.values().filter_map(|lost| lost.behind.as_ref());
         let behind = behind.chain(self.carry_again.values());
         behind.flatten().cloned().collect()
     }
 
-    /// Those that only what their persistent sessions await is kept for.
+    /// Brokers for which only messages for persistent sessions are queued.
     pub(super) fn away(&self) -> BTreeSet<BrokerId> {
         let away = self.lost.values().filter_map(|lost| lost.away.as_ref());
         away.flatten().cloned().collect()
     }
 
-    /// Links that led to any of these brokers, or may have.
+    /// Lost links that led to any of these brokers, or may have.
     fn that_led_to(&self, who: &BTreeSet<BrokerId>) -> Vec<LinkId> {
-        let theirs = |lost: &Lost| {
+        let theirs = |lost: &LostLink| {
             let behind = lost.behind.as_ref();
             behind.is_none_or(|behind| !behind.is_disjoint(who))
         };
@@ -295,8 +296,8 @@ impl LostLinks {
         lost.map(|(link, _)| *link).collect()
     }
 
-    /// What is to be passed on, and given up. `is_awaited` says whether persistent sessions at any of
-    /// some brokers await something.
+    /// Takes the work that is due. `may_heal`: see [`Node::may_give_up`]. `is_awaited` says whether any
+    /// of some brokers has persistent interest.
     fn due(
         &mut self,
         reach: &Reach<BrokerId>,
@@ -304,15 +305,15 @@ impl LostLinks {
         may_heal: bool,
         is_awaited: impl Fn(&BTreeSet<BrokerId>) -> bool,
         now: Nanos,
-    ) -> Due {
-        let mut due = Due::default();
+    ) -> DueWork {
+        let mut due = DueWork::default();
         for (from, lost) in &mut self.lost {
             let (to, all) = match &lost.behind {
                 Some(behind) => reach.where_are(behind),
                 None => (Vec::new(), false),
             };
             if all != lost.back.is_some() {
-                (lost.back, lost.fence) = (all.then_some(now), Across::Unasked);
+                (lost.back, lost.fence) = (all.then_some(now), FenceState::NotAsked);
                 if all {
                     (lost.pass_on, lost.changed) = (now, None);
                 }
@@ -327,7 +328,7 @@ impl LostLinks {
             let mut ends = lingered || is_late || forgets && is_empty;
             let mut narrows = None;
             let heals = may_heal && lost.since + self.heal <= now;
-            // The word of an operator counts also where nobody is reached.
+            // A decision of an operator counts even while no broker is reached.
             if !ends && !all && (heals || forgets && lost.away.is_some()) {
                 let behind = lost.behind.clone().unwrap_or_default();
                 let away = reach.not_reached(behind);
@@ -344,14 +345,14 @@ impl LostLinks {
                     _ => (ends, narrows) = (true, None),
                 }
             }
-            if lost.fence == Across::Wanted {
+            if lost.fence == FenceState::ToAsk {
                 due.fences.push(*from);
             }
             if ends || narrows.is_some() || all && lost.pass_on <= now {
                 lost.pass_on = now + self.again;
                 let last = to.len();
                 due.passes
-                    .extend(to.into_iter().zip(1..).map(|(to, i)| Pass {
+                    .extend(to.into_iter().zip(1..).map(|(to, i)| CopyOrder {
                         from: *from,
                         to,
                         moves: i == last && narrows.is_none(),
@@ -361,20 +362,20 @@ impl LostLinks {
                 due.over.push((*from, forgotten));
             } else if let Some(away) = narrows {
                 (lost.away, lost.changed) = (Some(away.clone()), None);
-                lost.fence = Across::Unasked;
+                lost.fence = FenceState::NotAsked;
                 due.narrow.push((*from, away));
             }
         }
         due
     }
 
-    /// When something is due.
+    /// When [`Self::due`] returns something next.
     fn next(&self, links: &Links, may_heal: bool) -> Option<Nanos> {
         let due = self.lost.values().filter_map(|lost| {
-            // Later it is told when there is something to do.
+            // While a fence is open, its answer triggers the next step.
             let lingers = |since| {
                 let ends = links.linger_ends(since);
-                ends.filter(|_| matches!(lost.fence, Across::Unasked | Across::Passed))
+                ends.filter(|_| matches!(lost.fence, FenceState::NotAsked | FenceState::Passed))
             };
             let all = match lost.back {
                 Some(back) => [lingers(back), Some(lost.pass_on)],
@@ -393,11 +394,11 @@ impl LostLinks {
 }
 
 impl Node {
-    /// A link does not carry any more that led to these, its neighbour among them.
+    /// A link that led to these brokers, its neighbour included, ceased to carry.
     pub(super) fn lose(&mut self, link: LinkId, mut behind: BTreeSet<BrokerId>, now: Nanos) {
-        // It was behind it for those who had not heard yet that it is not.
+        // Brokers with outdated information count this broker itself as behind the link.
         behind.remove(&self.settings.id);
-        // Some may have come by another link before this one was known to be lost.
+        // Some may have been reached over another link before the loss of this one was noticed.
         let (came, _) = self.reach.where_are(&behind);
         self.lost.insert(link, Some(behind), now);
         for to in came {
@@ -405,7 +406,7 @@ impl Node {
         }
     }
 
-    /// Brokers are behind a link now: what is kept for them goes there.
+    /// Brokers came into reach over a link: messages queued for them are copied there.
     pub(super) fn came(&mut self, link: LinkId, who: &BTreeSet<BrokerId>) {
         if who.is_empty() {
             return;
@@ -417,7 +418,8 @@ impl Node {
         }
     }
 
-    /// A neighbour wants filters that it did not: what waits for lost ones goes first.
+    /// A neighbour added filters: queued messages of lost links that overlap with them are copied to it
+    /// first.
     pub(super) fn copy_overlapping(&mut self, link: LinkId, added: &[Box<str>]) {
         let lost: Vec<LinkId> = self.lost.links().filter(|lost| *lost != link).collect();
         if !lost.is_empty() {
@@ -427,7 +429,7 @@ impl Node {
         }
     }
 
-    /// What is kept for one link goes to another.
+    /// Has the queue of one link copied to another.
     fn copy(&mut self, from: LinkId, to: LinkId, moves: bool) {
         let both = (self.links.peer(from), self.links.peer(to));
         if let (Some(from), Some(to)) = both
@@ -438,16 +440,15 @@ impl Node {
         }
     }
 
-    /// Passes on what came for lost links whose brokers are all back elsewhere, and
-    /// gives up what has waited for long enough.
+    /// Does the work that is due for lost links.
     pub(super) fn pass_on(&mut self, now: Nanos) {
         let may_give_up = self.may_give_up();
-        let (lasting, reach) = (&self.lasting, &self.reach);
-        let is_awaited = |away: &BTreeSet<BrokerId>| !lasting.awaited(away, reach).is_empty();
+        let (interest, reach) = (&self.interest, &self.reach);
+        let is_awaited = |away: &BTreeSet<BrokerId>| !interest.awaited(away, reach).is_empty();
         let due = self
             .lost
             .due(&self.reach, &self.links, may_give_up, is_awaited, now);
-        for Pass { from, to, moves } in due.passes {
+        for CopyOrder { from, to, moves } in due.passes {
             self.copy(from, to, moves);
         }
         for (link, away) in due.narrow {
@@ -474,37 +475,37 @@ impl Node {
         self.fences
             .retain(|link, number| lost.awaits_fence(link, number));
         let led_to = self.led_to();
-        self.lasting
+        self.interest
             .retain(|id| led_to.contains(id), &mut self.outputs, now);
     }
 
-    /// A broker that is away does not come back: nothing is kept for it here any more. Should it do
-    /// so all the same, it is a broker like any other, and its sessions have missed that. What it
-    /// would have passed on to others that are away as well is kept for these. Who of the others
-    /// keeps messages for it goes on to do so.
+    /// Declares that a broker which is away will not return: messages for it are not kept here any more.
+    /// If it does return, it is a broker like any other, and its sessions have missed these messages.
+    /// Messages that it would have forwarded to other brokers that are away are kept for those. Other
+    /// brokers that queue messages for it are not affected.
     ///
     /// # Errors
-    /// [`NotForgotten`], if that is not so; nothing has changed then.
-    pub fn forget(&mut self, broker: &BrokerId, now: Nanos) -> Result<(), NotForgotten> {
+    /// [`ForgetError`]; nothing has changed then.
+    pub fn forget(&mut self, broker: &BrokerId, now: Nanos) -> Result<(), ForgetError> {
         let is_own = *broker == self.settings.id;
         let is_there = self.links.to(broker).is_some() || self.reach.expected().contains(broker);
         if is_own || is_there {
-            return Err(NotForgotten::Present);
+            return Err(ForgetError::Present);
         }
-        let mut heirs = self.lasting.kept_by(broker);
+        let mut heirs = self.interest.kept_by(broker);
         heirs.remove(&self.settings.id);
         let heirs = self.reach.not_reached(heirs);
         let links = self.lost.forget(broker, &heirs);
         let was_reached = self.presence.forget(broker);
         let links = match links {
-            None if !was_reached => return Err(NotForgotten::Unknown),
+            None if !was_reached => return Err(ForgetError::Unknown),
             links => links.unwrap_or_default(),
         };
         self.outputs.log(Event::Forgotten(broker.clone()));
         for (link, others) in links {
             self.reach.drop_from(link, |id| id == broker);
             self.members.forget_broker(link, broker);
-            if !others.is_empty() && self.keeping.leads(link, &others) {
+            if !others.is_empty() && self.commit.leads(link, &others) {
                 let brokers = others.into_iter().collect();
                 self.outputs.push(Output::Leads { link, brokers });
             }
@@ -515,25 +516,26 @@ impl Node {
         Ok(())
     }
 
-    /// Brokers that links lead to, or led to before they were lost.
+    /// Brokers that links lead to, or led to before these were lost.
     pub(super) fn led_to(&self) -> BTreeSet<BrokerId> {
         let mut all = self.reach.expected();
         all.append(&mut self.lost.behind());
         all
     }
 
-    /// Lets others know which brokers messages are kept for here.
+    /// Advertises the brokers for which this one queues messages.
     pub(super) fn note_kept(&mut self) {
         let kept = self.reach.not_reached(self.led_to());
-        self.lasting.keep_for(kept);
+        self.interest.keep_for(kept);
     }
 
-    /// Of what was wanted over a link only that is from now on which these await. What waits stays.
+    /// Reduces the filters of a link to the persistent interest of these brokers. Messages already queued
+    /// stay.
     fn narrow(&mut self, link: LinkId, away: BTreeSet<BrokerId>) {
         let Some(peer) = self.peer(link).cloned() else {
             return;
         };
-        let awaited = self.lasting.awaited(&away, &self.reach);
+        let awaited = self.interest.awaited(&away, &self.reach);
         let brokers = away.into_iter().collect();
         let filters = awaited.len();
         self.outputs.log(Event::Away {
@@ -557,45 +559,46 @@ impl Node {
         self.outputs.push(Output::Narrow(peer));
     }
 
-    /// When [`Self::pass_on`] is due.
+    /// When [`Self::pass_on`] is to be called next.
     pub(super) fn next_pass(&self) -> Option<Nanos> {
         self.lost.next(&self.links, self.may_give_up())
     }
 
-    /// Whether messages that wait have had somewhere else to go.
+    /// Whether queued messages may expire: only while this broker is attached and some link carries, so
+    /// that there was another path to copy them to.
     fn may_give_up(&self) -> bool {
         self.links.any_carries() && self.tree.is_attached()
     }
 
-    /// Nothing is kept for a link any more, because a broker was forgotten if one is named.
+    /// Gives up a lost link; `forgotten` is the broker that was forgotten, if that is the reason.
     fn give_up(&mut self, link: LinkId, forgotten: Option<BrokerId>) {
         self.lost.remove(link);
         match self.links.get(link) {
             Some(up) => {
                 let peer = up.peer.clone();
-                self.forget_wishes(link);
+                self.forget_interest(link);
                 self.outputs.push(Output::Forget { peer, forgotten });
             }
             None => self.release(link, forgotten),
         }
     }
 
-    /// Lets a link's number be used again if nothing depends on it.
+    /// Frees the number of a link that is neither up nor lost.
     pub(super) fn release(&mut self, link: LinkId, forgotten: Option<BrokerId>) {
         if self.links.is_up(link) || self.lost.contains(link) {
             return;
         }
-        self.forget_wishes(link);
+        self.forget_interest(link);
         if let Some(peer) = self.links.release(link) {
             self.outputs.push(Output::Forget { peer, forgotten });
         }
     }
 
-    /// Nothing is wanted over a link.
-    fn forget_wishes(&mut self, link: LinkId) {
+    /// Forgets the filters, members and interest of a link.
+    fn forget_interest(&mut self, link: LinkId) {
         self.filters.table.forget(link);
         self.members.forget(link);
-        self.keeping.forget(link);
-        self.lasting.forget(link);
+        self.commit.forget(link);
+        self.interest.forget(link);
     }
 }

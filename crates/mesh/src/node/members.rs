@@ -1,10 +1,10 @@
-//! Where shared subscriptions have members: this broker's own, those that neighbours tell of, and
-//! what the shell knows of the latter.
+//! Members of shared subscriptions: own ones, those that neighbours advertise, and what was reported to
+//! the shell.
 //!
-//! Who hears of a member can send to it, so what is told to neighbours is told to the shell, too. A
-//! shared filter whose last member has left is wanted for [`super::Settings::linger`] more, and until all
-//! has come that was on its way then ([`super::fences`]): what was given to it has to come, to be
-//! given to others.
+//! A broker that learns of a member may choose it as the receiver of a message, so what is advertised to
+//! neighbours is reported to the shell, too. A shared filter whose last member has left stays in the
+//! table for [`super::Settings::linger`], and until everything in flight has arrived ([`super::fences`]):
+//! messages that were assigned to this broker must arrive here, to be reassigned to members elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -15,25 +15,24 @@ use super::Output;
 use super::links::Links;
 use super::output::Outputs;
 use crate::id::{BrokerId, LinkId};
-use crate::reach::{Reach, Told};
+use crate::reach::{Reach, ReachUpdate};
 use crate::wire::Member;
 
-/// Shared filters whose messages still come after the last member left.
+/// Bound on the shared filters that stay in the table after their last member left.
 pub(super) const MAX_LEAVING: usize = 1 << 16;
 
 /// Members of shared subscriptions, here and elsewhere.
 #[derive(Debug)]
 pub(super) struct Members {
     broker: BrokerId,
-    /// Members that a neighbour may tell of.
+    /// Bound on the members that a neighbour may advertise.
     max: usize,
     reach: Reach<Member>,
-    /// Own members by filter.
+    /// Number of own members, by filter.
     own: HashMap<Box<str>, u32, foldhash::fast::RandomState>,
-    /// Filters without own members whose messages may still be on their way here, and since
-    /// when.
+    /// Filters without own members for which messages may still be in flight, and since when.
     leaving: VecDeque<(Nanos, Box<str>)>,
-    /// What the shell was told of members elsewhere, of all and by links.
+    /// Brokers with members elsewhere as last reported to the shell, in all and by links.
     elsewhere: BTreeMap<Box<str>, Vec<BrokerId>>,
     behind: BTreeMap<(LinkId, Box<str>), Vec<BrokerId>>,
 }
@@ -43,7 +42,7 @@ impl Members {
         Self {
             broker,
             max,
-            reach: Reach::lasting(),
+            reach: Reach::retaining(),
             own: HashMap::default(),
             leaving: VecDeque::new(),
             elsewhere: BTreeMap::new(),
@@ -51,7 +50,7 @@ impl Members {
         }
     }
 
-    /// A client of this broker is a member, of a shared filter.
+    /// A client of this broker joined a shared subscription.
     pub(super) fn subscribe(&mut self, shared: &str) {
         let count = self.own.entry(shared.into()).or_default();
         *count += 1;
@@ -60,9 +59,9 @@ impl Members {
         }
     }
 
-    /// A client of this broker is not a member any more; `plain` is what it wanted. Returns such a
-    /// filter that is not wanted any more: this one if there are other members here, or another if
-    /// too many have been left.
+    /// A client of this broker left a shared subscription; `plain` is its filter without `$share`.
+    /// Returns a plain filter to be unsubscribed at once: this one if there are other members here (each
+    /// member counts once in the table), or the oldest of those that stay, beyond [`MAX_LEAVING`].
     pub(super) fn unsubscribe(
         &mut self,
         shared: &str,
@@ -86,19 +85,19 @@ impl Members {
         self.leaving.pop_front().map(|(_, plain)| plain)
     }
 
-    /// A filter that was left and is not wanted any more.
+    /// Takes a plain filter whose time to stay is over.
     pub(super) fn left(&mut self, links: &Links, now: Nanos) -> Option<Box<str>> {
         let is_due = self.next_leave(links).is_some_and(|at| at <= now);
         is_due.then(|| self.leave()).flatten()
     }
 
-    /// When there is one.
+    /// When [`Self::left`] returns a filter next.
     pub(super) fn next_leave(&self, links: &Links) -> Option<Nanos> {
         let (since, _) = self.leaving.front()?;
         links.linger_ends(*since)
     }
 
-    /// A neighbour tells of members behind it.
+    /// Applies an update of the members behind a neighbour.
     pub(super) fn heard(
         &mut self,
         link: LinkId,
@@ -106,40 +105,40 @@ impl Members {
         mut add: Vec<Member>,
         remove: &[Member],
     ) {
-        // One that is not known is not chosen.
+        // A member beyond the bound is unknown here, and so not chosen.
         let known = if all { 0 } else { self.reach.count(link) };
         add.truncate(self.max.saturating_sub(known));
         self.reach.heard(link, all, add, remove);
         self.reach.show(link);
     }
 
-    /// Neighbours are told over a link from now on.
+    /// A link carries from now on: members are advertised on it.
     pub(super) fn activate(&mut self, link: LinkId) {
         self.reach.activate(link);
     }
 
-    /// They are not any more; who is behind it still counts.
+    /// A link ceased to carry; the members behind it still count.
     pub(super) fn deactivate(&mut self, link: LinkId) {
         self.reach.deactivate(link);
     }
 
-    /// All that the neighbour on a link wants is known.
+    /// The filters of the neighbour on a link are complete.
     pub(super) fn ready(&mut self, link: LinkId) {
         self.reach.ready(link);
         self.reach.show(link);
     }
 
-    /// Nobody is behind a link any more.
+    /// Forgets the members behind a link.
     pub(super) fn forget(&mut self, link: LinkId) {
         self.reach.forget(link);
     }
 
-    /// A broker is not behind a lost link any more.
+    /// Forgets the members at a broker behind a lost link.
     pub(super) fn forget_broker(&mut self, link: LinkId, broker: &BrokerId) {
         self.reach.drop_from(link, |(id, _)| id == broker);
     }
 
-    /// Who was behind a link before a restart: it is lost.
+    /// Restores the members behind a link after a restart; the link counts as lost.
     pub(super) fn recall(&mut self, link: LinkId, members: Vec<Member>) {
         for (broker, filter) in &members {
             let brokers = self.behind.entry((link, filter.clone())).or_default();
@@ -148,24 +147,23 @@ impl Members {
         self.reach.recall(link, members.into_iter().collect());
     }
 
-    /// Whether there may be something to tell neighbours.
+    /// Whether neighbours may have to be notified.
     pub(super) fn has_changes(&self) -> bool {
         self.reach.has_changes()
     }
 
-    /// What neighbours are to be told.
-    pub(super) fn changes(&mut self) -> Vec<Told<Member>> {
+    /// Takes the updates for neighbours.
+    pub(super) fn changes(&mut self) -> Vec<ReachUpdate<Member>> {
         self.reach.changes()
     }
 
-    /// Brokers elsewhere that have members, by filters, as the shell knows it.
+    /// Other brokers with members, by shared filter, as reported to the shell.
     pub(super) fn elsewhere(&self) -> &BTreeMap<Box<str>, Vec<BrokerId>> {
         &self.elsewhere
     }
 
-    /// Tells the shell where shared subscriptions have members elsewhere, if that is not
-    /// what it knows. Those whose link is lost count if there are no others: what is meant
-    /// for them waits.
+    /// Reports changes of the brokers with members elsewhere to the shell. Brokers behind a lost link
+    /// count only if no broker with members is reached: messages for them are queued.
     pub(super) fn tell_shell(&mut self, outputs: &mut Outputs) {
         if !self.reach.take_moved() {
             return;
@@ -191,7 +189,7 @@ impl Members {
         self.tell_shell_by_links(outputs);
     }
 
-    /// Tells the shell the same by links, so that it is known after a restart.
+    /// Reports the same by links, to be stored for a restart.
     fn tell_shell_by_links(&mut self, outputs: &mut Outputs) {
         let mut now: BTreeMap<(LinkId, Box<str>), Vec<BrokerId>> = BTreeMap::new();
         for (link, (id, filter)) in self.reach.by_links() {
@@ -211,7 +209,7 @@ impl Members {
     }
 }
 
-/// What to say to who knows how it was: what is gone, with no brokers, and then what is other.
+/// The entries that differ: first removed keys, with no brokers, then new and changed ones.
 fn differences<'a, K: Ord + Clone>(
     before: &'a BTreeMap<K, Vec<BrokerId>>,
     now: &'a BTreeMap<K, Vec<BrokerId>>,

@@ -1,32 +1,32 @@
-//! What neighbours are told, and when: what wants to be said gathers for [`super::Settings::batch`]
-//! after some was told.
+//! When updates are sent to neighbours: changes are batched for [`super::Settings::batch`] after the last
+//! updates.
 //!
-//! Changes of the table are told in rounds, each of which may take several slices
-//! ([`crate::table::Table::changes`]); between two of them the broker does other work. What is said
-//! of members of shared subscriptions, in letters about sessions, and of who is where, is taken down
-//! when a round begins, and sent when it ends, so only after all that those want: who hears that a
-//! broker is back can send what it kept for it. Who is where, and letters, do not wait for the batch
-//! to end.
+//! Changes of the table are sent in rounds, each of which may take several slices
+//! ([`crate::table::Table::changes`]); between two slices the broker does other work. Updates of shared
+//! members, letters about sessions, and updates of reached brokers are collected when a round begins, and
+//! sent when it ends. So they follow the filters of the brokers that they name, and a neighbour that
+//! learns that a broker is reached again can send it what it has queued. Updates of reached brokers, and
+//! letters, do not wait for the batch.
 
 use punctual_model::Nanos;
 
 use super::Node;
 use crate::id::{BrokerId, LinkId};
-use crate::reach::Told;
+use crate::reach::ReachUpdate;
 use crate::table::parts;
 use crate::wire::{Letter, Member, Message};
 
-/// When news may be told.
+/// Schedule of the updates to neighbours.
 #[derive(Debug)]
 pub(super) struct Pace {
-    /// Time in which news gather after some were told.
+    /// Time for which changes are batched after the last updates.
     batch: Nanos,
     told_at: Nanos,
-    /// When those that wait are told.
+    /// When waiting updates are sent.
     due: Option<Nanos>,
-    /// While a round of the table goes on: what is sent when it ends.
-    held: Option<Held>,
-    /// Letters for the next round, and who sent them.
+    /// During a round of the table: the updates that are sent at its end.
+    held: Option<DeferredUpdates>,
+    /// Letters for the next round, and the links on which they came.
     letters: Vec<(Option<LinkId>, Letter)>,
 }
 
@@ -41,23 +41,23 @@ impl Pace {
         }
     }
 
-    /// A letter is to be sent after what is wanted by now was told.
+    /// Adds a letter, to be sent after the present filters.
     pub(super) fn add_letter(&mut self, from: Option<LinkId>, letter: Letter) {
         self.letters.push((from, letter));
     }
 
-    /// What is due is to be seen anew.
+    /// Clears the schedule, to be computed again.
     pub(super) fn reset(&mut self) {
         self.due = None;
     }
 
-    /// There is more to be told at once.
+    /// Schedules updates for now.
     pub(super) fn set_due(&mut self, now: Nanos) {
         self.due = Some(now);
     }
 
-    /// A link does not carry any more: nothing that is held is for it. All is told when it carries
-    /// again.
+    /// Drops the deferred updates for a link that ceased to carry. When it carries again, full updates
+    /// are sent.
     pub(super) fn drop_held(&mut self, link: LinkId) {
         if let Some(held) = &mut self.held {
             held.members.retain(|told| told.link != link);
@@ -65,17 +65,17 @@ impl Pace {
         }
     }
 
-    /// Whether some wait for the end of a round of the table.
+    /// Whether updates wait for the end of a round of the table.
     pub(super) fn is_amid(&self) -> bool {
         self.held.is_some()
     }
 
-    /// When news that wait are to be told.
+    /// When waiting updates are to be sent.
     pub(super) fn next(&self) -> Option<Nanos> {
         self.due
     }
 
-    /// Whether there is to be told now what there is; if not, it will be.
+    /// Whether updates may be sent now; if not, schedules them.
     fn is_due(&mut self, now: Nanos) -> bool {
         let due = self.told_at + self.batch;
         let waits = now < due && self.told_at.0 > 0;
@@ -86,16 +86,16 @@ impl Pace {
     }
 }
 
-/// What is sent when a round of the table ends.
+/// Updates that are sent when a round of the table ends.
 #[derive(Debug)]
-struct Held {
-    members: Vec<Told<Member>>,
+struct DeferredUpdates {
+    members: Vec<ReachUpdate<Member>>,
     letters: Vec<(Option<LinkId>, Letter)>,
-    reach: Vec<Told<BrokerId>>,
+    reach: Vec<ReachUpdate<BrokerId>>,
 }
 
 impl Node {
-    /// Tells neighbours what changed, now or after a while.
+    /// Sends updates to neighbours, or schedules them.
     pub(super) fn tell(&mut self, now: Nanos) {
         let held = self.pace.held.take();
         let begins = held.is_none();
@@ -106,7 +106,7 @@ impl Node {
         if self.has_news() {
             self.pace.told_at = now;
         }
-        let held = held.unwrap_or_else(|| Held {
+        let held = held.unwrap_or_else(|| DeferredUpdates {
             members: self.members.changes(),
             letters: std::mem::take(&mut self.pace.letters),
             reach: self.reach.changes(),
@@ -145,7 +145,7 @@ impl Node {
     fn has_news(&self) -> bool {
         self.filters.table.has_changes()
             || self.members.has_changes()
-            || self.lasting.has_changes()
+            || self.interest.has_changes()
             || self.has_news_of_clients()
     }
 
@@ -159,20 +159,20 @@ impl Node {
         }
     }
 
-    /// Tells neighbours what does not depend on the table.
+    /// Sends updates that do not depend on the table.
     fn tell_of_sessions(&mut self) {
-        self.tell_lasting();
+        self.tell_interest_changes();
         self.tell_of_clients();
     }
 
-    fn send_reach(&mut self, told: Told<BrokerId>) {
-        let Told {
+    fn send_reach(&mut self, told: ReachUpdate<BrokerId>) {
+        let ReachUpdate {
             link,
             all,
             add,
             remove,
         } = told;
-        let sums = self.lasting.sums(&add);
+        let sums = self.interest.sums(&add);
         self.outputs.send(link, &Message::Here { all, add, remove });
         if !sums.is_empty() && self.links.carries(link) {
             self.outputs.send(link, &Message::Sums(sums));

@@ -1,47 +1,48 @@
-//! What a node asks its shell to do, and tells it: in order, as nothing here touches the world.
+//! Outputs of a node: requests and reports to its shell, which carries them out in order. Nothing in this
+//! crate performs I/O.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use crate::id::{BrokerId, LinkId, Rank};
 use crate::transfer::{Extent, HomeId, Located, Stamp};
-use crate::tree::{Edge, Why};
-use crate::wire::{Arrival, ClientStub, Message, Testament, Traced};
+use crate::tree::{Edge, TreeChangeCause};
+use crate::wire::{Arrival, ClientStub, ClientWill, Message, TraceReply};
 
-/// How far a broker is a member of its mesh.
+/// Progress of a broker in joining its mesh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Membership {
-    /// It does not know yet what its neighbours want.
+    /// The filters of its neighbours are not completely known yet.
     Joining,
-    /// Its publications reach all subscribers of the mesh, or are kept for neighbours.
+    /// Its publications reach all subscribers of the mesh, or are queued for neighbours.
     Joined,
-    /// It has reached none of the neighbours that are named, and knows nothing of them.
+    /// It has reached none of its configured neighbours, and has nothing stored about them.
     Stranded,
 }
 
-/// What a node asks its shell to do, or tells.
+/// A request or a report of a node to its shell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
     /// Send the bytes to the neighbour, on [`crate::wire::TOPIC`].
     Send(LinkId, Vec<u8>),
-    /// Close the connection of a link; it is down already.
+    /// Close the connection of a link, for this reason. The node counts the link as down already.
     Close(LinkId, String),
-    /// From now on messages go over the link, or are kept for it.
+    /// From now on publications are sent over the link, or queued for it.
     Carry {
         /// Which.
         link: LinkId,
-        /// Whether they go.
+        /// True: sent. False: queued.
         carries: bool,
     },
-    /// From now on what comes for the link and is newer than what others have kept for it waits, while
-    /// that passes; or does not wait any more. What is urgent never does.
+    /// Begin or end to hold back new publications for the link while older ones that were queued
+    /// elsewhere pass it. Urgent publications are never held back.
     Hold {
         /// Which.
         link: LinkId,
-        /// Whether it waits.
+        /// Whether they are held back from now on.
         holds: bool,
     },
-    /// The neighbour wants these as well, and those not any more.
+    /// The filters that the neighbour on a link wants changed.
     Interest {
         /// Which.
         link: LinkId,
@@ -50,100 +51,100 @@ pub enum Output {
         /// Topic filters.
         remove: Vec<Box<str>>,
     },
-    /// Brokers that a link leads to, its neighbour among them, instead of those before; for
-    /// [`crate::Node::remember`].
+    /// The brokers that a link leads to, its neighbour included; replaces the previous set. To be stored
+    /// for [`crate::Node::remember`].
     Leads {
         /// Which.
         link: LinkId,
         /// Those.
         brokers: Vec<BrokerId>,
     },
-    /// Persistent sessions at a broker await these as well, and those not any more; for
-    /// [`crate::Node::remember`], among the members of a link.
-    Lasting {
+    /// Filters of persistent sessions at a broker changed. To be stored for [`crate::Node::remember`],
+    /// among the members of the link.
+    PersistentInterest {
         /// Which.
         link: LinkId,
-        /// Which broker.
+        /// The broker with these sessions.
         broker: BrokerId,
         /// Topic filters.
         add: Vec<Box<str>>,
         /// Topic filters.
         remove: Vec<Box<str>>,
     },
-    /// Brokers behind a neighbour are away for long: it wants less by now ([`Output::Interest`]), and
-    /// publishers are not held for it any more.
+    /// Brokers behind this neighbour have been away for longer than [`crate::Settings::heal`]. Its
+    /// filters were reduced ([`Output::Interest`]), and publishers are not slowed down for its queue any
+    /// more.
     Narrow(BrokerId),
-    /// They are away for as long again: what is kept for it and does not match the filters that are
-    /// wanted of it by now is dropped.
+    /// They have been away for as long again: drop the messages queued for this neighbour that match none
+    /// of its present filters.
     Trim(BrokerId),
-    /// When all of [`Output::Interest`] and [`Output::Leads`] so far is kept over a restart, if
-    /// anything is, [`crate::Node::kept`] is to be called with that number.
-    Keep(u64),
-    /// Brokers are behind a link that were not before.
+    /// Call [`crate::Node::interest_committed`] with this number once all of [`Output::Interest`] and
+    /// [`Output::Leads`] so far is durable; at once if the shell stores nothing.
+    CommitInterest(u64),
+    /// Brokers came into reach.
     Reached,
-    /// Put what is kept for one neighbour into the queue of another.
+    /// Copy the messages queued for one neighbour into the queue of another.
     Copy {
-        /// What is kept for this one,
+        /// Copy the queue of this neighbour
         from: BrokerId,
-        /// goes to this one,
+        /// into the queue of this one;
         to: BrokerId,
-        /// and is not kept any more.
+        /// whether the first queue is emptied.
         moves: bool,
     },
-    /// Nothing is kept any more for a neighbour whose link does not carry, and it
-    /// wants nothing.
+    /// Drop the queue and the filters of a neighbour whose link does not carry.
     Forget {
         /// The neighbour.
         peer: BrokerId,
-        /// Who was behind it and was to be forgotten ([`crate::Node::forget`]), if it is for that.
+        /// The broker behind it that was forgotten ([`crate::Node::forget`]), if that is the reason.
         forgotten: Option<BrokerId>,
     },
-    /// Other brokers where a shared subscription has members, instead of those before.
+    /// The other brokers where a shared subscription has members; replaces the previous list.
     Members {
-        /// Its filter.
+        /// The shared filter (`$share/…`).
         filter: Box<str>,
-        /// Those that are reached, if any is.
+        /// The brokers that are reached; if there are none, those whose link is lost.
         brokers: Vec<BrokerId>,
     },
-    /// Other brokers behind a link where a shared subscription has members, instead of those
-    /// before; for [`crate::Node::remember`].
+    /// The other brokers behind a link where a shared subscription has members; replaces the previous
+    /// list. To be stored for [`crate::Node::remember`].
     Behind {
         /// Which.
         link: LinkId,
-        /// Its filter.
+        /// The shared filter (`$share/…`).
         filter: Box<str>,
-        /// Those, if there are any.
+        /// The brokers; empty if there are none any more.
         brokers: Vec<BrokerId>,
     },
-    /// These clients have connected to other brokers: whoever has connected here before with
-    /// the same identifier has been taken over.
+    /// These clients have connected to other brokers. A connection here with the same client identifier
+    /// that is older has been taken over.
     Arrived(Vec<Arrival>),
     /// Publish a will, unless its client is connected here.
     Will {
-        /// What to publish.
-        will: Testament,
-        /// Whose it is, and for which time.
+        /// The will.
+        will: ClientWill,
+        /// Why this broker publishes it.
         turn: WillTurn,
     },
-    /// Others have published wills of clients of this broker.
+    /// Other brokers have published wills of clients of this broker.
     Published {
         /// Those.
-        wills: Vec<Testament>,
-        /// Whether this broker ran meanwhile: what these clients leave behind next is
-        /// another message.
+        wills: Vec<ClientWill>,
+        /// Whether this broker was running meanwhile, so that the next will of such a client is a new
+        /// message.
         same: bool,
     },
-    /// See what this broker has of a client, and say so with [`crate::Node::found`].
+    /// Another broker looks up a client: answer with [`crate::Node::found`] what this broker has of it.
     LookUp {
-        /// Who asks.
+        /// The broker that asks.
         by: HomeId,
-        /// Stamp of the CONNECT that it is for.
+        /// Stamp of the CONNECT that caused the look-up.
         at: Stamp,
         /// Client identifier.
         client: Box<str>,
-        /// As whom the client connects.
+        /// User name with which the client connects.
         user: Option<Box<str>>,
-        /// With Clean Start.
+        /// Whether the CONNECT has Clean Start.
         clean: bool,
     },
     /// The answer to [`crate::Node::look_up`].
@@ -152,46 +153,46 @@ pub enum Output {
         at: Stamp,
         /// Client identifier.
         client: Box<str>,
-        /// What others have; who has nothing is not in it.
+        /// What other brokers have of the client; brokers that have nothing are omitted.
         answers: Vec<(HomeId, Located)>,
-        /// How much that covers.
+        /// Which brokers the answers cover.
         extent: Extent,
     },
-    /// Other brokers that are reached, instead of those before.
+    /// The other brokers that are reached; replaces the previous set.
     Reach {
         /// Those.
         reached: BTreeSet<BrokerId>,
-        /// Whether others of the mesh are not.
+        /// Whether further brokers of the mesh are away.
         away: bool,
     },
-    /// What another broker's core has written about a session, see [`crate::Node::letter`].
+    /// A message of another broker's core about a session, see [`crate::Node::letter`].
     Letter {
         /// Whose.
         from: BrokerId,
         /// Client identifier.
         client: Box<str>,
-        /// As it was written.
+        /// The content, opaque to the node.
         body: Arc<[u8]>,
     },
-    /// When the neighbour has acknowledged all that is queued for it now,
-    /// [`crate::Node::flushed`] is to be called with that number, unless its connection is lost before.
+    /// Call [`crate::Node::flushed`] with this number once the neighbour has acknowledged everything that
+    /// is queued for it now, unless the connection is lost before.
     Flush {
         /// Which.
         link: LinkId,
-        /// Of this order.
+        /// Identifies this request.
         number: u64,
     },
-    /// See which of these stubs, which another broker has, are to stay, as something here leads there,
-    /// and say so with [`crate::Node::fence_answered`].
+    /// Another broker wants to end these stubs: answer with [`crate::Node::fence_answered`] which have to
+    /// stay because something here leads to them.
     FenceAsked {
-        /// Who asks.
+        /// The broker that asks.
         by: HomeId,
-        /// Which question.
+        /// Number of the fence at that broker.
         number: u64,
-        /// Those, with their clients.
+        /// The stubs, with their clients.
         stubs: Arc<[ClientStub]>,
     },
-    /// All has come that was on its way to a stub here, and no broker blocks its end; the answer to
+    /// Everything that was in flight to a stub here has arrived, and no broker blocks its end; answers
     /// [`crate::Node::fence_stub`].
     FencePassed {
         /// Client identifier.
@@ -200,76 +201,78 @@ pub enum Output {
         epoch: Stamp,
     },
     /// An answer to [`crate::Node::trace`].
-    Traced(Traced),
-    /// From now on this broker is so far a member; after all orders about neighbours before this one.
+    TraceReply(TraceReply),
+    /// The membership of this broker changed. It applies after the outputs before this one.
     Membership(Membership),
     /// Something for the log.
     Event(Event),
 }
 
-/// Whose will [`Output::Will`] is, and for which time.
+/// Why a will is published here ([`Output::Will`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WillTurn {
-    /// Of a client of this broker before it started again.
+    /// Its client was connected to this broker before its restart.
     Own,
-    /// Of a client of another broker, which is lost.
+    /// Its client was connected to another broker, which is lost.
     Guarded,
-    /// The same, published here before, for brokers that are reached now and were not then. Nobody
-    /// here gets it again.
+    /// As [`Self::Guarded`], but published here before: it is sent again for brokers that came into reach
+    /// since. Clients of this broker do not receive it twice.
     Again,
 }
 
-/// Something worth a line in the log.
+/// An event for the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A link to a neighbour is up.
     LinkUp(BrokerId),
     /// A link is down.
     LinkDown(BrokerId, String),
-    /// The broker has joined its mesh, or is stranded.
+    /// The membership of the broker changed.
     Membership(Membership),
-    /// Another root.
+    /// The root changed.
     Root {
         /// Before.
         old: Rank,
         /// Now.
         new: Rank,
         /// Cause.
-        why: Why,
+        why: TreeChangeCause,
     },
-    /// Another parent.
+    /// The parent changed.
     Parent {
         /// `None` for the root.
         parent: Option<BrokerId>,
-        /// Cost of the way to the root in microseconds.
+        /// Cost of the path to the root in microseconds.
         cost: u64,
         /// Cause.
-        why: Why,
+        why: TreeChangeCause,
     },
-    /// Messages over this link begin or end.
+    /// The role of the link to this neighbour in the tree changed.
     Edge(BrokerId, Edge),
-    /// A neighbour's subscriptions do not fit; it is sent everything.
+    /// The filters of this neighbour exceed [`crate::Settings::max_filters`]; all publications are sent
+    /// to it.
     TableFull(BrokerId),
-    /// Brokers are away for longer than [`crate::Settings::heal`]: for who is behind a neighbour only
-    /// what persistent sessions there await is kept, so many filters.
+    /// Brokers behind a neighbour have been away for longer than [`crate::Settings::heal`]. From now on
+    /// only messages for persistent sessions at these brokers are queued for the neighbour.
     Away {
         /// The neighbour.
         peer: BrokerId,
-        /// Those that are away.
+        /// The brokers that are away.
         brokers: Vec<BrokerId>,
-        /// How much they await.
+        /// How many filters their persistent sessions have.
         filters: usize,
     },
-    /// A broker that is away is not waited for any more, see [`crate::Node::forget`].
+    /// Messages for a broker that is away are not kept any more, see [`crate::Node::forget`].
     Forgotten(BrokerId),
-    /// The wills of a neighbour's clients do not fit; some are not kept.
+    /// The wills of this neighbour's clients exceed [`crate::Settings::max_will_bytes`]; some are not
+    /// stored.
     WillsFull(BrokerId),
-    /// This broker's clock is wrong: those of most neighbours are ahead by so many microseconds; or
-    /// with `None`, it is right again.
+    /// This broker's clock is wrong: those of most neighbours are ahead of it by so many microseconds
+    /// (behind, if negative). `None`: the clock is right again.
     Clock(Option<i64>),
 }
 
-/// Outputs that the shell has not taken.
+/// Outputs that the shell has not taken yet.
 #[derive(Debug, Default)]
 pub(super) struct Outputs(VecDeque<Output>);
 

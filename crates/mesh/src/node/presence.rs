@@ -1,45 +1,47 @@
-//! Who is reached, and what brokers' cores write to each other about sessions that move.
+//! Which brokers are reached, and letters: messages between the cores of two brokers about a session
+//! transfer.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use punctual_model::Nanos;
 
-use super::keeping::Keeping;
+use super::commit::InterestCommit;
 use super::{Node, Output};
 use crate::id::{BrokerId, LinkId};
 use crate::wire::{Letter, Message};
 
-/// Letters that wait for [`super::Node::kept`]; those beyond are lost, and written again.
+/// Bound on letters that wait for [`super::Node::interest_committed`]; more are dropped, and repeated by
+/// their senders.
 const MAX_LETTERS: usize = 1 << 10;
 
-/// Brokers of which it is remembered since when they are away.
+/// Bound on the brokers that are remembered as away.
 const MAX_AWAY: usize = 1 << 12;
 
-/// Who is not reached for less than this may only have changed its place in the tree: look-ups wait for it
-/// (*hold-down*).
+/// A broker that ceased to be reached less than this ago may only have changed its place in the tree:
+/// look-ups count as incomplete (*hold-down*).
 const HOLD_DOWN: Nanos = Nanos::from_secs(1);
 
-/// Who is reached, and letters.
+/// Reached brokers, and letters.
 #[derive(Debug, Default)]
 pub(super) struct Presence {
     /// Brokers that are reached.
     present: BTreeSet<BrokerId>,
-    /// Those that were, and since when they are not.
+    /// Brokers that ceased to be reached, and since when.
     away: BTreeMap<BrokerId, Nanos>,
     /// Brokers that are not reached, and that a link has led to or will lead to, or for which messages are
     /// kept somewhere (`None`). Neighbours stop keeping messages for a broker a little before it is reached
     /// here, so it counts as away for some more time: until the instant in the entry.
     missed: BTreeMap<BrokerId, Option<Nanos>>,
-    /// Those that were reached and are held down, and until when; at most as many.
+    /// Brokers in hold-down, and until when; at most [`MAX_AWAY`].
     held: BTreeMap<BrokerId, Nanos>,
-    /// Letters on their way to others, and where they come from: they wait until so many
-    /// wishes are kept.
+    /// Letters to be forwarded: the change of interest that has to be durable first (see
+    /// [`super::commit`]), and the link on which each came.
     letters: VecDeque<(u64, LinkId, Letter)>,
 }
 
 impl Presence {
-    /// Whether brokers are known that are not reached.
+    /// Whether any known broker is not reached.
     pub(super) fn are_away(&self) -> bool {
         !self.away.is_empty() || !self.missed.is_empty()
     }
@@ -61,7 +63,7 @@ impl Presence {
         }
     }
 
-    /// Whether brokers were reached just now, and are not.
+    /// Whether any broker is in hold-down.
     pub(super) fn is_held_down(&self) -> bool {
         !self.held.is_empty()
     }
@@ -82,7 +84,7 @@ impl Presence {
         self.missed.len() < before
     }
 
-    /// One of them does not come back; false if it is none.
+    /// Forgets a broker; returns whether it was away.
     pub(super) fn forget(&mut self, broker: &BrokerId) -> bool {
         self.held.remove(broker);
         self.missed.remove(broker);
@@ -93,24 +95,24 @@ impl Presence {
         !self.letters.is_empty()
     }
 
-    /// A letter that came over a link waits until so many wishes are kept.
-    fn put_off(&mut self, wished: u64, from: LinkId, letter: Letter) {
+    /// Queues a letter until the change of interest with this number is durable.
+    fn put_off(&mut self, noted: u64, from: LinkId, letter: Letter) {
         if self.letters.len() < MAX_LETTERS {
-            self.letters.push_back((wished, from, letter));
+            self.letters.push_back((noted, from, letter));
         }
     }
 
-    /// A letter that does not wait any more, and where it came from.
-    fn next_letter(&mut self, keeping: &Keeping) -> Option<(LinkId, Letter)> {
-        let is_kept = |(wished, ..): &mut (u64, LinkId, Letter)| keeping.is_kept(*wished);
-        let (_, from, letter) = self.letters.pop_front_if(is_kept)?;
+    /// Takes a letter that need not wait any more, and its link.
+    fn next_letter(&mut self, commit: &InterestCommit) -> Option<(LinkId, Letter)> {
+        let is_committed = |(noted, ..): &mut (u64, LinkId, Letter)| commit.is_committed(*noted);
+        let (_, from, letter) = self.letters.pop_front_if(is_committed)?;
         Some((from, letter))
     }
 }
 
 impl Node {
-    /// Something for another broker's core about a session. It is lost if that broker is not
-    /// reached.
+    /// Sends a message to another broker's core about a session; `body` is opaque to the mesh. It is lost
+    /// if that broker is not reached.
     pub fn letter(&mut self, to: &BrokerId, client: &str, body: Arc<[u8]>, now: Nanos) {
         let letter = Letter {
             to: to.clone(),
@@ -130,28 +132,28 @@ impl Node {
             return;
         }
         match from {
-            Some(link) if !self.keeping.is_all_kept() || self.presence.has_letters() => {
-                self.presence.put_off(self.keeping.wished(), link, letter);
+            Some(link) if !self.commit.is_all_committed() || self.presence.has_letters() => {
+                self.presence.put_off(self.commit.noted(), link, letter);
             }
             _ => self.send_letter(from, letter, now),
         }
     }
 
-    /// Passes on letters that wait for nothing any more.
+    /// Forwards the letters that need not wait any more.
     pub(super) fn pass_letters(&mut self, now: Nanos) {
-        while let Some((from, letter)) = self.presence.next_letter(&self.keeping) {
+        while let Some((from, letter)) = self.presence.next_letter(&self.commit) {
             self.send_letter(Some(from), letter, now);
         }
     }
 
-    /// Sends a letter once all filters are told that are wanted by now: who hears that a session is safe
-    /// here knows what is wanted for it.
+    /// Sends a letter after all present filters were advertised, so that a broker which learns that a
+    /// session is stored here also knows the filters of that session.
     fn send_letter(&mut self, from: Option<LinkId>, letter: Letter, now: Nanos) {
         self.pace.add_letter(from, letter);
         self.tell(now);
     }
 
-    /// Sends a letter that waits for nothing any more to where its receiver is.
+    /// Sends a letter over the link that leads to its receiver.
     pub(super) fn post_letter(&mut self, from: Option<LinkId>, letter: Letter) {
         let (links, _) = self.reach.where_are(&BTreeSet::from([letter.to.clone()]));
         let mut links = links.into_iter().filter(|link| Some(*link) != from);
@@ -160,23 +162,23 @@ impl Node {
         }
     }
 
-    /// Other brokers to which the tree leads from here: what is published finds its way there.
+    /// Other brokers that are reached: publications from here arrive there.
     pub fn reached(&self) -> &BTreeSet<BrokerId> {
         &self.presence.present
     }
 
-    /// Notes which brokers are missed now.
+    /// Updates which known brokers are not reached.
     pub(super) fn note_missed(&mut self, now: Nanos) {
         let mut others = self.led_to();
         let lost = self.lost.links().filter_map(|link| self.links.peer(link));
         others.extend(lost.cloned());
-        others.extend(self.lasting.kept_for());
+        others.extend(self.interest.kept_for());
         others.remove(&self.settings.id);
         let missed = self.reach.not_reached(others);
         self.presence.set_missed(missed, now + self.settings.heal);
     }
 
-    /// Notes who is reached now, and tells who was not before.
+    /// Updates which brokers are reached.
     pub(super) fn note_presence(&mut self, now: Nanos) {
         self.reach_of_questions_changed();
         let own = &self.settings.id;
@@ -184,7 +186,7 @@ impl Node {
         let present: BTreeSet<BrokerId> = reached.cloned().collect();
         let presence = &mut self.presence;
         for gone in presence.present.difference(&present) {
-            // So long it may have been away before that was noticed.
+            // It may have been lost for this long before that was noticed.
             let patience = self.settings.tree.patience();
             let since = Nanos(now.0.saturating_sub(patience.0));
             presence.away.insert(gone.clone(), since);

@@ -1,21 +1,21 @@
-//! Questions about a client's session that go over the tree to every broker.
+//! Look-ups in progress: requests about a client's session that go over the tree to every broker.
 //!
-//! Each broker answers when all behind it have, so that who asks knows at once when nobody has
-//! anything. A link that is lost, and one that does not answer in time, has answered with no.
+//! Each broker replies when all brokers behind it have replied, so that the origin learns at once if no
+//! broker has anything. A link that is lost, or does not reply in time, counts as a negative reply.
 //!
-//! Such an answer is *incomplete*, and so is every one that it is a part of: who asked asks again later.
-//! A link that has answered nothing in time for [`super::Settings::heal`] is asked and not waited for any
-//! more, until it answers in time again: a neighbour that hangs, and is taken to be reached, would
-//! otherwise keep clients out everywhere for as long. The answer is of those that are to be waited for
-//! ([`Extent::Reached`]), as it is while brokers are not reached.
+//! Such a reply is *incomplete*, and so is every reply that contains it: the origin repeats the look-up
+//! later. A link that has replied to nothing in time for [`super::Settings::heal`] still gets look-ups
+//! but is not waited for, until it replies in time again. Otherwise a neighbour that hangs, and counts as
+//! reached, would keep clients from connecting anywhere. Such a reply has [`Extent::Reached`], as it has
+//! while brokers are away.
 //!
-//! One is complete if each broker that is reached was asked, and has answered. A broker that is not
-//! reached does not make it incomplete: when it comes, it is compared what both have
-//! ([`Output::Reach`]). But one that changes its place in the tree, and is reached all
-//! the while, may be asked at neither, as the question passes the old place after it has left and the new
-//! one before it comes. What is told of it goes the same ways as question and answer, and in order, so
-//! that one of the brokers on the way hears of it while the question is open there: the answer is
-//! incomplete also where whom a broker reaches, and how, has changed meanwhile.
+//! A reply is complete if each reached broker has received the look-up and replied. A broker that is away
+//! does not make it incomplete: when it comes into reach, the sessions of both sides are compared
+//! ([`Output::Reach`]). But a broker that changes its place in the tree may miss a look-up although it is
+//! reached all the time: the look-up passes its old place after it left, and its new place before it
+//! arrives. The advertisement of the change travels the same links as look-up and reply, in order, so
+//! that some broker on the path receives it while the look-up is open there. So a reply is also
+//! incomplete where the set of reached brokers, or the links that lead to them, has changed meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,64 +24,65 @@ use punctual_model::Nanos;
 use super::{Node, Output};
 use crate::id::LinkId;
 use crate::transfer::{Extent, HomeId, Located};
-use crate::wire::{LookUp, LookedUp, Message};
+use crate::wire::{LookUp, LookUpReply, Message};
 
-/// Questions that are open at a time; those beyond are answered with no, incompletely.
+/// Bound on open look-ups; further ones get an incomplete negative reply.
 const MAX_QUESTIONS: usize = 1 << 16;
 
-/// Who asks, when the CONNECT came ([`LookUp::at`]), and [`LookUp::round`].
+/// Identifies a look-up: the broker that asks, the time of the CONNECT ([`LookUp::at`]), and
+/// [`LookUp::round`].
 pub(super) type Key = (HomeId, u64, u64);
 
 fn key(question: &LookUp) -> Key {
     (question.at.by.clone(), question.at.micros, question.round)
 }
 
-/// What brokers have; who has nothing is not in it.
+/// What brokers have of a client; brokers that have nothing are omitted.
 pub(super) type Answers = Vec<(HomeId, Located)>;
 
-/// A question that is not answered.
+/// A look-up without a complete set of replies.
 #[derive(Debug)]
-struct Asked {
+struct OpenLookUp {
     question: LookUp,
-    /// Who is to be answered; `None` for this broker itself.
+    /// The link on which to reply; `None` for a look-up of this broker.
     from: Option<LinkId>,
-    /// Who has not answered.
+    /// Links without a reply.
     open: BTreeSet<LinkId>,
-    /// Whether this broker's own core has not.
+    /// Whether the answer of this broker's core is outstanding.
     own: bool,
     answers: Answers,
-    /// What the answers cover, but for who is open.
+    /// What the replies so far cover.
     extent: Extent,
-    /// When it was asked, and is answered at the latest.
+    /// When it began, and when it is answered at the latest.
     since: Nanos,
     ends: Nanos,
-    /// [`Questions::changes`] when it was asked.
+    /// [`OpenLookUps::changes`] when it began.
     changes: u64,
 }
 
-/// All questions that are open.
+/// All open look-ups.
 #[derive(Debug, Default)]
-pub(super) struct Questions {
-    asked: BTreeMap<Key, Asked>,
-    /// When they are answered at the latest.
+pub(super) struct OpenLookUps {
+    asked: BTreeMap<Key, OpenLookUp>,
+    /// The same, by the time at which they are answered at the latest.
     ends: BTreeSet<(Nanos, Key)>,
-    /// How often it has changed whom this broker reaches, or how.
+    /// How often the reached brokers, or the links that lead to them, have changed.
     changes: u64,
-    /// Who has not answered in time since then; `None` is this broker's own core.
+    /// Links that have not replied in time; `None` is this broker's core.
     silent: BTreeMap<Option<LinkId>, Silence>,
 }
 
-/// Of somebody who has not answered a question in time.
+/// State of a link, or of this broker's core, that did not reply to a look-up in time.
 #[derive(Debug)]
 struct Silence {
-    /// When that was asked.
+    /// When that look-up began.
     since: Nanos,
-    /// A question that was asked later and not waited for, and when an answer to it is late.
+    /// A later look-up that is not waited for, and when a reply to it is late.
     tried: Option<(Key, Nanos)>,
 }
 
-impl Questions {
-    /// Whether a question is put to somebody without waiting for the answer; notes that it is.
+impl OpenLookUps {
+    /// Whether a look-up is sent without waiting for the reply of this link (or core); notes the look-up.
     fn is_given_up(
         &mut self,
         who: Option<LinkId>,
@@ -100,7 +101,7 @@ impl Questions {
         is_long
     }
 
-    /// An answer has come from somebody who was silent before: it is waited for again if that was in time.
+    /// A reply has arrived. If it was in time, the link (or core) counts as responsive again.
     fn hear(&mut self, who: Option<LinkId>, key: &Key, now: Nanos) {
         let is_waited_for = self.asked.get(key).is_some_and(|asked| match who {
             Some(link) => asked.open.contains(&link),
@@ -118,13 +119,14 @@ impl Questions {
 }
 
 impl Node {
-    /// Asks all but who has asked.
+    /// Sends a look-up to all links but the one on which it came.
     pub(super) fn ask(&mut self, from: Option<LinkId>, question: LookUp, now: Nanos) {
         let key = key(&question);
         let asked = &self.questions.asked;
         if asked.contains_key(&key) || asked.len() >= MAX_QUESTIONS {
-            // One that comes on a second way is answered on the first, if that is still one. A core
-            // would ask again at once where there is no room: its client has waited for long enough soon.
+            // A look-up that arrives on a second path is answered on the first. For want of room, a
+            // look-up of this broker's core gets no reply, as the core would repeat it at once; its
+            // client times out.
             if from.is_some() {
                 self.tell_answers(from, &question, Answers::default(), Extent::Incomplete);
             }
@@ -133,7 +135,7 @@ impl Node {
         let links = self.links.carrying();
         let others = links.filter(|link| Some(*link) != from);
         let mut open: BTreeSet<LinkId> = others.collect();
-        // Who is asked further away answers earlier, so that no answer comes too late.
+        // Brokers further away have less time, so that no reply is late.
         let further = Message::LookUp(LookUp {
             wait: question.wait - question.wait / 8,
             ..question.clone()
@@ -163,7 +165,7 @@ impl Node {
             true => Extent::Reached,
             false => Extent::All,
         };
-        let asked = Asked {
+        let asked = OpenLookUp {
             question,
             from,
             open,
@@ -179,8 +181,8 @@ impl Node {
         self.answer_if_done(key);
     }
 
-    /// This broker's own core has answered the first of the questions for that CONNECT that are about that
-    /// client and wait for it.
+    /// Handles the answer of this broker's core: to the first look-up for this CONNECT and client that
+    /// waits for one.
     pub(super) fn answer_own(
         &mut self,
         by: &HomeId,
@@ -209,7 +211,7 @@ impl Node {
         }
     }
 
-    /// A neighbour has answered, for itself and those behind it.
+    /// Handles the reply of a neighbour, for itself and the brokers behind it.
     pub(super) fn heard_answers(
         &mut self,
         from: LinkId,
@@ -249,7 +251,7 @@ impl Node {
         }
     }
 
-    /// Answers the questions whose time is over.
+    /// Answers the look-ups whose time is over.
     pub(super) fn answer_late_questions(&mut self, now: Nanos) {
         while self.questions.next().is_some_and(|at| at <= now)
             && let Some((_, key)) = self.questions.ends.pop_first()
@@ -266,8 +268,8 @@ impl Node {
         }
     }
 
-    /// It has changed whom this broker reaches, or how; nobody answers over links that do not carry any
-    /// more.
+    /// The reached brokers, or the links that lead to them, have changed. Links that do not carry any
+    /// more count as replied.
     pub(super) fn reach_of_questions_changed(&mut self) {
         self.questions.changes += 1;
         let links = &self.links;
@@ -284,7 +286,7 @@ impl Node {
         done.into_iter().for_each(|key| self.answer(key));
     }
 
-    /// Tells who has asked what was answered.
+    /// Sends the reply to a look-up.
     pub(super) fn tell_answers(
         &mut self,
         to: Option<LinkId>,
@@ -298,13 +300,14 @@ impl Node {
         if !self.links.carries(link) {
             return;
         }
-        let looked_up = LookedUp {
+        let look_up_reply = LookUpReply {
             at: question.at.clone(),
             round: question.round,
             answers,
             extent,
         };
-        self.outputs.send(link, &Message::LookedUp(looked_up));
+        self.outputs
+            .send(link, &Message::LookUpReply(look_up_reply));
     }
 
     fn tell_own_answers(&mut self, question: &LookUp, answers: Answers, extent: Extent) {

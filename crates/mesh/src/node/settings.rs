@@ -1,4 +1,4 @@
-//! How a broker of the mesh is set up.
+//! Settings of a broker in the mesh.
 
 use punctual_model::Nanos;
 
@@ -9,37 +9,37 @@ use crate::tree::TreeSettings;
 /// Settings of a broker in the mesh.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// Its name.
+    /// Its name; unique in the mesh.
     pub id: BrokerId,
     /// Different after every start.
     pub instance: u64,
     /// Its capacity, see [`crate::Weights`].
     pub capacity: u64,
-    /// How it forwards.
+    /// How publications spread; the same in the whole mesh.
     pub strategy: Strategy,
     /// Times and tolerances of the tree.
     pub tree: TreeSettings,
     /// Added to the round-trip time of each link, for the broker at its end.
     pub hop: Nanos,
-    /// How long messages for a link that was lost wait for another way, whatever they are.
+    /// How long all messages for a lost link are queued until its brokers are reached by another path.
     pub heal: Nanos,
-    /// How long those wait that persistent sessions await at brokers that are not back; as long as
-    /// `heal` at least.
+    /// How long messages for persistent sessions are queued for brokers that are away; at least `heal`.
     pub keep: Nanos,
-    /// How long messages may still come for a link that was lost once everybody behind
-    /// it is back elsewhere: how long one may be under way in the mesh.
+    /// How long a message may be in flight in the mesh: so long a lost link is still served after all
+    /// brokers behind it are reached by other paths.
     pub linger: Nanos,
-    /// Time in which changes of subscriptions gather after some were told.
+    /// Time for which changes of subscriptions are batched after the last update to neighbours.
     pub batch: Nanos,
-    /// Filters in the table.
+    /// Bound on the filters in the table.
     pub max_filters: usize,
-    /// How long a broker is lost before others publish the wills of its clients.
+    /// How long a broker has to be lost before others publish the wills of its clients.
     pub will_wait: Nanos,
-    /// Bytes of wills that are kept for other brokers.
+    /// Bound on the bytes of wills that are stored for other brokers.
     pub max_will_bytes: usize,
-    /// How long a broker that starts waits until it has joined, before it does without; 0 for not at all.
+    /// How long a broker that starts waits to join its mesh before it accepts clients anyway; 0 for not
+    /// at all.
     pub join_wait: Nanos,
-    /// How long others are waited for that are asked for a session while its client waits.
+    /// How long a look-up of a session at other brokers may take while its client waits for CONNACK.
     pub session_wait: Nanos,
 }
 

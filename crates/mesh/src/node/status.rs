@@ -1,4 +1,4 @@
-//! How a broker of the mesh stands, for operators.
+//! Status of a broker in the mesh, for operators.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::id::{BrokerId, LinkId, Rank};
 use crate::strategy::Strategy;
 use crate::tree::Edge;
 
-/// What [`crate::Node::status`] says of a link.
+/// Status of a link, part of [`Status`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct LinkStatus {
     /// Its number.
@@ -20,73 +20,73 @@ pub struct LinkStatus {
     pub dialled: bool,
     /// The version of [`crate::wire`] that both ends speak.
     pub version: u8,
-    /// What it is used for.
+    /// Its role in the tree.
     pub edge: Edge,
     /// Smoothed round-trip time.
     pub rtt: Option<Nanos>,
     /// Cost in microseconds.
     pub cost: u64,
-    /// Root that the neighbour offers, and its cost there.
+    /// The root that the neighbour advertises, and the neighbour's cost to reach it.
     pub offer: Option<(BrokerId, u64)>,
-    /// Filters it wants.
+    /// Number of filters of the neighbour.
     pub filters: usize,
-    /// By how many microseconds its clock is ahead of this broker's, if it says what time it is.
+    /// By how many microseconds the neighbour's clock is ahead of this broker's, if known.
     pub clock_ahead: Option<i64>,
 }
 
-/// State of a broker in the mesh.
+/// Status of a broker in the mesh.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Status {
     /// Its name.
     pub id: BrokerId,
     /// Its capacity.
     pub capacity: u64,
-    /// How it forwards.
+    /// Its forwarding strategy.
     pub strategy: Strategy,
     /// The root.
     pub root: Rank,
     /// The root's epoch.
     pub epoch: u64,
-    /// Cost of the way to the root in microseconds.
+    /// Cost of the path to the root in microseconds.
     pub cost: u64,
-    /// Links of it.
+    /// Number of links of that path.
     pub hops: u16,
     /// The parent, if there is one.
     pub parent: Option<BrokerId>,
     /// Whether it is root or its parent has accepted it.
     pub attached: bool,
-    /// How far it is a member of the mesh.
+    /// Its progress in joining the mesh.
     pub membership: Membership,
     /// Links that are up.
     pub links: Vec<LinkStatus>,
-    /// Filters in the table.
+    /// Number of filters in the table.
     pub filters: usize,
-    /// Filters on which persistent sessions at other brokers await messages, for each broker.
+    /// Number of filters of persistent sessions at other brokers, summed over these brokers.
     pub awaited: usize,
-    /// Changes told to neighbours so far.
+    /// Filter additions and removals sent to neighbours so far.
     pub advertised: u64,
-    /// Other brokers with members of shared subscriptions, by their filters.
+    /// Other brokers with members of shared subscriptions, by shared filter.
     pub shared: BTreeMap<Box<str>, Vec<BrokerId>>,
-    /// Neighbours that messages are kept for.
+    /// Neighbours for whose lost links messages are queued.
     pub healing: Vec<BrokerId>,
-    /// Brokers that are away for longer than [`crate::Settings::heal`], and for whose persistent
-    /// sessions messages are kept here.
+    /// Brokers that have been away for longer than [`crate::Settings::heal`], and for whose persistent
+    /// sessions messages are queued here.
     pub away: Vec<BrokerId>,
-    /// Clients here whose wills others publish if this broker is lost.
+    /// Number of clients here whose wills others publish if this broker is lost.
     pub wills: usize,
-    /// Wills that are kept here for other brokers.
+    /// Number of wills that are stored here for other brokers.
     pub wills_kept: usize,
-    /// By how many microseconds the clocks of most neighbours are ahead of this broker's, where one
-    /// of both must be wrong.
+    /// By how many microseconds the clocks of most neighbours are ahead of this broker's, if that is so
+    /// much that this broker's clock must be wrong.
     pub clock_error: Option<i64>,
-    /// Claims of neighbours that were left out, since they are about the future.
+    /// Claims of neighbours that were discarded because they are about the future.
     pub future_claims: u64,
 }
 
 impl Node {
-    /// How things stand.
+    /// The present status.
     pub fn status(&self) -> Status {
-        let (cost, hops) = self.tree.way();
+        let (cost, hops) = self.tree.path();
         let parent = self
             .tree
             .parent()
@@ -124,7 +124,7 @@ impl Node {
             membership: self.membership(),
             links: links.collect(),
             filters: self.filters.table.len(),
-            awaited: self.lasting.len(),
+            awaited: self.interest.len(),
             advertised: self.filters.table.advertised(),
             shared: self.members.elsewhere().clone(),
             healing: self

@@ -1,16 +1,16 @@
-//! Which way a topic takes: a trace goes where its messages would go, and each broker that it
-//! reaches answers to who asked, over the way on which it came, and says to how many it has passed it
-//! on, so that who asked knows when all have answered. Nothing is kept of either.
+//! Tracing the path of a topic. A trace travels wherever a publication on its topic would travel. Each
+//! broker on the path sends a reply back along that path, with the number of links on which it forwarded
+//! the trace, so that the origin knows when all replies have arrived. Brokers between store nothing.
 
 use punctual_model::Nanos;
 
 use super::{Node, Output};
 use crate::id::LinkId;
-use crate::wire::{MAX_TRACE, Message, Trace, Traced};
+use crate::wire::{MAX_TRACE, Message, Trace, TraceReply};
 
 impl Node {
-    /// Follows a topic to everybody who would receive it; answers come as
-    /// [`Output::Traced`] with the number returned.
+    /// Traces a topic to all brokers that would receive a publication on it. Replies come as
+    /// [`Output::TraceReply`] with the returned number.
     pub fn trace(&mut self, topic: &str, now: Nanos) -> u64 {
         self.traces += 1;
         let trace = Trace {
@@ -24,7 +24,7 @@ impl Node {
         self.traces
     }
 
-    /// Reports to who traces, and passes the trace on.
+    /// Replies to a trace, and forwards it.
     pub(super) fn follow(&mut self, from: Option<LinkId>, mut trace: Trace) {
         let id = self.settings.id.clone();
         if trace.path.len() >= MAX_TRACE - 1 || trace.path.iter().any(|(passed, _)| *passed == id) {
@@ -34,7 +34,7 @@ impl Node {
         links.retain(|link| Some(*link) != from && self.links.carries(*link));
         let mut path = trace.path.clone();
         path.push((id.clone(), 0));
-        let traced = Traced {
+        let traced = TraceReply {
             number: trace.number,
             left: path.len() as u8 - 1,
             path,
@@ -52,8 +52,8 @@ impl Node {
         }
     }
 
-    /// Passes an answer back to who asked.
-    pub(super) fn traced(&mut self, mut traced: Traced) {
+    /// Forwards a reply towards the origin of its trace.
+    pub(super) fn traced(&mut self, mut traced: TraceReply) {
         let at = usize::from(traced.left);
         if traced
             .path
@@ -63,13 +63,13 @@ impl Node {
             return;
         }
         let Some(before) = at.checked_sub(1) else {
-            self.outputs.push(Output::Traced(traced));
+            self.outputs.push(Output::TraceReply(traced));
             return;
         };
         traced.left -= 1;
         let next = traced.path.get(before);
         if let Some((next, _)) = next.and_then(|(id, _)| self.links.to(id)) {
-            self.outputs.send(next, &Message::Traced(traced));
+            self.outputs.send(next, &Message::TraceReply(traced));
         }
     }
 }

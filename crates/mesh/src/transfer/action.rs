@@ -181,7 +181,7 @@ pub enum Action {
     /// Say [`Event::Due`] with this after so long.
     Arm(Timer, Nanos),
     /// To be logged: a partner was away for too long.
-    GaveUp(Kept),
+    GaveUp(PartnerState),
 }
 
 /// What changes durably.
@@ -272,7 +272,7 @@ pub enum Timer {
     Fence(Stamp),
     /// Give up what is kept for a partner that was away since the timer was armed. The number is that of its
     /// absence at that time; `None` if the partner was reached then.
-    Keep(Kept, Option<u64>),
+    Keep(PartnerState, Option<u64>),
     /// Look at more clients after a change of reach; of no client.
     Sweep,
     /// Do something for clients that wait for others; of no client.
@@ -283,7 +283,7 @@ pub enum Timer {
 
 /// What is given up if its partner is away for long.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kept {
+pub enum PartnerState {
     /// A copy that comes.
     Copy(TransferId),
     /// An outcome.

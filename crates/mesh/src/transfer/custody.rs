@@ -111,7 +111,7 @@ pub(super) enum OutboundTransfer {
 
 /// What waits for a write.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-pub(super) struct Writes {
+pub(super) struct PendingWrites {
     issued: u64,
     durable: u64,
     held: VecDeque<(u64, Action)>,
@@ -131,7 +131,7 @@ pub(super) struct Custody {
     /// Homes that have not answered the claim of a session that is or was here, with its mark. One that
     /// yields to it leads here, so the stub stays until then, as long as the home is reached.
     pub(super) claimed: BTreeMap<HomeId, Mark>,
-    pub(super) writes: Writes,
+    pub(super) writes: PendingWrites,
 }
 
 impl Custody {
@@ -160,7 +160,7 @@ impl Custody {
 
 /// What all clients of a home share.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Shared {
+pub(super) struct HomeState {
     pub(super) settings: Settings,
     /// Microseconds since 1970.
     pub(super) clock: u64,
@@ -177,7 +177,7 @@ pub(super) struct Shared {
     pub(super) actions: VecDeque<(Arc<str>, Action)>,
 }
 
-impl Shared {
+impl HomeState {
     fn hear(&mut self, stamp: &Stamp) {
         self.last = self.last.max(stamp.micros);
     }
@@ -215,7 +215,7 @@ pub(super) struct Step<'a> {
     /// Of the session that is here; follows what is done.
     pub(super) session: Option<Mark>,
     pub(super) custody: &'a mut Custody,
-    pub(super) shared: &'a mut Shared,
+    pub(super) shared: &'a mut HomeState,
 }
 
 impl Step<'_> {
@@ -287,7 +287,7 @@ impl Step<'_> {
             self.act(action);
         }
         if self.custody.writes.durable == self.custody.writes.issued {
-            self.custody.writes = Writes::default();
+            self.custody.writes = PendingWrites::default();
         }
     }
 

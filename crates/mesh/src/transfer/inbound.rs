@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::action::{
-    Action, Answer, Change, Extent, FenceAnswer, Kept, Refusal, Timer, TransferMessage,
+    Action, Answer, Change, Extent, FenceAnswer, PartnerState, Refusal, Timer, TransferMessage,
 };
 use super::custody::{InboundTransfer, OutboundTransfer, PendingConnect, Step};
 use super::identity::{CopyState, HomeId, Located, Mark, Stamp, Stub, TransferId};
@@ -372,7 +372,7 @@ impl Step<'_> {
         };
         self.write(vec![prepare]);
         self.arm(Timer::Stored(id.clone(), 0));
-        self.arm_keep(Kept::Copy(id.clone()), &from);
+        self.arm_keep(PartnerState::Copy(id.clone()), &from);
         self.send(&from, TransferMessage::Stored(id));
     }
 

@@ -165,12 +165,12 @@ use std::sync::Arc;
 use punctual_model::Nanos;
 
 pub use action::{
-    Action, Answer, Bounds, Change, Event, Extent, FenceAnswer, Kept, Refusal, Route, Timer,
-    TransferMessage,
+    Action, Answer, Bounds, Change, Event, Extent, FenceAnswer, PartnerState, Refusal, Route,
+    Timer, TransferMessage,
 };
 pub use identity::{CopyState, Freeze, HomeId, Located, Mark, Record, Stamp, Stub, TransferId};
 
-use custody::{Custody, InboundTransfer, OutboundTransfer, Shared, Step};
+use custody::{Custody, HomeState, InboundTransfer, OutboundTransfer, Step};
 use peers::Peers;
 use totals::Totals;
 
@@ -229,7 +229,7 @@ pub struct Records {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Transfers {
     clients: BTreeMap<Arc<str>, Custody>,
-    shared: Shared,
+    shared: HomeState,
     /// The client after which clients are still to be looked at.
     sweep: Option<Bound<Arc<str>>>,
     /// Homes that have not answered every claim, as found since the sweep began.
@@ -241,7 +241,7 @@ impl Transfers {
     pub fn new(settings: Settings) -> Self {
         Self {
             clients: BTreeMap::new(),
-            shared: Shared {
+            shared: HomeState {
                 settings,
                 clock: 0,
                 last: 0,
@@ -267,20 +267,20 @@ impl Transfers {
             for (id, from, mark) in records.copies {
                 step.shared.last = step.shared.last.max(id.at.micros);
                 step.arm(Timer::Stored(id.clone(), 0));
-                step.arm_keep(Kept::Copy(id.clone()), &from);
+                step.arm_keep(PartnerState::Copy(id.clone()), &from);
                 let prepared = InboundTransfer::Prepared { id, from, mark };
                 step.custody.inbound.push(prepared);
             }
             for (id, to) in records.outcomes {
                 step.shared.last = step.shared.last.max(id.at.micros);
                 step.arm(Timer::Commit(id.clone(), 0));
-                step.arm_keep(Kept::Outcome(id.clone()), &to);
+                step.arm_keep(PartnerState::Outcome(id.clone()), &to);
                 let committed = OutboundTransfer::Committed { id, to };
                 step.custody.outbound.push(committed);
             }
             if let Some(stub) = records.stub {
                 step.shared.last = step.shared.last.max(stub.target_epoch.micros);
-                step.arm_keep(Kept::Stub(stub.target_epoch.clone()), &stub.target);
+                step.arm_keep(PartnerState::Stub(stub.target_epoch.clone()), &stub.target);
                 step.custody.stub = Some(stub);
             }
         });

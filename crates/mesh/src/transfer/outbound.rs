@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::action::{Action, Change, Kept, Refusal, Route, Timer, TransferMessage};
+use super::action::{Action, Change, PartnerState, Refusal, Route, Timer, TransferMessage};
 use super::custody::{InboundTransfer, OutboundTransfer, Step};
 use super::identity::{HomeId, Mark, Stamp, Stub, TransferId};
 
@@ -155,8 +155,8 @@ impl Step<'_> {
             self.custody.outbound.push(outcome);
             self.write(vec![Change::Depart(id.clone(), stub)]);
             self.arm_claim();
-            self.arm_keep(Kept::Stub(id.at.clone()), from);
-            self.arm_keep(Kept::Outcome(id.clone()), from);
+            self.arm_keep(PartnerState::Stub(id.at.clone()), from);
+            self.arm_keep(PartnerState::Outcome(id.clone()), from);
             self.arm(Timer::Commit(id.clone(), 0));
         }
         let message = match self.find_outcome(Some(from), &id) {
@@ -220,7 +220,7 @@ impl Step<'_> {
             self.custody.stub = Some(stub.clone());
             self.write(vec![Change::Demote(stub)]);
             self.arm_claim();
-            self.arm_keep(Kept::Stub(target_epoch.clone()), to);
+            self.arm_keep(PartnerState::Stub(target_epoch.clone()), to);
         }
     }
 
@@ -434,26 +434,26 @@ impl Step<'_> {
     }
 
     /// Sees later whether a partner is away for as long as anything is kept.
-    pub(super) fn arm_keep(&mut self, kept: Kept, with: &HomeId) {
+    pub(super) fn arm_keep(&mut self, kept: PartnerState, with: &HomeId) {
         let away = self.shared.peers.away_since(with);
         self.arm(Timer::Keep(kept, away.filter(|_| with != self.own())));
     }
 
     /// Gives up what is kept for a partner that was away all the time; `before` as in [`Timer::Keep`].
-    fn keep_due(&mut self, kept: Kept, before: Option<u64>) {
+    fn keep_due(&mut self, kept: PartnerState, before: Option<u64>) {
         let with = match &kept {
-            Kept::Copy(id) => {
+            PartnerState::Copy(id) => {
                 let copy = self.find_copy(None, id);
                 copy.map(|copy| self.custody.inbound[copy].from().clone())
             }
-            Kept::Outcome(id) => {
+            PartnerState::Outcome(id) => {
                 let outcome = self.find_outcome(None, id);
                 outcome.and_then(|outcome| match &self.custody.outbound[outcome] {
                     OutboundTransfer::Committed { to, .. } => Some(to.clone()),
                     OutboundTransfer::Frozen { .. } => None,
                 })
             }
-            Kept::Stub(epoch) => {
+            PartnerState::Stub(epoch) => {
                 let stub = self.custody.stub.as_ref();
                 let stub = stub.filter(|stub| stub.target_epoch == *epoch);
                 stub.map(|stub| stub.target.clone())
@@ -468,17 +468,17 @@ impl Step<'_> {
         }
     }
 
-    fn give_up(&mut self, kept: Kept) {
+    fn give_up(&mut self, kept: PartnerState) {
         let dropped = match &kept {
-            Kept::Copy(id) => self.find_copy(None, id).map(|copy| {
+            PartnerState::Copy(id) => self.find_copy(None, id).map(|copy| {
                 self.custody.inbound.remove(copy);
                 Change::DropCopy(id.clone())
             }),
-            Kept::Outcome(id) => self.find_outcome(None, id).map(|outcome| {
+            PartnerState::Outcome(id) => self.find_outcome(None, id).map(|outcome| {
                 self.custody.outbound.remove(outcome);
                 Change::DropOutcome(id.clone())
             }),
-            Kept::Stub(_) => self.custody.stub.take().map(|_| Change::DropStub),
+            PartnerState::Stub(_) => self.custody.stub.take().map(|_| Change::DropStub),
         };
         self.write(dropped.into_iter().collect());
         self.act(Action::GaveUp(kept));
@@ -488,17 +488,19 @@ impl Step<'_> {
     pub(super) fn forget(&mut self, home: &HomeId) {
         let copies = self.custody.inbound.iter().filter_map(|it| match it {
             InboundTransfer::Prepared { id, from, .. } if from == home => {
-                Some(Kept::Copy(id.clone()))
+                Some(PartnerState::Copy(id.clone()))
             }
             _ => None,
         });
         let outcomes = self.custody.outbound.iter().filter_map(|it| match it {
-            OutboundTransfer::Committed { id, to } if to == home => Some(Kept::Outcome(id.clone())),
+            OutboundTransfer::Committed { id, to } if to == home => {
+                Some(PartnerState::Outcome(id.clone()))
+            }
             _ => None,
         });
         let stub = self.custody.stub.iter().filter(|stub| stub.target == *home);
-        let stub = stub.map(|stub| Kept::Stub(stub.target_epoch.clone()));
-        let all: Vec<Kept> = copies.chain(outcomes).chain(stub).collect();
+        let stub = stub.map(|stub| PartnerState::Stub(stub.target_epoch.clone()));
+        let all: Vec<PartnerState> = copies.chain(outcomes).chain(stub).collect();
         all.into_iter().for_each(|kept| self.give_up(kept));
     }
 

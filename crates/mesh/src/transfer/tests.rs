@@ -160,7 +160,7 @@ fn event(kind: u8, n: u8, m: u8) -> Event {
         },
         2 => Event::Due(Timer::Connect(stamp(n), 0)),
         3 => Event::Due(Timer::Stored(transfer(n), m)),
-        4 => Event::Due(Timer::Keep(Kept::Copy(transfer(n)), None)),
+        4 => Event::Due(Timer::Keep(PartnerState::Copy(transfer(n)), None)),
         5 => Event::Due(Timer::Claim(m)),
         6 => Event::Due(Timer::Sweep),
         7 => Event::FencePassed(stamp(n)),
@@ -222,7 +222,7 @@ fn clients_wait_for_others_in_their_order() {
         ..Bounds::default()
     });
     let marks = Marks::default();
-    let looked_up = |transfers: &mut Transfers| {
+    let look_up_reply = |transfers: &mut Transfers| {
         let mut clients = Vec::new();
         loop {
             let actions = transfers.take_actions();
@@ -243,17 +243,17 @@ fn clients_wait_for_others_in_their_order() {
     let ats: Vec<Stamp> = ["a", "b", "c", "d", "e"]
         .map(|client| transfers.connect(client, false, 9, &marks))
         .into();
-    assert_eq!(looked_up(&mut transfers), ["a", "b"]);
+    assert_eq!(look_up_reply(&mut transfers), ["a", "b"]);
     // One that has left is passed over, and one with Clean Start waits for nobody.
     transfers.handle("c", Event::Closed(ats[2].clone()), 9, &marks);
     transfers.connect("f", true, 9, &marks);
-    assert_eq!(looked_up(&mut transfers), ["f"]);
+    assert_eq!(look_up_reply(&mut transfers), ["f"]);
     for (client, at) in [("a", &ats[0]), ("f", &ats[0])] {
         transfers.handle(client, Event::Closed(at.clone()), 9, &marks);
     }
-    assert_eq!(looked_up(&mut transfers), [""; 0], "f is one of two");
+    assert_eq!(look_up_reply(&mut transfers), [""; 0], "f is one of two");
     transfers.handle("b", Event::Closed(ats[1].clone()), 9, &marks);
-    assert_eq!(looked_up(&mut transfers), ["d"]);
+    assert_eq!(look_up_reply(&mut transfers), ["d"]);
     let due = Event::Due(Timer::Queued(ats[4].clone()));
     transfers.handle("e", due, 9, &marks);
     assert!(
@@ -422,7 +422,7 @@ fn what_is_kept_is_given_up_when_its_partner_was_away_all_the_time() {
     let marks = Marks::default();
     let id = request(&mut transfers, &marks);
     perform(&mut transfers, &marks);
-    let kept = Kept::Copy(id.clone());
+    let kept = PartnerState::Copy(id.clone());
     transfers.handle("x", part(&id, 0, true), 9, &marks);
     let mut before = None;
     let mut due = |transfers: &mut Transfers| {

@@ -1,32 +1,30 @@
 //! One spanning tree over any graph of brokers: root, parents, and which links
 //! carry messages, as a state machine.
 //!
-//! **Ways.** Every broker tells each neighbour which root it believes in, at which
-//! cost it reaches it, and the root's epoch ([`Advert`], whole state each time, so a
-//! lost one is repaired by the next). It chooses the best root it is offered, then
-//! the least cost. Counting to infinity is excluded as in DUAL and Babel (RFC 8966):
-//! an offer may be *newly* chosen only if its epoch is newer than any this broker
-//! advertised for that root, or the epoch is the same and the offer's cost is below
-//! every cost this broker advertised in it. Along parents (epoch, least advertised
-//! cost) therefore strictly improves, nobody chooses who depends on it, and what is
-//! left of a root that died is used up after finitely many choices. A broker that
-//! is offered only ways it may not choose asks the root for a newer epoch
-//! (`seek`), so that it need not wait for the next hello.
+//! **Paths.** Every broker advertises to each neighbour which root it believes in, its cost to reach that
+//! root, and the root's epoch ([`Advert`]; the whole state each time, so a lost one is repaired by the
+//! next). It chooses the best root it is offered, then the least cost. Counting to infinity is excluded
+//! as in DUAL and Babel (RFC 8966): an offer may be *newly* chosen only if its epoch is newer than any
+//! this broker advertised for that root, or the epoch is the same and the offer's cost is below every
+//! cost this broker advertised in it (the *feasibility distance*). Along parents (epoch, least advertised
+//! cost) therefore strictly improves, no broker chooses one that depends on it, and offers of a root that
+//! died are used up after finitely many choices. A broker whose offers are all infeasible asks the root
+//! for a newer epoch ([`EpochRequest`]), so that it need not wait for the next hello.
 //!
-//! **Links.** Ways may be wrong for as long as news travel; links that carry messages
-//! must not form a circle even then. A link does when *both* ends hold it, and it is
-//! taken into use as ports are in RSTP (IEEE 802.1D-2004, proposal and agreement):
-//! 1. Who chooses a parent first lets go of all its children, then asks with an
-//!    attempt number never used before; until it is accepted it holds no link.
-//! 2. Who is root or accepted by its parent holds a child for an attempt it has not
-//!    answered yet, once, and says so.
+//! **Links.** Paths may be wrong while changes propagate; links that carry messages must not form a cycle
+//! even then. A link carries when *both* ends hold it, and it is taken into use as ports are in RSTP
+//! (IEEE 802.1D-2004, proposal and agreement):
+//! 1. A broker that chooses a parent first releases all its children, then asks with an attempt number
+//!    never used before; until it is accepted it holds no link.
+//! 2. A broker that is root, or accepted by its parent, holds a child once for each attempt it has not
+//!    answered yet, and says so.
 //! 3. On hearing that, and only if the attempt is its latest, the child holds the link.
 //!
-//! *Invariant: the links held by both ends are a forest, at every moment, whatever
-//! is lost, delayed or crashes.* Each broker has one parent, so a circle would be a
-//! directed one. Take its link that came into use last. It did by step 3, for an
-//! attempt is held once; at that moment the child held no link to a child of its own
-//! (step 1, and step 2 allows no new one before step 3), so no circle led through it.
+//! *Invariant: the links held by both ends are a forest, at every moment, whatever is lost, delayed or
+//! crashes.* Each broker has one parent, so a cycle would be a directed one. Take its link that came into
+//! use last. It did by step 3, as each attempt is held only once; at that moment the child held no link
+//! to a child of its own (step 1, and step 2 allows no new one before step 3), so no cycle led through
+//! it.
 //!
 //! `explore` checks this for every order of events in all small graphs, in larger ones
 //! for every order with few delays, and the tests in `tests/` on large ones at random.
@@ -35,7 +33,7 @@ mod advert;
 #[cfg(test)]
 mod explore;
 
-pub use advert::{Advert, Seek};
+pub use advert::{Advert, EpochRequest};
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -43,19 +41,19 @@ use punctual_model::{LAST_INSTANT, Nanos};
 
 use crate::id::{BrokerId, LinkId, Rank};
 
-/// Roots that are remembered; the ones not heard of for longest are forgotten.
+/// Bound on remembered roots; those not heard of for longest are forgotten.
 const KNOWN: usize = 1024;
 
-/// How often a neighbour's silence is excused by this broker's own.
+/// How often in a row the silence of a neighbour is attributed to a stall of this broker.
 const EXCUSES: u8 = 3;
 
-/// Times and tolerances.
+/// Times and tolerances of the tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub struct TreeSettings {
-    /// Between two adverts on a link with nothing to say; 50 ms at least.
+    /// Longest time between two adverts on a link; at least 50 ms.
     pub hello: Nanos,
-    /// By how many per cent another way must be better to be changed to.
+    /// By how many per cent another path must be cheaper to replace the present one.
     pub hysteresis: u32,
 }
 
@@ -69,24 +67,23 @@ impl Default for TreeSettings {
 }
 
 impl TreeSettings {
-    /// Silence after which a neighbour counts as lost: two and a half hellos, so that
-    /// the tree is whole again within three.
+    /// Silence after which a neighbour counts as lost: two and a half hellos, so that the tree is
+    /// connected again within three.
     pub fn patience(&self) -> Nanos {
         Nanos(self.hello.0.saturating_mul(5) / 2)
     }
 
-    /// By how much a tick is late where this broker did not run, and could not hear anybody.
+    /// Lateness of a tick from which this broker is taken to have stalled, without receiving anything.
     fn stall(&self) -> Nanos {
         Nanos(self.hello.0 / 4)
     }
 
-    /// Longest silence of a broker that is well.
+    /// Longest silence of a broker that works.
     fn quiet(&self) -> Nanos {
         Nanos(self.hello.0.saturating_mul(5) / 4)
     }
 
-    /// Age at which what is said of a root is not believed any more. Above
-    /// [`Self::patience`], which notices every ordinary loss.
+    /// Age from which an offer is discarded. Above [`Self::patience`], which detects every ordinary loss.
     fn max_age(&self) -> Nanos {
         Nanos(self.hello.0.saturating_mul(6))
     }
@@ -125,39 +122,39 @@ impl Edge {
 /// Why the root or the parent changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
-pub enum Why {
-    /// A better root was heard of.
+pub enum TreeChangeCause {
+    /// A better root was advertised.
     BetterRoot,
-    /// The way to the root got shorter by more than the tolerance.
-    ShorterWay,
+    /// A path to the root is cheaper by more than the tolerance.
+    ShorterPath,
     /// The link to the parent is down.
     ParentLost,
-    /// The parent does not reach the root any more, or only by ways that may not
-    /// be used before the root has said so.
-    WayLost,
+    /// The parent does not reach the root any more, or only by paths that may not be chosen before the
+    /// root begins a new epoch.
+    PathLost,
 }
 
-impl std::fmt::Display for Why {
+impl std::fmt::Display for TreeChangeCause {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::BetterRoot => "a better root was heard of",
-            Self::ShorterWay => "a shorter way was found",
+            Self::ShorterPath => "a shorter path was found",
             Self::ParentLost => "the link to the parent is down",
-            Self::WayLost => "the parent lost the root",
+            Self::PathLost => "the parent lost the root",
         })
     }
 }
 
-/// What the tree asks for, or tells.
+/// A request or a report of the tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub enum TreeOutput {
     /// Send to the neighbour.
     Send(LinkId, Advert),
-    /// The link is used differently from now on.
+    /// The role of the link changed.
     Edge(LinkId, Edge),
-    /// Nothing was heard on the link for [`TreeSettings::patience`]: it is treated
-    /// as down, and to be closed.
+    /// Nothing was received on the link for [`TreeSettings::patience`]: it counts as down, and is to be
+    /// closed.
     Silent(LinkId),
     /// The root changed.
     Root {
@@ -166,16 +163,16 @@ pub enum TreeOutput {
         /// Now; this broker itself if it is alone or elects.
         new: Rank,
         /// Cause.
-        why: Why,
+        why: TreeChangeCause,
     },
-    /// Another neighbour is the parent.
+    /// The parent changed.
     Parent {
-        /// Which; `None` for the root.
+        /// The link to it; `None` if this broker is root.
         link: Option<LinkId>,
-        /// Cost of the way to the root in microseconds.
+        /// Cost of the path to the root in microseconds.
         cost: u64,
         /// Cause.
-        why: Why,
+        why: TreeChangeCause,
     },
 }
 
@@ -185,7 +182,7 @@ struct Offer {
     epoch: u64,
     cost: u64,
     hops: u16,
-    /// When the root said so, as far as known.
+    /// When the root began the epoch, as far as known.
     born: Nanos,
 }
 
@@ -195,18 +192,18 @@ struct Neighbour {
     id: BrokerId,
     cost: u64,
     offer: Option<Offer>,
-    seek: Option<Seek>,
+    epoch_request: Option<EpochRequest>,
     /// Number of the last advert received, and of the last one sent.
     received: u64,
     sent: u64,
     last: Option<Advert>,
     heard: Nanos,
-    /// How often it was taken to be heard since, because this broker did not run.
+    /// How often in a row its silence was excused, because this broker had stalled.
     excuses: u8,
     /// Whether it hears this broker, see [`Tree::set_hears`].
     hears: bool,
     sent_at: Nanos,
-    /// The attempt with which it asks to be a child; 0 if it does not.
+    /// The attempt with which it asks to become a child; 0 if it does not.
     asks: u64,
     /// The last attempt that was answered.
     answered: u64,
@@ -223,10 +220,10 @@ struct Parent {
     accepted: bool,
 }
 
-/// The best (epoch, cost) ever advertised for a root.
+/// The best (epoch, cost) that this broker ever advertised for a root.
 #[derive(Debug, Clone)]
 #[cfg_attr(test, derive(PartialEq, Eq, Hash))]
-struct Known {
+struct FeasibilityDistance {
     epoch: u64,
     least: u64,
     heard: Nanos,
@@ -243,20 +240,20 @@ pub struct Tree {
     last_epoch: u64,
     attempts: u64,
     parent: Option<Parent>,
-    /// The way in use: root, its epoch, cost, links.
-    way: Offer,
+    /// The path in use: root, epoch, cost, number of links.
+    path: Offer,
     links: BTreeMap<LinkId, Neighbour>,
-    known: BTreeMap<BrokerId, Known>,
-    seek: Option<Seek>,
+    known: BTreeMap<BrokerId, FeasibilityDistance>,
+    epoch_request: Option<EpochRequest>,
     hello_at: Nanos,
-    why: Why,
+    why: TreeChangeCause,
     outputs: VecDeque<TreeOutput>,
 }
 
 impl Tree {
-    /// A broker that knows nobody yet, and so is root.
+    /// A broker without neighbours, which is root.
     pub fn new(own: Rank, settings: TreeSettings, now: Nanos) -> Self {
-        let way = Offer {
+        let path = Offer {
             root: own.clone(),
             epoch: 1,
             cost: 0,
@@ -270,12 +267,12 @@ impl Tree {
             last_epoch: LAST_INSTANT,
             attempts: 0,
             parent: None,
-            way,
+            path,
             links: BTreeMap::new(),
             known: BTreeMap::new(),
-            seek: None,
+            epoch_request: None,
             hello_at: now + settings.hello,
-            why: Why::BetterRoot,
+            why: TreeChangeCause::BetterRoot,
             outputs: VecDeque::new(),
         }
     }
@@ -286,23 +283,26 @@ impl Tree {
         self.hello_at = self.hello_at.min(now + settings.hello);
     }
 
-    /// The last epoch that is believed, of any root: at first [`LAST_INSTANT`].
+    /// Sets the highest epoch that is accepted of any root; initially [`LAST_INSTANT`].
     ///
-    /// An epoch that was told once is surpassed by its root before the root is chosen again, so that one
-    /// near the end of all numbers would keep the root from being chosen for good. A root counts its
-    /// epochs, a few in a second, and follows what was told of it: so a limit that grows faster than
-    /// that, as the microseconds of a clock do, keeps no root out for longer than clocks differ.
+    /// A root has to surpass every epoch that was ever advertised for it before it is chosen again, so an
+    /// epoch near the maximum would exclude it for ever. A root counts its epochs up, a few in a second,
+    /// and skips to those advertised for it. So a limit that grows faster, as the microseconds of a clock
+    /// do, excludes no root for longer than clocks differ.
     pub fn set_last_epoch(&mut self, epoch: u64) {
         self.last_epoch = epoch;
     }
 
-    /// Whether the epochs of an advert can be true.
+    /// Whether the epochs of an advert are within that limit.
     pub fn can_be_true(&self, advert: &Advert) -> bool {
-        let above = advert.seek.as_ref().map_or(0, |seek| seek.above);
+        let above = advert
+            .epoch_request
+            .as_ref()
+            .map_or(0, |epoch_request| epoch_request.above);
         advert.epoch.max(above) <= self.last_epoch
     }
 
-    /// Another capacity; announced as a new epoch.
+    /// Changes the capacity of this broker; advertised with a new epoch.
     pub fn set_capacity(&mut self, capacity: u64, now: Nanos) {
         if self.own.capacity != capacity {
             self.own.capacity = capacity;
@@ -321,7 +321,7 @@ impl Tree {
             id: neighbour,
             cost: cost.max(1),
             offer: None,
-            seek: None,
+            epoch_request: None,
             received: 0,
             sent: 0,
             last: None,
@@ -347,23 +347,22 @@ impl Tree {
             self.outputs.push_back(TreeOutput::Edge(link, Edge::Spare));
         }
         if self.parent.as_ref().is_some_and(|p| p.link == link) {
-            self.why = Why::ParentLost;
+            self.why = TreeChangeCause::ParentLost;
         }
         self.settle(now);
-        self.why = Why::WayLost;
+        self.why = TreeChangeCause::PathLost;
     }
 
-    /// Whether the neighbour on a link hears this broker, as far as is known; at first it is taken to
-    /// do so. A neighbour that does not is not chosen as parent: what was sent to it would be lost, and
-    /// it could not accept this broker. Takes effect with what is received or ticks next.
+    /// Sets whether the neighbour on a link receives what this broker sends; initially true. A neighbour
+    /// that does not is not chosen as parent: messages to it would be lost, and it could not accept this
+    /// broker. Takes effect with the next message or tick.
     pub fn set_hears(&mut self, link: LinkId, hears: bool) {
         if let Some(neighbour) = self.links.get_mut(&link) {
             neighbour.hears = hears;
         }
     }
 
-    /// The neighbour on a link is sent again what it was told last, with what is received or ticks
-    /// next.
+    /// Has the last advert on a link sent again, with the next message or tick.
     pub fn repeat(&mut self, link: LinkId) {
         if let Some(neighbour) = self.links.get_mut(&link) {
             neighbour.last = None;
@@ -380,14 +379,14 @@ impl Tree {
         }
     }
 
-    /// An advert was received, and with it the link's cost, where that is another one now. An advert
-    /// that was overtaken is ignored.
+    /// Handles an advert, and with it a new cost of the link if there is one. An advert that was
+    /// overtaken by a later one is ignored.
     ///
-    /// Both are taken in together: said one after the other, each broker on the way from the root
-    /// would say twice what it is told once, and the last of a row the most.
+    /// Both are applied together: applied one after the other, each broker on the path from the root
+    /// would send two adverts for each that it receives, which doubles with every link.
     ///
-    /// One that cannot be true ([`Self::can_be_true`]) offers no way and seeks nothing; that the neighbour
-    /// is there, and what it says of the link, counts.
+    /// An advert beyond the limit of epochs ([`Self::can_be_true`]) offers no path and requests nothing;
+    /// it still shows that the neighbour is alive, and its state of the link counts.
     pub fn receive(&mut self, link: LinkId, advert: Advert, cost: Option<u64>, now: Nanos) {
         let can_be_true = self.can_be_true(&advert);
         let Some(neighbour) = self.links.get_mut(&link) else {
@@ -404,13 +403,13 @@ impl Tree {
             neighbour.cost = cost.max(1);
         }
         neighbour.received = advert.number;
-        neighbour.seek = advert.seek.filter(|_| can_be_true);
+        neighbour.epoch_request = advert.epoch_request.filter(|_| can_be_true);
         neighbour.asks = advert.asks;
         if neighbour.held && advert.asks != neighbour.answered {
             neighbour.held = false;
         }
         if can_be_true && advert.root.id == self.own.id && advert.epoch > self.epoch {
-            // What is left of this broker's life before its last start.
+            // An epoch of this broker before its restart.
             self.epoch = advert.epoch.saturating_add(1);
         }
         neighbour.offer = can_be_true.then(|| Offer {
@@ -434,7 +433,7 @@ impl Tree {
         self.settle(now);
     }
 
-    /// Time passes: hellos, neighbours that fell silent, roots that did.
+    /// Sends hellos, and drops neighbours and roots that fell silent.
     pub fn tick(&mut self, now: Nanos) {
         self.excuse(now);
         let patience = self.settings.patience();
@@ -452,8 +451,8 @@ impl Tree {
             self.hello_at = now + self.settings.hello;
             self.epoch = self.epoch.saturating_add(1);
         }
-        // The root's epoch passes every link once in each hello, both ways. Only where it
-        // does not is everything said again.
+        // The root's epoch passes every link once per hello, in both directions. Only where it does not
+        // is the advert repeated.
         let quiet = self.settings.quiet();
         for neighbour in self.links.values_mut() {
             if neighbour.sent_at + quiet <= now {
@@ -463,9 +462,9 @@ impl Tree {
         self.settle(now);
     }
 
-    /// Where this broker did not run for a while, what its neighbours said meanwhile has not been
-    /// looked at: they get time for that before they count as silent, and the root's word is not older
-    /// for that. Not over and over, so that a neighbour that is gone is noticed on any machine.
+    /// If this broker stalled, messages that neighbours sent meanwhile have not been processed: the
+    /// neighbours get time before they count as silent, and offers do not age. This is limited to
+    /// [`EXCUSES`] in a row, so that the loss of a neighbour is detected on any machine.
     fn excuse(&mut self, now: Nanos) {
         let stalled = now - self.next_timeout();
         if stalled <= self.settings.stall() {
@@ -485,24 +484,24 @@ impl Tree {
                 offer.born = later(offer.born);
             }
             if parent == Some(*link) {
-                self.way.born = later(self.way.born);
+                self.path.born = later(self.path.born);
             }
         }
     }
 
-    /// When [`Self::tick`] is due.
+    /// When [`Self::tick`] is to be called next.
     pub fn next_timeout(&self) -> Nanos {
         let (patience, quiet) = (self.settings.patience(), self.settings.quiet());
         let links = self.links.values();
         let links = links.map(|n| (n.heard + patience).min(n.sent_at + quiet));
         let own = match self.is_root() {
             true => self.hello_at,
-            false => self.way.born + self.settings.max_age(),
+            false => self.path.born + self.settings.max_age(),
         };
         links.fold(own, Ord::min)
     }
 
-    /// What is to be done, in this order.
+    /// Takes the outputs, to be carried out in this order.
     pub fn take_outputs(&mut self) -> VecDeque<TreeOutput> {
         std::mem::take(&mut self.outputs)
     }
@@ -514,17 +513,17 @@ impl Tree {
 
     /// The root, as far as known.
     pub fn root(&self) -> &Rank {
-        &self.way.root
+        &self.path.root
     }
 
-    /// Epoch of the root that the way in use is known from.
+    /// The root's epoch in the path in use.
     pub fn epoch(&self) -> u64 {
-        self.way.epoch
+        self.path.epoch
     }
 
-    /// Cost of the way to the root in microseconds, and its links.
-    pub fn way(&self) -> (u64, u16) {
-        (self.way.cost, self.way.hops)
+    /// Cost of the path to the root in microseconds, and its number of links.
+    pub fn path(&self) -> (u64, u16) {
+        (self.path.cost, self.path.hops)
     }
 
     /// The link to the parent, if there is one and whether it has accepted.
@@ -537,7 +536,7 @@ impl Tree {
         self.parent.as_ref().is_none_or(|parent| parent.accepted)
     }
 
-    /// What a link is used for; `None` if it is not up.
+    /// Role of a link; `None` if it is not up.
     pub fn edge(&self, link: LinkId) -> Option<Edge> {
         Some(self.links.get(&link)?.edge)
     }
@@ -549,12 +548,12 @@ impl Tree {
         Some((neighbour.cost, offer.map(|o| (&o.root, o.cost))))
     }
 
-    /// Whether a neighbour asks to be a child here.
+    /// Whether the neighbour on a link asks to become a child of this broker.
     pub fn is_asked(&self, link: LinkId) -> bool {
         self.links.get(&link).is_some_and(|it| it.asks != 0)
     }
 
-    /// After any change: chooses the way, answers who asks, and says what is new.
+    /// After any change: chooses the path, answers attempts of neighbours, and sends adverts.
     fn settle(&mut self, now: Nanos) {
         self.bump_if_sought();
         self.choose(now);
@@ -562,14 +561,17 @@ impl Tree {
         self.tell(now);
     }
 
-    /// Begins an epoch if somebody needs one of this root.
+    /// Begins an epoch if a neighbour requests one of this root.
     fn bump_if_sought(&mut self) {
         if !self.is_root() {
             return;
         }
-        let sought = |seek: &&Seek| seek.root == self.own.id;
-        let seeks = self.links.values().filter_map(|n| n.seek.as_ref());
-        if let Some(epoch) = seeks.filter(sought).map(|seek| seek.above).max()
+        let sought = |epoch_request: &&EpochRequest| epoch_request.root == self.own.id;
+        let seeks = self.links.values().filter_map(|n| n.epoch_request.as_ref());
+        if let Some(epoch) = seeks
+            .filter(sought)
+            .map(|epoch_request| epoch_request.above)
+            .max()
             && epoch >= self.epoch
         {
             self.epoch = epoch.saturating_add(1);
@@ -592,7 +594,7 @@ impl Tree {
             {
                 continue;
             }
-            let is_incumbent = incumbent == Some(*link) && offer.root.id == self.way.root.id;
+            let is_incumbent = incumbent == Some(*link) && offer.root.id == self.path.root.id;
             if !self.may_choose(offer, is_incumbent) {
                 let epoch = self.known.get(&offer.root.id).map_or(0, |k| k.epoch);
                 if missed.is_none_or(|(root, _)| offer.root.is_better_than(root)) {
@@ -615,7 +617,7 @@ impl Tree {
                 best = Some((*link, neighbour, offer));
             }
         }
-        // The way in use stays unless another is clearly better.
+        // The path in use stays unless another is clearly better.
         if let (Some((_, n, o)), Some((_, nb, ob))) = (kept, best)
             && o.root.id == ob.root.id
         {
@@ -633,17 +635,17 @@ impl Tree {
             }
         }
         let chosen = best.map(|(link, neighbour, offer)| {
-            let way = Offer {
+            let path = Offer {
                 cost: offer.cost.saturating_add(neighbour.cost),
                 hops: offer.hops.saturating_add(1),
                 ..offer.clone()
             };
-            (link, way)
+            (link, path)
         });
-        let root = chosen.as_ref().map_or(&self.own, |(_, way)| &way.root);
-        self.seek = missed
+        let root = chosen.as_ref().map_or(&self.own, |(_, path)| &path.root);
+        self.epoch_request = missed
             .filter(|(missed, _)| missed.is_better_than(root))
-            .map(|(missed, above)| Seek {
+            .map(|(missed, above)| EpochRequest {
                 root: missed.id.clone(),
                 above,
             });
@@ -657,30 +659,30 @@ impl Tree {
         };
         match offer.epoch.cmp(&known.epoch) {
             std::cmp::Ordering::Greater => true,
-            // Who was chosen by the rule may get worse: what counts is the least
-            // it ever said.
+            // A parent that was feasible when chosen may become more expensive: its least advertised cost
+            // counts.
             std::cmp::Ordering::Equal => is_incumbent || offer.cost < known.least,
             std::cmp::Ordering::Less => false,
         }
     }
 
-    /// Takes a way, or becomes root.
+    /// Uses a path, or becomes root.
     fn take(&mut self, chosen: Option<(LinkId, Offer)>, now: Nanos) {
-        let old = self.way.root.clone();
+        let old = self.path.root.clone();
         let old_link = self.parent.as_ref().map(|parent| parent.link);
         let link = chosen.as_ref().map(|(link, _)| *link);
         match chosen {
-            Some((_, way)) => {
-                self.remember(&way, now);
-                self.way = way;
+            Some((_, path)) => {
+                self.remember(&path, now);
+                self.path = path;
             }
             None => {
                 if old_link.is_some() {
-                    // Who depended on it before may choose it again at once.
+                    // Brokers that depended on this one may choose it again at once.
                     self.epoch = self.epoch.saturating_add(1);
                     self.hello_at = now + self.settings.hello;
                 }
-                self.way = Offer {
+                self.path = Offer {
                     root: self.own.clone(),
                     epoch: self.epoch,
                     cost: 0,
@@ -689,13 +691,15 @@ impl Tree {
                 };
             }
         }
-        let why = match self.way.root.cmp(&old) {
-            std::cmp::Ordering::Less => Why::BetterRoot,
-            std::cmp::Ordering::Equal if self.why != Why::ParentLost => Why::ShorterWay,
+        let why = match self.path.root.cmp(&old) {
+            std::cmp::Ordering::Less => TreeChangeCause::BetterRoot,
+            std::cmp::Ordering::Equal if self.why != TreeChangeCause::ParentLost => {
+                TreeChangeCause::ShorterPath
+            }
             _ => self.why,
         };
-        if self.way.root.id != old.id {
-            let new = self.way.root.clone();
+        if self.path.root.id != old.id {
+            let new = self.path.root.clone();
             self.outputs.push_back(TreeOutput::Root { old, new, why });
         }
         if link == old_link {
@@ -705,12 +709,12 @@ impl Tree {
             None => self.parent = None,
             Some(link) => self.attempt(link),
         }
-        let cost = self.way.cost;
+        let cost = self.path.cost;
         self.outputs
             .push_back(TreeOutput::Parent { link, cost, why });
     }
 
-    /// Lets go of all children and asks to be taken as a child itself.
+    /// Releases all children, and asks to become a child itself.
     fn attempt(&mut self, link: LinkId) {
         for neighbour in self.links.values_mut() {
             neighbour.held = false;
@@ -724,23 +728,26 @@ impl Tree {
     }
 
     /// Remembers what is about to be advertised.
-    fn remember(&mut self, way: &Offer, now: Nanos) {
-        if self.known.len() >= KNOWN && !self.known.contains_key(&way.root.id) {
+    fn remember(&mut self, path: &Offer, now: Nanos) {
+        if self.known.len() >= KNOWN && !self.known.contains_key(&path.root.id) {
             let oldest = self.known.iter().min_by_key(|(_, known)| known.heard);
             if let Some(oldest) = oldest.map(|(id, _)| id.clone()) {
                 self.known.remove(&oldest);
             }
         }
-        let known = self.known.entry(way.root.id.clone()).or_insert(Known {
-            epoch: way.epoch,
-            least: way.cost,
-            heard: now,
-        });
+        let known = self
+            .known
+            .entry(path.root.id.clone())
+            .or_insert(FeasibilityDistance {
+                epoch: path.epoch,
+                least: path.cost,
+                heard: now,
+            });
         known.heard = now;
-        if way.epoch > known.epoch {
-            (known.epoch, known.least) = (way.epoch, way.cost);
+        if path.epoch > known.epoch {
+            (known.epoch, known.least) = (path.epoch, path.cost);
         } else {
-            known.least = known.least.min(way.cost);
+            known.least = known.least.min(path.cost);
         }
     }
 
@@ -766,17 +773,17 @@ impl Tree {
             let asked = parent.as_ref().filter(|parent| parent.link == *link);
             let advert = Advert {
                 number: neighbour.sent,
-                root: self.way.root.clone(),
-                epoch: self.way.epoch,
-                cost: self.way.cost,
-                hops: self.way.hops,
-                age: now - self.way.born,
+                root: self.path.root.clone(),
+                epoch: self.path.epoch,
+                cost: self.path.cost,
+                hops: self.path.hops,
+                age: now - self.path.born,
                 asks: asked.map_or(0, |parent| parent.attempt),
                 answered: neighbour.answered,
                 held: neighbour.held,
-                seek: match asked {
-                    Some(_) => up.clone().or_else(|| self.seek.clone()),
-                    None => self.seek.clone(),
+                epoch_request: match asked {
+                    Some(_) => up.clone().or_else(|| self.epoch_request.clone()),
+                    None => self.epoch_request.clone(),
                 },
             };
             let news = neighbour
@@ -807,12 +814,12 @@ impl Tree {
     }
 
     /// What others seek of the root that this broker depends on: passed on.
-    fn seek_for_parent(&self) -> Option<Seek> {
-        let (root, epoch) = (&self.way.root.id, self.way.epoch);
-        let seeks = self.links.values().filter_map(|n| n.seek.as_ref());
+    fn seek_for_parent(&self) -> Option<EpochRequest> {
+        let (root, epoch) = (&self.path.root.id, self.path.epoch);
+        let seeks = self.links.values().filter_map(|n| n.epoch_request.as_ref());
         seeks
-            .filter(|seek| seek.root == *root && seek.above >= epoch)
-            .max_by_key(|seek| seek.above)
+            .filter(|epoch_request| epoch_request.root == *root && epoch_request.above >= epoch)
+            .max_by_key(|epoch_request| epoch_request.above)
             .cloned()
     }
 }

@@ -1,5 +1,4 @@
-//! What brokers say to each other about clients: where they are, and what they leave
-//! behind if their broker is lost.
+//! Messages about clients: where they connect, and their wills.
 
 use std::sync::Arc;
 
@@ -8,56 +7,57 @@ use punctual_model::LAST_INSTANT;
 use super::{Reader, WireError, Writer};
 use crate::id::BrokerId;
 
-/// What client identifiers of neighbour brokers begin with.
+/// Prefix of the client identifiers of neighbour brokers.
 const NEIGHBOURS: &str = "$mesh/";
 
-/// The will of a client, which a neighbour keeps in case that the client's broker is lost.
+/// The will of a client, which a neighbour stores in case the client's broker is lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Testament {
+pub struct ClientWill {
     /// Client identifier.
     pub client: Box<str>,
-    /// When it connected, as [`Arrival::at`].
+    /// When the client connected, as [`Arrival::at`].
     pub at: u64,
-    /// Seconds between the loss of the client and its will; not beyond the end of its session.
+    /// Will delay in seconds, at most until the end of the session.
     pub delay: u32,
-    /// What is published, as the broker's core makes and reads it.
+    /// The message, in the encoding of the broker's core.
     pub message: Arc<[u8]>,
 }
 
-impl Testament {
-    /// Bytes that it takes, about.
+impl ClientWill {
+    /// Approximate size in bytes.
     pub(crate) fn size(&self) -> usize {
         self.client.len() + self.message.len() + 64
     }
 }
 
-/// A client has connected to a broker: others have it no more.
+/// A client has connected to a broker: older connections to other brokers are taken over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Arrival {
     /// Client identifier.
     pub client: Box<str>,
-    /// Its user name, if it has one: a session of another user is not its own.
+    /// Its user name, if it has one; sessions of another user are not affected.
     pub user: Option<Box<str>>,
-    /// When: microseconds since 1970, and later than all that the broker had heard of.
+    /// When it connected: microseconds since 1970, and later than every such instant that its broker
+    /// knew.
     pub at: u64,
-    /// It begins anew: what others keep for it is void.
+    /// Whether it connected with Clean Start, so that older sessions end.
     pub clean: bool,
 }
 
-/// What was left with a neighbour of a broker that was lost and is back.
+/// Report of a guard to a broker that was lost and is reached again, about the wills of its clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Left {
-    /// Whose it is, to be passed on to.
+pub struct GuardReport {
+    /// The broker to which it is forwarded.
     pub to: BrokerId,
-    /// Which start of it left this.
+    /// The [`crate::Settings::instance`] of that broker for which the wills were stored.
     pub instance: u64,
-    /// For how many milliseconds it was lost.
+    /// For how many milliseconds the broker was lost.
     pub lost: u64,
-    /// Wills that are not published.
-    pub wills: Vec<Testament>,
-    /// Those that are.
-    pub published: Vec<Testament>,
-    /// Clients that have connected elsewhere.
+    /// Wills that were not published.
+    pub wills: Vec<ClientWill>,
+    /// Wills that were published.
+    pub published: Vec<ClientWill>,
+    /// Its clients that have connected elsewhere meanwhile.
     pub moved: Vec<Arrival>,
 }
 
@@ -66,7 +66,7 @@ impl Writer {
         self.filters(clients);
     }
 
-    pub(super) fn testaments(&mut self, wills: &[Testament]) {
+    pub(super) fn client_wills(&mut self, wills: &[ClientWill]) {
         self.number(wills.len() as u64);
         for will in wills {
             self.text(&will.client);
@@ -87,18 +87,18 @@ impl Writer {
         }
     }
 
-    pub(super) fn left(&mut self, left: &Left) {
+    pub(super) fn left(&mut self, left: &GuardReport) {
         self.id(&left.to);
         self.number(left.instance);
         self.number(left.lost);
-        self.testaments(&left.wills);
-        self.testaments(&left.published);
+        self.client_wills(&left.wills);
+        self.client_wills(&left.published);
         self.arrivals(&left.moved);
     }
 }
 
 impl Reader<'_> {
-    /// The client that a letter is about; empty if it is about none.
+    /// The client that a letter is about; empty if there is none.
     pub(super) fn client_or_nobody(&mut self) -> Result<Box<str>, WireError> {
         match self.0 {
             [0, ..] => Ok(self.text()?.into()),
@@ -108,7 +108,7 @@ impl Reader<'_> {
 
     pub(super) fn client(&mut self) -> Result<Box<str>, WireError> {
         let client = self.text()?;
-        // Neighbours are no clients: nobody tells where they are, or has a session of theirs.
+        // Identifiers of neighbours are rejected: they have no sessions or arrivals.
         let fits = (1..=usize::from(u16::MAX)).contains(&client.len());
         match fits && !client.contains('\0') && !client.starts_with(NEIGHBOURS) {
             true => Ok(client.into()),
@@ -129,14 +129,14 @@ impl Reader<'_> {
         (0..count).map(|_| self.client()).collect()
     }
 
-    fn testament(&mut self) -> Result<Testament, WireError> {
+    fn client_will(&mut self) -> Result<ClientWill, WireError> {
         let client = self.client()?;
         let at = self.instant()?;
         let delay = u32::try_from(self.number()?).map_err(|_| WireError::Field("delay"))?;
         let length = self.count(1)?;
         let (message, rest) = self.0.split_at(length);
         self.0 = rest;
-        Ok(Testament {
+        Ok(ClientWill {
             client,
             at,
             delay,
@@ -144,9 +144,9 @@ impl Reader<'_> {
         })
     }
 
-    pub(super) fn testaments(&mut self) -> Result<Vec<Testament>, WireError> {
+    pub(super) fn client_wills(&mut self) -> Result<Vec<ClientWill>, WireError> {
         let count = self.count(5)?;
-        (0..count).map(|_| self.testament()).collect()
+        (0..count).map(|_| self.client_will()).collect()
     }
 
     pub(super) fn arrivals(&mut self) -> Result<Vec<Arrival>, WireError> {
@@ -162,13 +162,13 @@ impl Reader<'_> {
         (0..count).map(|_| arrival(self)).collect()
     }
 
-    pub(super) fn left(&mut self) -> Result<Left, WireError> {
-        Ok(Left {
+    pub(super) fn left(&mut self) -> Result<GuardReport, WireError> {
+        Ok(GuardReport {
             to: self.id()?,
             instance: self.number()?,
             lost: self.number()?,
-            wills: self.testaments()?,
-            published: self.testaments()?,
+            wills: self.client_wills()?,
+            published: self.client_wills()?,
             moved: self.arrivals()?,
         })
     }

@@ -1,4 +1,4 @@
-//! What brokers say to each other about what is on its way between them.
+//! Messages of fences, see `node::fences`.
 
 use std::sync::Arc;
 
@@ -6,44 +6,45 @@ use super::{Reader, WireError, Writer};
 use crate::id::BrokerId;
 use crate::transfer::Stub;
 
-/// Stubs that a [`Fence`] is asked for at most.
+/// Bound on the stubs of a [`Fence`].
 pub const MAX_STUBS: usize = 256;
 
-/// A client, and the stub that is left of its session where a [`Fence`] is asked.
+/// A client, and the forwarding stub of its session at the broker that sends a [`Fence`].
 pub type ClientStub = (Box<str>, Stub);
 
-/// What else has to have happened before a [`Fence`] is passed.
+/// Further condition for the reply to a [`Fence`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum After {
-    /// Nothing.
+pub enum FenceCondition {
+    /// None.
     Nothing,
-    /// What was kept for brokers that are behind who asks, as that has told before, has been passed on.
+    /// Messages queued for brokers behind the asking link, as it has advertised before, were forwarded.
     PassedOn,
-    /// Nothing goes back any more that was kept for links that were lost.
+    /// No queue of a lost link is being copied elsewhere, or may soon be.
     Settled,
 }
 
-/// Has all come that was on its way to who asks?
+/// Asks for a [`FenceReply`] once all messages in flight to the sender have arrived.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fence {
-    /// Who asks.
+    /// The broker that started the fence.
     pub by: BrokerId,
-    /// Which question.
+    /// Number of the fence there.
     pub number: u64,
-    /// Once that is so.
-    pub after: After,
-    /// For which stubs it is asked, [`MAX_STUBS`] at most; none if it is for something else.
+    /// Condition for the reply.
+    pub after: FenceCondition,
+    /// The stubs that are to end, at most [`MAX_STUBS`]; empty if the fence has another purpose.
     pub stubs: Arc<[ClientStub]>,
 }
 
-/// All has come that was on its way from the sender, and from those behind it, when it was asked.
+/// All messages that were in flight from the sender, and from the brokers behind it, when the fence came
+/// have arrived.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fenced {
-    /// Who asked.
+pub struct FenceReply {
+    /// The broker that started the fence.
     pub by: BrokerId,
-    /// Which question.
+    /// Number of the fence there.
     pub number: u64,
-    /// Which of its stubs are to stay all the same, by their places in it, in order.
+    /// Stubs of the fence that have to stay, by their index there, ascending.
     pub blocked: Vec<u32>,
 }
 
@@ -52,9 +53,9 @@ impl Writer {
         self.id(&fence.by);
         self.number(fence.number);
         self.byte(match fence.after {
-            After::Nothing => 0,
-            After::PassedOn => 1,
-            After::Settled => 2,
+            FenceCondition::Nothing => 0,
+            FenceCondition::PassedOn => 1,
+            FenceCondition::Settled => 2,
         });
         self.number(fence.stubs.len() as u64);
         for (client, stub) in &*fence.stubs {
@@ -63,7 +64,7 @@ impl Writer {
         }
     }
 
-    pub(super) fn fenced(&mut self, fenced: &Fenced) {
+    pub(super) fn fenced(&mut self, fenced: &FenceReply) {
         self.id(&fenced.by);
         self.number(fenced.number);
         self.number(fenced.blocked.len() as u64);
@@ -79,17 +80,17 @@ impl Reader<'_> {
             by: self.id()?,
             number: self.number()?,
             after: match self.byte()? {
-                0 => After::Nothing,
-                1 => After::PassedOn,
-                2 => After::Settled,
+                0 => FenceCondition::Nothing,
+                1 => FenceCondition::PassedOn,
+                2 => FenceCondition::Settled,
                 _ => return Err(WireError::Field("fence")),
             },
             stubs: self.stubs()?,
         })
     }
 
-    pub(super) fn fenced(&mut self) -> Result<Fenced, WireError> {
-        Ok(Fenced {
+    pub(super) fn fenced(&mut self) -> Result<FenceReply, WireError> {
+        Ok(FenceReply {
             by: self.id()?,
             number: self.number()?,
             blocked: self.places()?,

@@ -1,20 +1,20 @@
-//! What brokers' cores say to each other about sessions that move.
+//! Letters: messages between the cores of two brokers about session transfers.
 
 use std::sync::Arc;
 
 use super::{Reader, WireError, Writer};
 use crate::id::BrokerId;
 
-/// From one broker's core to another's.
+/// A message from one broker's core to another's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Letter {
-    /// To be passed on to.
+    /// The receiver.
     pub to: BrokerId,
-    /// Who has written it.
+    /// The sender.
     pub from: BrokerId,
-    /// About the session of this client; empty if it is about no client.
+    /// The client whose session it is about; empty if there is none.
     pub client: Box<str>,
-    /// As the cores write and read it.
+    /// The content, opaque to brokers on the path.
     pub body: Arc<[u8]>,
 }
 

@@ -1,35 +1,35 @@
-//! What brokers ask each other when a client connects whose session may be elsewhere.
+//! Messages of look-ups: brokers ask each other for the session of a client that connects.
 
 use super::{Reader, WireError, Writer};
 use crate::transfer::{Extent, HomeId, Located, Stamp};
 
-/// What is known of a client?
+/// Asks what the receiver, and the brokers behind it, have of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LookUp {
-    /// Stamp of the CONNECT that it is for: where that is, and when it came.
+    /// Stamp of the CONNECT that caused it: the broker with the CONNECT, and its time.
     pub at: Stamp,
-    /// Tells this question from earlier ones for the same CONNECT.
+    /// Distinguishes it from earlier look-ups for the same CONNECT.
     pub round: u64,
     /// Client identifier.
     pub client: Box<str>,
-    /// Whose session it has to be.
+    /// User name with which the client connects; sessions of other users do not count.
     pub user: Option<Box<str>>,
-    /// Whether the CONNECT has Clean Start: sessions that are older end.
+    /// Whether the CONNECT has Clean Start, so that older sessions end.
     pub clean: bool,
-    /// Milliseconds in which the answer is of use.
+    /// Time for the reply in milliseconds.
     pub wait: u32,
 }
 
-/// What those know who answered a [`LookUp`].
+/// Common reply of several brokers to a [`LookUp`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LookedUp {
-    /// As in the question.
+pub struct LookUpReply {
+    /// As in the [`LookUp`].
     pub at: Stamp,
-    /// As in the question.
+    /// As in the [`LookUp`].
     pub round: u64,
-    /// What each has; who has nothing is not in it.
+    /// What each broker has; brokers that have nothing are omitted.
     pub answers: Vec<(HomeId, Located)>,
-    /// Of whom that is, among the sender and those behind it.
+    /// Which brokers it covers, of the sender and the brokers behind it.
     pub extent: Extent,
 }
 
@@ -43,12 +43,12 @@ impl Writer {
         self.number(u64::from(look_up.wait));
     }
 
-    pub(super) fn looked_up(&mut self, looked_up: &LookedUp) {
-        self.stamp(&looked_up.at);
-        self.number(looked_up.round);
-        self.byte(looked_up.extent as u8);
-        self.number(looked_up.answers.len() as u64);
-        for (home, located) in &looked_up.answers {
+    pub(super) fn look_up_reply(&mut self, look_up_reply: &LookUpReply) {
+        self.stamp(&look_up_reply.at);
+        self.number(look_up_reply.round);
+        self.byte(look_up_reply.extent as u8);
+        self.number(look_up_reply.answers.len() as u64);
+        for (home, located) in &look_up_reply.answers {
             self.text(home.as_str());
             self.located(located);
         }
@@ -67,7 +67,7 @@ impl Reader<'_> {
         })
     }
 
-    pub(super) fn looked_up(&mut self) -> Result<LookedUp, WireError> {
+    pub(super) fn look_up_reply(&mut self) -> Result<LookUpReply, WireError> {
         let (at, round) = (self.stamp()?, self.number()?);
         let extent = match self.byte()? {
             0 => Extent::All,
@@ -78,7 +78,7 @@ impl Reader<'_> {
         let count = self.count(6)?;
         let answer = |reader: &mut Self| Ok((reader.home()?, reader.located()?));
         let answers = (0..count).map(|_| answer(self)).collect::<Result<_, _>>()?;
-        Ok(LookedUp {
+        Ok(LookUpReply {
             at,
             round,
             answers,

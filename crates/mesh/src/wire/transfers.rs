@@ -1,4 +1,4 @@
-//! What brokers say to each other about sessions that move: the bodies of [`super::Letter`]s.
+//! Messages of session transfers: the bodies of [`super::Letter`]s.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use crate::transfer::{
     TransferMessage,
 };
 
-/// To whom a message goes that a stub forwards.
+/// Destination of a message that a stub forwards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionAddress {
     /// The client whose session it is for.
     pub client: Box<str>,
-    /// The user that session belongs to: another one's gets nothing of it.
+    /// User name of that session; a session of another user does not receive the message.
     pub user: Option<Box<str>>,
-    /// Who has that session, or had it when this was sent.
+    /// The home of that session when the message was sent.
     pub target: HomeId,
     /// Its epoch there.
     pub target_epoch: Stamp,

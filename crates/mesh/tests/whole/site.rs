@@ -11,7 +11,7 @@ use punctual_broker::{
     MessageName, MoveTimes, Newcomer, Output, Received, Restorer, RetainedCursor, Service, Shard,
     StoreTrouble, Testament, Unwelcome, WillTurn,
 };
-use punctual_mesh::seen::{Name, Seen, Verdict};
+use punctual_mesh::seen::{Name, SeenMessages, Verdict};
 use punctual_mesh::transfer::{FenceAnswer, HomeId, Located, Stamp, Stub, Times};
 use punctual_mesh::wire::{self, Arrival, Open, SessionAddress, TOPIC};
 use punctual_mesh::{BrokerId, LinkId, Membership, Node, Settings};
@@ -27,7 +27,7 @@ enum Input {
     Subscribed(Box<str>, bool),
     Unsubscribed(Box<str>, bool),
     Arrived(Arrival),
-    LeftBehind(Box<str>, Option<wire::Testament>),
+    LeftBehind(Box<str>, Option<wire::ClientWill>),
     LookUp {
         at: Stamp,
         client: Box<str>,
@@ -58,7 +58,7 @@ struct Seam {
     own: BrokerId,
     origin: NonZeroU32,
     before: Mutex<BTreeSet<NonZeroU32>>,
-    seen: Mutex<Seen>,
+    seen: Mutex<SeenMessages>,
     inputs: Mutex<VecDeque<Input>>,
     /// What the world's clock says.
     now: AtomicU64,
@@ -157,7 +157,7 @@ impl Federation for Seam {
     }
 
     fn left_behind(&self, client_id: &str, will: Option<Testament>) {
-        let will = will.map(|Testament { at, delay, message }| wire::Testament {
+        let will = will.map(|Testament { at, delay, message }| wire::ClientWill {
             client: client_id.into(),
             at,
             delay,
@@ -327,7 +327,7 @@ impl Site {
             own: self.settings.id.clone(),
             origin: NonZeroU32::new(origin).unwrap(),
             before: Mutex::default(),
-            seen: Mutex::new(Seen::new(1 << 17)),
+            seen: Mutex::new(SeenMessages::new(1 << 17)),
             inputs: Mutex::default(),
             now: AtomicU64::new(now.0),
             arrived: AtomicU64::new(0),
@@ -494,7 +494,7 @@ impl Running {
             }
             Input::Forwarded(number) => self.shard.forwarded(number),
             Input::Letter(to, client, body) => self.node.letter(&to, &client, body, now),
-            Input::Kept(number) => self.node.kept(number, now),
+            Input::Kept(number) => self.node.interest_committed(number, now),
             Input::FenceStub(client, stub) => self.node.fence_stub(&client, &stub, now),
             Input::Flushed(number) => self.node.flushed(number),
             Input::Up(conn, peer, dialled) => match self.expected.remove(&peer).filter(|_| dialled)
@@ -587,7 +587,7 @@ impl Running {
                     self.shard.link_leads(&peer, &brokers);
                 }
             }
-            Order::Keep(number) => self.shard.link_keep(number),
+            Order::CommitInterest(number) => self.shard.link_keep(number),
             Order::Reached => self.shard.link_reached(),
             Order::Copy { from, to, moves } => {
                 let (from, to) = (from.as_str(), to.as_str());
@@ -607,7 +607,7 @@ impl Running {
                     self.shard.link_behind(&peer, &filter, &brokers);
                 }
             }
-            Order::Lasting {
+            Order::PersistentInterest {
                 link,
                 broker,
                 add,
@@ -642,7 +642,7 @@ impl Running {
                 self.shard.link_will(&will.client, &will.message, turn, now);
             }
             Order::Published { wills, same } => {
-                for wire::Testament {
+                for wire::ClientWill {
                     client, message, ..
                 } in wills
                 {
@@ -695,7 +695,7 @@ impl Running {
                 let service = service(membership) as u8;
                 self.seam.service.store(service, Ordering::Relaxed);
             }
-            Order::Traced(_) | Order::Event(_) => {}
+            Order::TraceReply(_) | Order::Event(_) => {}
         }
     }
 

@@ -410,14 +410,14 @@ impl World {
             Output::Forget { peer, .. } => {
                 broker.interest.remove(&peer);
             }
-            Output::Keep(number) => node.kept(number, now),
+            Output::CommitInterest(number) => node.interest_committed(number, now),
             // Nothing is under way for long here.
             Output::Flush { number, .. } => node.flushed(number),
             Output::Carry { .. }
             | Output::Members { .. }
             | Output::Behind { .. }
             | Output::Leads { .. }
-            | Output::Lasting { .. }
+            | Output::PersistentInterest { .. }
             | Output::Narrow(_)
             | Output::Trim(_)
             | Output::Copy { .. }
@@ -432,7 +432,7 @@ impl World {
             | Output::FenceAsked { .. }
             | Output::FencePassed { .. }
             | Output::Letter { .. }
-            | Output::Traced(_)
+            | Output::TraceReply(_)
             | Output::Membership(_)
             | Output::Event(_) => {}
         }

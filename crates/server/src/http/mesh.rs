@@ -8,7 +8,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use punctual_codec::topic;
-use punctual_mesh::{BrokerId, MAX_NAME, NotForgotten};
+use punctual_mesh::{BrokerId, ForgetError, MAX_NAME};
 use serde::Serialize;
 
 use super::error::ApiError;
@@ -250,13 +250,13 @@ pub(super) async fn forget(
     })?;
     match asker.forget(broker).await.ok_or_else(ended)? {
         Ok(()) => Ok(StatusCode::NO_CONTENT),
-        Err(NotForgotten::Unknown) => Err(ApiError::not_found(
+        Err(ForgetError::Unknown) => Err(ApiError::not_found(
             "broker",
             &name,
             "nothing is kept at this broker for one of that name",
             "ask one that names it as away in punctual mesh status or GET /api/v1/mesh",
         )),
-        Err(NotForgotten::Present) => Err(ApiError::new(
+        Err(ForgetError::Present) => Err(ApiError::new(
             StatusCode::CONFLICT,
             "the broker of that name is not away",
             "stop it first, and wait for two and a half mesh.hello until that is noticed; or cut it off \
@@ -293,7 +293,7 @@ pub(super) async fn trace(
         )
     })?;
     let answers = asker.trace(name).await.ok_or_else(ended)?;
-    let answer = |traced: punctual_mesh::wire::Traced| Answer {
+    let answer = |traced: punctual_mesh::wire::TraceReply| Answer {
         broker: traced
             .path
             .last()

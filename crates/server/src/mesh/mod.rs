@@ -24,12 +24,12 @@ use punctual_broker::{
     ConnId, Directory, Federation, LinkLimits, Nanos, SECRET_USER, Service, Shard, WillTurn,
 };
 use punctual_mesh::transfer::{FenceAnswer, HomeId, Located, Stamp, Stub};
-use punctual_mesh::tree::Why;
+use punctual_mesh::tree::TreeChangeCause;
 use punctual_mesh::wire::{
-    Arrival, ClientStub, Message, Open, SessionAddress, TOPIC, Testament, Traced,
+    Arrival, ClientStub, ClientWill, Message, Open, SessionAddress, TOPIC, TraceReply,
 };
 use punctual_mesh::{
-    BrokerId, Dialling, Event, LinkId, Membership, Node, NotForgotten, Output, Settings, Status,
+    BrokerId, Dialling, Event, ForgetError, LinkId, Membership, Node, Output, Settings, Status,
     Strategy,
 };
 use punctual_net::{Clock, Handle, Server, TlsConnector};
@@ -71,7 +71,7 @@ enum Input {
     Subscribed(Box<str>, bool),
     Unsubscribed(Box<str>, bool),
     Arrived(Arrival),
-    LeftBehind(Box<str>, Option<Testament>),
+    LeftBehind(Box<str>, Option<ClientWill>),
     /// What do other brokers know of a client that connects?
     LookUp {
         at: Stamp,
@@ -141,8 +141,8 @@ enum Ask {
     Status(oneshot::Sender<Overview>),
     Add(Neighbour, oneshot::Sender<Result<(), NotAdded>>),
     Remove(String, oneshot::Sender<Result<(), NotRemoved>>),
-    Forget(BrokerId, oneshot::Sender<Result<(), NotForgotten>>),
-    Trace(String, oneshot::Sender<Vec<Traced>>),
+    Forget(BrokerId, oneshot::Sender<Result<(), ForgetError>>),
+    Trace(String, oneshot::Sender<Vec<TraceReply>>),
 }
 
 /// Why a neighbour is not added, or not for good.
@@ -426,7 +426,7 @@ impl Asker {
     }
 
     /// Keeps nothing any more for a broker that is away.
-    pub(crate) async fn forget(&self, broker: BrokerId) -> Option<Result<(), NotForgotten>> {
+    pub(crate) async fn forget(&self, broker: BrokerId) -> Option<Result<(), ForgetError>> {
         let (reply, answer) = oneshot::channel();
         self.keeper
             .send(Input::Ask(Ask::Forget(broker, reply)))
@@ -435,7 +435,7 @@ impl Asker {
     }
 
     /// Who gets a topic, and on which way. Takes a while where somebody does not answer.
-    pub(crate) async fn trace(&self, topic: String) -> Option<Vec<Traced>> {
+    pub(crate) async fn trace(&self, topic: String) -> Option<Vec<TraceReply>> {
         let (reply, answer) = oneshot::channel();
         self.keeper
             .send(Input::Ask(Ask::Trace(topic, reply)))
@@ -458,8 +458,8 @@ struct Starts {
 
 struct Waiting {
     until: Instant,
-    answers: Vec<Traced>,
-    reply: oneshot::Sender<Vec<Traced>>,
+    answers: Vec<TraceReply>,
+    reply: oneshot::Sender<Vec<TraceReply>>,
 }
 
 struct Keeper {
@@ -578,7 +578,7 @@ impl Keeper {
                 self.handle.call(0, move |shard, _| shard.forwarded(number));
             }
             Input::Letter { to, client, body } => self.node.letter(&to, &client, body, now),
-            Input::Kept(number) => self.node.kept(number, now),
+            Input::Kept(number) => self.node.interest_committed(number, now),
             Input::FenceStub { client, stub } => self.node.fence_stub(&client, &stub, now),
             Input::FenceAnswered {
                 by,
@@ -887,7 +887,7 @@ impl Keeper {
         let over: Vec<u64> = self
             .traces
             .iter()
-            .filter(|(_, w)| w.until <= now || Traced::are_all(&w.answers))
+            .filter(|(_, w)| w.until <= now || TraceReply::are_all(&w.answers))
             .map(|(number, _)| *number)
             .collect();
         for number in over {
@@ -970,8 +970,8 @@ impl Keeper {
     /// Does something with a will on the shard that has, or would have, its client's session.
     fn at_home(
         &self,
-        will: Testament,
-        call: impl FnOnce(&mut Shard, &Testament, Nanos) + Send + 'static,
+        will: ClientWill,
+        call: impl FnOnce(&mut Shard, &ClientWill, Nanos) + Send + 'static,
     ) {
         let shard = self.directory.home(&will.client, 0);
         self.handle
@@ -1089,7 +1089,7 @@ impl Keeper {
                         }));
                     }
                 }
-                Output::Keep(number) => {
+                Output::CommitInterest(number) => {
                     orders.push(Box::new(move |shard, _| shard.link_keep(number)));
                 }
                 Output::Reached => {
@@ -1118,7 +1118,7 @@ impl Keeper {
                         }));
                     }
                 }
-                Output::Lasting {
+                Output::PersistentInterest {
                     link,
                     broker,
                     add,
@@ -1219,7 +1219,7 @@ impl Keeper {
                         shard.fence_passed(client, &epoch, now);
                     });
                 }
-                Output::Traced(traced) => {
+                Output::TraceReply(traced) => {
                     if let Some(waiting) = self.traces.get_mut(&traced.number) {
                         waiting.answers.push(traced);
                     }
@@ -1301,10 +1301,10 @@ fn tell(event: &Event) {
         Event::LinkUp(peer) => tracing::info!("mesh: link to {peer} is up"),
         Event::LinkDown(peer, why) => tracing::warn!("mesh: link to {peer} is down: {why}"),
         Event::Root { old, new, why } => match why {
-            Why::ParentLost | Why::WayLost => {
+            TreeChangeCause::ParentLost | TreeChangeCause::PathLost => {
                 tracing::warn!("mesh: root {} lost ({why}), electing: {}", old.id, new.id);
             }
-            Why::BetterRoot | Why::ShorterWay => {
+            TreeChangeCause::BetterRoot | TreeChangeCause::ShorterPath => {
                 tracing::info!("mesh: new root {} instead of {}: {why}", new.id, old.id);
             }
         },

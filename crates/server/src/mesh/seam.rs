@@ -13,7 +13,7 @@ use punctual_broker::{
     ConnId, Federation, LinkNews, MessageName, MoveTimes, Nanos, Newcomer, Relay, Service,
     Testament, Unwelcome,
 };
-use punctual_mesh::seen::{Name, Seen, Verdict};
+use punctual_mesh::seen::{Name, SeenMessages, Verdict};
 use punctual_mesh::transfer::{HomeId, Located, Stamp, Stub, Times};
 use punctual_mesh::wire::{self, Arrival, SessionAddress};
 use punctual_mesh::{BrokerId, Settings, Strategy};
@@ -36,7 +36,7 @@ pub(super) struct Seam {
     keeper: Mutex<Sender<Input>>,
     known: Mutex<Known>,
     /// Where messages go by the root: the way there, and what passed on it.
-    relay: Option<Mutex<(Relay, Seen)>>,
+    relay: Option<Mutex<(Relay, SeenMessages)>>,
     /// Neighbours with a link, and whether this broker opened it.
     linked: Mutex<BTreeMap<BrokerId, bool>>,
     topics: Mutex<Vec<(String, String)>>,
@@ -53,7 +53,7 @@ pub(super) struct Seam {
 #[derive(Debug)]
 struct Known {
     /// From neighbours.
-    seen: Seen,
+    seen: SeenMessages,
     /// What those were called that were taken in here before a restart.
     before: BTreeSet<NonZeroU32>,
 }
@@ -66,7 +66,7 @@ impl Seam {
         secret: Option<Secret>,
         keeper: Sender<Input>,
     ) -> Self {
-        let relay = || Mutex::new((Relay { parent: None }, Seen::new(REMEMBERED)));
+        let relay = || Mutex::new((Relay { parent: None }, SeenMessages::new(REMEMBERED)));
         Self {
             relay: (settings.strategy == Strategy::RootRelay).then(relay),
             own,
@@ -74,7 +74,7 @@ impl Seam {
             secret,
             keeper: Mutex::new(keeper),
             known: Mutex::new(Known {
-                seen: Seen::new(REMEMBERED),
+                seen: SeenMessages::new(REMEMBERED),
                 before: BTreeSet::new(),
             }),
             linked: Mutex::default(),
@@ -248,7 +248,7 @@ impl Federation for Seam {
 
     fn left_behind(&self, client_id: &str, will: Option<Testament>) {
         let client: Box<str> = client_id.into();
-        let will = will.map(|Testament { at, delay, message }| wire::Testament {
+        let will = will.map(|Testament { at, delay, message }| wire::ClientWill {
             client: client.clone(),
             at,
             delay,

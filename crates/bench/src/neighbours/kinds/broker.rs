@@ -108,7 +108,7 @@ fn hello(number: u64) -> Result<Message> {
         asks: 0,
         answered: 0,
         held: false,
-        seek: None,
+        epoch_request: None,
     };
     Ok(Message::Hello(Hello {
         advert,

@@ -126,7 +126,7 @@ impl World {
 
 /// What was found, after which steps.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct Violation {
     pub(super) why: String,
     pub(super) states: usize,
     pub(super) trace: String,
@@ -150,7 +150,7 @@ struct Search<'a> {
 
 /// Visits every state; of `live` scopes also looks whether each leads to one where nothing more
 /// happens.
-pub(super) fn search(scope: &Scope, live: bool) -> Result<Count, Found> {
+pub(super) fn search(scope: &Scope, live: bool) -> Result<Count, Violation> {
     let start = World::new(scope);
     let mut search = Search {
         scope,
@@ -203,7 +203,7 @@ pub(super) fn search(scope: &Scope, live: bool) -> Result<Count, Found> {
 
 impl Search<'_> {
     /// I5: every state leads to one where nothing more happens.
-    fn check_live(&mut self, start: &World) -> Result<(), Found> {
+    fn check_live(&mut self, start: &World) -> Result<(), Violation> {
         self.edges.sort_unstable();
         let mut good: hashbrown::HashSet<u64> = self.quiet.iter().copied().collect();
         let mut open = self.quiet.clone();
@@ -223,7 +223,7 @@ impl Search<'_> {
     }
 
     /// The steps to a state, found again.
-    fn found(&self, start: &World, end: u64, why: String) -> Found {
+    fn found(&self, start: &World, end: u64, why: String) -> Violation {
         let mut path = vec![end];
         while let Some(before) = path.last().and_then(|print| self.seen.get(print))
             && *before != 0
@@ -250,7 +250,7 @@ impl Search<'_> {
             };
             world = then;
         }
-        Found {
+        Violation {
             why,
             states: self.seen.len(),
             trace: format!("{trace}{}", world.summary()),

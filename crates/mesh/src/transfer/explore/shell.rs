@@ -18,9 +18,9 @@ use super::world::{
 type Epochs = Rc<(Stamp, Stamp)>;
 
 /// The session of the one client.
-pub(super) struct Here(Option<Mark>);
+pub(super) struct ClientSession(Option<Mark>);
 
-impl Sessions for Here {
+impl Sessions for ClientSession {
     fn mark(&self, client: &str) -> Option<Mark> {
         self.0.clone().filter(|_| client == CLIENT)
     }
@@ -40,8 +40,8 @@ fn machine(broker: usize, instance: u64) -> Transfers {
 }
 
 impl Broker {
-    fn here(&self) -> Here {
-        Here((self.memory.session.as_ref()).map(|(mark, _)| mark.clone()))
+    fn here(&self) -> ClientSession {
+        ClientSession((self.memory.session.as_ref()).map(|(mark, _)| mark.clone()))
     }
 
     fn change(&mut self, change: Change, flaw: Flaw) -> Vec<(u8, HomeId, Epochs)> {
@@ -289,7 +289,7 @@ impl World {
         &mut self,
         scope: &Scope,
         k: usize,
-        act: impl FnOnce(&mut Transfers, &Here) -> R,
+        act: impl FnOnce(&mut Transfers, &ClientSession) -> R,
     ) -> Option<R> {
         let this = self.broker(k);
         let here = this.here();

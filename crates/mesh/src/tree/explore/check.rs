@@ -104,9 +104,9 @@ impl World {
                 }
             }
             if cheapest {
-                let way = self.distance(broker, number(&best.id));
-                if tree.way().0 != way {
-                    return Err(format!("{broker}: cost {}, not {way}", tree.way().0));
+                let expected = self.distance(broker, number(&best.id));
+                if tree.path().0 != expected {
+                    return Err(format!("{broker}: cost {}, not {expected}", tree.path().0));
                 }
             }
         }

@@ -99,17 +99,17 @@ impl Local {
 pub(super) struct Machine {
     pub(super) flaw: Flaw,
     locals: Vec<Local>,
-    trees: Quick<Rc<Tree>, Id>,
-    adverts: Kept<Advert>,
-    queues: Kept<Vec<Id>>,
+    trees: QuickMap<Rc<Tree>, Id>,
+    adverts: Interner<Advert>,
+    queues: Interner<Vec<Id>>,
     /// Queues without their first, and with one more.
     shorter: Vec<Id>,
-    longer: Quick<(Id, Id), Id>,
-    effects: Quick<(Id, Act), Effect>,
-    skeletons: Quick<Tree, u32>,
-    said: Quick<Advert, u32>,
+    longer: QuickMap<(Id, Id), Id>,
+    effects: QuickMap<(Id, Act), Effect>,
+    skeletons: QuickMap<Tree, u32>,
+    said: QuickMap<Advert, u32>,
     advert_prints: Vec<Print>,
-    queued: Quick<Vec<u32>, u32>,
+    queued: QuickMap<Vec<u32>, u32>,
     queue_prints: Vec<Print>,
     /// Whether a broker has counted further than any run that ends.
     pub(super) is_endless: bool,
@@ -120,16 +120,16 @@ impl Machine {
         Self {
             flaw,
             locals: Vec::new(),
-            trees: Quick::default(),
-            adverts: Kept::default(),
-            queues: Kept::default(),
+            trees: QuickMap::default(),
+            adverts: Interner::default(),
+            queues: Interner::default(),
             shorter: Vec::new(),
-            longer: Quick::default(),
-            effects: Quick::default(),
-            skeletons: Quick::default(),
-            said: Quick::default(),
+            longer: QuickMap::default(),
+            effects: QuickMap::default(),
+            skeletons: QuickMap::default(),
+            said: QuickMap::default(),
             advert_prints: Vec::new(),
-            queued: Quick::default(),
+            queued: QuickMap::default(),
             queue_prints: Vec::new(),
             is_endless: false,
         }
@@ -300,7 +300,7 @@ fn happen(tree: &mut Tree, act: Act, advert: Option<Advert>) {
         Act::Hello => {
             if tree.is_root() {
                 tree.epoch += 1;
-                tree.way.epoch = tree.epoch;
+                tree.path.epoch = tree.epoch;
             }
             for neighbour in tree.links.values_mut() {
                 neighbour.last = None;
@@ -312,21 +312,21 @@ fn happen(tree: &mut Tree, act: Act, advert: Option<Advert>) {
 
 /// Things that are kept once, numbered from 1.
 #[derive(Debug)]
-struct Kept<T> {
+struct Interner<T> {
     all: Vec<Rc<T>>,
-    ids: Quick<Rc<T>, Id>,
+    ids: QuickMap<Rc<T>, Id>,
 }
 
-impl<T> Default for Kept<T> {
+impl<T> Default for Interner<T> {
     fn default() -> Self {
         Self {
             all: Vec::new(),
-            ids: Quick::default(),
+            ids: QuickMap::default(),
         }
     }
 }
 
-impl<T: Eq + Hash> Kept<T> {
+impl<T: Eq + Hash> Interner<T> {
     fn keep(&mut self, thing: T) -> Id {
         if let Some(id) = self.ids.get(&thing) {
             return *id;
@@ -339,7 +339,7 @@ impl<T: Eq + Hash> Kept<T> {
     }
 }
 
-pub(super) type Quick<K, V> = HashMap<K, V, BuildHasherDefault<QuickHasher>>;
+pub(super) type QuickMap<K, V> = HashMap<K, V, BuildHasherDefault<QuickHasher>>;
 
 /// For keys that are a few small numbers.
 #[derive(Debug, Default)]

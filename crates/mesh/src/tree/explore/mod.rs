@@ -28,7 +28,7 @@ use flaw::Flaw;
 use machine::Machine;
 use orders::Orders;
 use punctual_model::Rng;
-use search::{Count, Found, Steps, search};
+use search::{Count, Steps, Violation, search};
 use std::ops::{Range, RangeInclusive};
 use world::{Budget, Event, Places, World};
 
@@ -116,7 +116,7 @@ fn orders(
     links: RangeInclusive<usize>,
     faults: impl Fn(&Edges) -> Vec<(Budget, Places)>,
     reduced: bool,
-) -> Result<Count, Found> {
+) -> Result<Count, Violation> {
     let mut count = Count::default();
     for edges in graphs(n) {
         if !links.contains(&edges.len()) {
@@ -130,8 +130,8 @@ fn orders(
     Ok(count)
 }
 
-fn count(found: Result<Count, Found>) -> Count {
-    found.unwrap_or_else(|Found { why, story }| panic!("{why}\nafter {story}"))
+fn count(found: Result<Count, Violation>) -> Count {
+    found.unwrap_or_else(|Violation { why, trace }| panic!("{why}\nafter {trace}"))
 }
 
 fn every_order(n: usize, links: RangeInclusive<usize>, faults: &[Fault]) {
@@ -156,7 +156,7 @@ fn every_order_within(n: usize, links: RangeInclusive<usize>, budget: Budget) {
 }
 
 /// Every order with at most so many delays in all graphs of five.
-fn few_delays(delays: u8, left: Budget) -> Result<Count, Found> {
+fn few_delays(delays: u8, left: Budget) -> Result<Count, Violation> {
     let mut machine = Machine::new(Flaw::None);
     let mut count = Count::default();
     for edges in graphs(5) {
@@ -392,7 +392,7 @@ const EVERYTHING: Budget = Budget {
 fn wander(machine: &mut Machine, edges: &Edges, seed: u64) -> usize {
     let mut rng = Rng::new(seed);
     let mut world = World::new(machine, 5, edges, (EVERYTHING, Places::ANYWHERE));
-    let mut story: Vec<Event> = Vec::new();
+    let mut trace: Vec<Event> = Vec::new();
     let mut events = Vec::new();
     loop {
         let mut checked = world.check_forest(machine);
@@ -400,15 +400,15 @@ fn wander(machine: &mut Machine, edges: &Edges, seed: u64) -> usize {
             checked = checked.and_then(|()| world.check_quiet(machine));
         }
         if let Err(why) = checked {
-            panic!("{why}\nin {edges:?} with seed {seed} after {story:?}\n{world:#?}");
+            panic!("{why}\nin {edges:?} with seed {seed} after {trace:?}\n{world:#?}");
         }
         events.clear();
         Orders { reduced: false }.steps(machine, &world, &mut events);
         if events.is_empty() {
-            return story.len();
+            return trace.len();
         }
         let event = *rng.pick(&events);
-        story.push(event);
+        trace.push(event);
         world.step(machine, event);
     }
 }

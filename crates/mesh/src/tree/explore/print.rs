@@ -6,7 +6,7 @@
 //! does not know what it had reached before: those above its own count exactly, for
 //! its own may reach one of them.
 
-use super::super::{Advert, Seek, Tree, Why};
+use super::super::{Advert, EpochRequest, Tree, TreeChangeCause};
 use super::machine::{MAX, Machine, each, number};
 use super::world::World;
 
@@ -29,43 +29,43 @@ pub(super) struct Print {
 
 /// Takes the counters out.
 #[derive(Default)]
-struct Taken(Vec<(u8, u8)>);
+struct CounterList(Vec<(u8, u8)>);
 
-impl Taken {
+impl CounterList {
     fn take(&mut self, what: Counter, value: &mut u64) {
         let counted = std::mem::take(value).min(LARGEST);
         self.0.push((what as u8, counted as u8));
     }
 
-    fn seek(&mut self, seek: &mut Option<Seek>) {
-        if let Some(seek) = seek {
-            self.take(number(&seek.root), &mut seek.above);
+    fn epoch_request(&mut self, epoch_request: &mut Option<EpochRequest>) {
+        if let Some(epoch_request) = epoch_request {
+            self.take(number(&epoch_request.root), &mut epoch_request.above);
         }
     }
 }
 
 pub(super) fn of_advert(advert: &Advert) -> (Advert, Vec<(u8, u8)>) {
-    let (mut advert, mut taken) = (advert.clone(), Taken::default());
+    let (mut advert, mut taken) = (advert.clone(), CounterList::default());
     taken.take(number(&advert.root.id), &mut advert.epoch);
     taken.take(ASKS, &mut advert.asks);
     taken.take(ANSWERED, &mut advert.answered);
-    taken.seek(&mut advert.seek);
+    taken.epoch_request(&mut advert.epoch_request);
     (advert, taken.0)
 }
 
 pub(super) fn of_tree(tree: &Tree) -> (Tree, Vec<(u8, u8)>) {
-    let (mut tree, mut taken) = (tree.clone(), Taken::default());
+    let (mut tree, mut taken) = (tree.clone(), CounterList::default());
     let own = number(&tree.own.id);
     taken.take(own, &mut tree.epoch);
     taken.take(ATTEMPT + own, &mut tree.attempts);
-    taken.take(number(&tree.way.root.id), &mut tree.way.epoch);
+    taken.take(number(&tree.path.root.id), &mut tree.path.epoch);
     if let Some(parent) = &mut tree.parent {
         taken.take(ATTEMPT + own, &mut parent.attempt);
     }
     for (id, known) in &mut tree.known {
         taken.take(number(id), &mut known.epoch);
     }
-    taken.seek(&mut tree.seek);
+    taken.epoch_request(&mut tree.epoch_request);
     for (link, neighbour) in &mut tree.links {
         let to = ATTEMPT + usize::from(link.0);
         taken.take(to, &mut neighbour.asks);
@@ -73,12 +73,12 @@ pub(super) fn of_tree(tree: &Tree) -> (Tree, Vec<(u8, u8)>) {
         if let Some(offer) = &mut neighbour.offer {
             taken.take(number(&offer.root.id), &mut offer.epoch);
         }
-        taken.seek(&mut neighbour.seek);
+        taken.epoch_request(&mut neighbour.epoch_request);
         // What was said last is what the rest of the state says, after every event.
         neighbour.last = None;
     }
     // Told, and never asked.
-    tree.why = Why::WayLost;
+    tree.why = TreeChangeCause::PathLost;
     (tree, taken.0)
 }
 

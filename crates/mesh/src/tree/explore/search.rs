@@ -21,9 +21,9 @@ pub(super) trait Steps {
 
 /// What was found, after which steps.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct Violation {
     pub(super) why: String,
-    pub(super) story: String,
+    pub(super) trace: String,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -59,7 +59,7 @@ pub(super) fn search<S: Steps>(
     how: &S,
     machine: &mut Machine,
     start: S::State,
-) -> Result<Count, Found> {
+) -> Result<Count, Violation> {
     let (mut seen, mut quiet, mut run) = (Prints::default(), Prints::default(), Prints::default());
     let mut steps: Vec<S::Step> = Vec::new();
     let mut frames: Vec<Frame<S::State>> = Vec::new();
@@ -87,10 +87,10 @@ pub(super) fn search<S: Steps>(
                 Ok(())
             };
             checked.map_err(|why| {
-                let story: Vec<&S::Step> =
+                let trace: Vec<&S::Step> =
                     frames.iter().filter_map(|f| steps.get(f.next)).collect();
-                let story = format!("{story:?}, then {:#?}", S::world(&state));
-                Found { why, story }
+                let trace = format!("{trace:?}, then {:#?}", S::world(&state));
+                Violation { why, trace }
             })?;
         }
         let Some(frame) = frames.last_mut() else {
@@ -128,13 +128,13 @@ fn check(machine: &mut Machine, world: &World, quiet: &mut Prints) -> Result<(),
     Ok(())
 }
 
-pub(super) type Prints = HashSet<u128, BuildHasherDefault<Same>>;
+pub(super) type Prints = HashSet<u128, BuildHasherDefault<IdentityHasher>>;
 
 /// Fingerprints are hashes already.
 #[derive(Debug, Default)]
-pub(super) struct Same(u64);
+pub(super) struct IdentityHasher(u64);
 
-impl Hasher for Same {
+impl Hasher for IdentityHasher {
     fn finish(&self) -> u64 {
         self.0
     }

@@ -1,20 +1,20 @@
-//! What persistent sessions of each broker await: messages that are kept for them also while their
-//! broker is away for long.
+//! Persistent interest: the filters of persistent sessions at each broker. Messages that match them are
+//! queued even while that broker is away for long.
 //!
-//! The table of subscriptions says over which links a topic is wanted, and not by whom: a link may
-//! lead to many brokers, of which some are back elsewhere and others are not, and most of what is
-//! wanted may be wanted by clients that are gone with their broker. So each broker tells on the
-//! tree, beside the table, the filters for which sessions of its clients outlive their connection,
-//! and everybody keeps that by brokers. It is believed where it comes from the link that leads to
-//! the broker. Neighbours that come to reach a broker are told a sum over its filters
-//! ([`Message::Sums`]) and ask for them only where they have others.
+//! The subscription table says over which links a topic is wanted, and not by which broker: a link may
+//! have led to many brokers, of which some are reached again over other links, and most filters may
+//! belong to clean sessions that ended with their connection. So each broker also advertises on the tree
+//! the filters of its persistent sessions, and every broker stores them by broker. An update is accepted
+//! only from the link that leads to the broker (its *source*). Neighbours that come to reach a broker
+//! receive a checksum of its filters ([`Message::Sums`]) and ask for the filters only if their own
+//! checksum differs.
 //!
-//! Who keeps messages for brokers that are away may get lost itself, and what is kept for it then
-//! has to be what those await, too. So it tells which ones it keeps messages for, in the form of
-//! filters that no client can have ([`KEEPS`]).
-//! A broker that has restarted learns from these filters which brokers of the mesh are away. While it
-//! lacks the filters of a broker that it reaches, it assumes that others are away: a session that begins
-//! meanwhile may not be the only one of its client.
+//! A broker that queues messages for brokers that are away may itself be lost. What is queued for it must
+//! then match the filters of those brokers, too. So each broker advertises for which brokers it queues
+//! messages, as filters that no client can have ([`KEEPS`]). A broker that has restarted learns from
+//! these filters which brokers of the mesh are away. While it lacks the filters of a broker that it
+//! reaches, it assumes that others are away: a session that begins meanwhile may not be the only one of
+//! its client.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -28,28 +28,28 @@ use crate::reach::Reach;
 use crate::table::{digest, parts};
 use crate::wire::{self, KEEPS, Message};
 
-/// What one broker's sessions await.
+/// The persistent interest of one broker.
 #[derive(Debug, Default)]
-struct Known {
+struct BrokerInterest {
     filters: BTreeSet<Box<str>>,
-    /// Over their digests.
+    /// Sum of the digests of the filters.
     sum: u64,
-    /// Who tells of it; `None` while nobody does.
+    /// The link that leads to the broker and sends its updates; `None` while there is none.
     source: Option<LinkId>,
-    /// Since when nobody does, and nothing is kept for the broker.
+    /// Since when there is no source, and no messages are queued for the broker.
     idle: Option<Nanos>,
-    /// Among what the shell keeps of which link it is.
+    /// The link under which the shell stores the filters.
     stored: Option<LinkId>,
-    /// Whether an answer with all filters is under way: the source has told another sum, and was asked.
+    /// Whether all filters were requested from the source, as its checksum differs.
     is_asked: bool,
-    /// What has come of all of it, while more is to come.
+    /// Filters of a full update of which parts are still to come.
     coming: Option<Vec<Box<str>>>,
-    /// There was no room for some.
+    /// Whether filters were dropped because of the bound `max`.
     full: bool,
 }
 
-impl Known {
-    /// Brokers that it keeps messages for.
+impl BrokerInterest {
+    /// Brokers for which this one queues messages.
     fn keeps(&self) -> impl Iterator<Item = BrokerId> {
         let from = (Bound::Included(KEEPS), Bound::Unbounded);
         let from = self.filters.range::<str, _>(from);
@@ -57,17 +57,17 @@ impl Known {
         ids.filter_map(BrokerId::new)
     }
 
-    /// Whether it is what the broker has told.
+    /// Whether these are all filters of the broker, as last advertised.
     fn is_complete(&self) -> bool {
         self.source.is_some() && !self.is_asked
     }
 
-    /// Nobody tells of it.
+    /// There is no source any more.
     fn lose_source(&mut self) {
         (self.source, self.is_asked, self.coming) = (None, false, None);
     }
 
-    /// Adds a filter or removes it; says whether that is a change.
+    /// Adds or removes a filter; returns whether that changed anything.
     fn set(&mut self, filter: &str, awaited: bool) -> bool {
         let changed = match awaited {
             true => self.filters.insert(filter.into()),
@@ -84,44 +84,44 @@ impl Known {
     }
 }
 
-/// Changes to what a broker's sessions await.
+/// Changes to the persistent interest of one broker, to be sent to neighbours.
 #[derive(Debug, PartialEq, Eq)]
-struct Change {
+struct InterestChange {
     of: BrokerId,
-    /// Who has told of them.
+    /// The link from which they came, to which they are not sent.
     source: Option<LinkId>,
     add: Vec<Box<str>>,
     remove: Vec<Box<str>>,
 }
 
-/// What persistent sessions await, by their brokers.
+/// Persistent interest of this broker and of others.
 #[derive(Debug)]
-pub(super) struct Lasting {
+pub(super) struct PersistentInterest {
     broker: BrokerId,
-    /// How long it is known of a broker that nobody tells of.
+    /// How long the filters of a broker without a source are stored.
     heal: Nanos,
-    /// Filters of other brokers, at most.
+    /// Bound on the filters of other brokers.
     max: usize,
     len: usize,
-    /// Own sessions by filter.
+    /// Number of own persistent sessions, by filter.
     own: BTreeMap<Box<str>, u32>,
-    /// Brokers that messages are kept for here.
+    /// Brokers for which this one queues messages.
     kept: BTreeSet<BrokerId>,
-    /// Of all brokers, this one too.
-    known: BTreeMap<BrokerId, Known>,
-    /// The brokers for which messages are kept have changed, or the brokers of which that is known.
+    /// All known brokers, this one included.
+    known: BTreeMap<BrokerId, BrokerInterest>,
+    /// See [`Self::take_keeps_changed`].
     keeps_changed: bool,
-    /// Brokers of which all is known since neighbours were told last.
+    /// Brokers whose filters became complete since neighbours were notified last.
     completed: BTreeSet<BrokerId>,
-    /// What neighbours are to be told: whether it is awaited.
+    /// Changes that neighbours have not received: by broker and filter, whether it was added.
     changed: BTreeMap<BrokerId, BTreeMap<Box<str>, bool>>,
 }
 
-impl Lasting {
+impl PersistentInterest {
     pub(super) fn new(broker: BrokerId, max: usize, heal: Nanos) -> Self {
         Self {
             heal,
-            known: BTreeMap::from([(broker.clone(), Known::default())]),
+            known: BTreeMap::from([(broker.clone(), BrokerInterest::default())]),
             broker,
             max,
             len: 0,
@@ -133,7 +133,7 @@ impl Lasting {
         }
     }
 
-    /// A session here that outlives its connection awaits what is published on a plain filter.
+    /// A persistent session here subscribed to a plain filter.
     pub(super) fn subscribe(&mut self, filter: &str) {
         if let Some(count) = self.own.get_mut(filter) {
             *count += 1;
@@ -143,7 +143,7 @@ impl Lasting {
         self.set(&self.broker.clone(), filter, true);
     }
 
-    /// It does not any more.
+    /// A persistent session here unsubscribed, or ended.
     pub(super) fn unsubscribe(&mut self, filter: &str) {
         if let Some(count) = self.own.get_mut(filter) {
             *count -= 1;
@@ -154,12 +154,12 @@ impl Lasting {
         }
     }
 
-    /// How many filters are known of other brokers.
+    /// Number of filters of other brokers.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Messages are kept here for these brokers from now on, instead of those before.
+    /// Sets the brokers for which this one queues messages.
     pub(super) fn keep_for(&mut self, kept: BTreeSet<BrokerId>) {
         let before = std::mem::replace(&mut self.kept, kept.clone());
         let own = self.broker.clone();
@@ -168,7 +168,7 @@ impl Lasting {
         }
     }
 
-    /// Adds a filter of a broker or removes it; says whether that is a change.
+    /// Adds or removes a filter of a broker; returns whether that changed anything.
     fn set(&mut self, of: &BrokerId, filter: &str, awaited: bool) -> bool {
         let is_own = *of == self.broker;
         let Some(known) = self.known.get_mut(of) else {
@@ -186,7 +186,8 @@ impl Lasting {
             self.len = if awaited { self.len + 1 } else { self.len - 1 };
         }
         let changed = self.changed.entry(of.clone()).or_default();
-        // Also if it was so before: who has asked for all meanwhile may know it otherwise.
+        // Also if two changes cancel out: a neighbour that received all filters between them has the
+        // other state.
         changed.insert(filter.into(), awaited);
         true
     }
@@ -196,12 +197,12 @@ impl Lasting {
         std::mem::take(&mut self.keeps_changed)
     }
 
-    /// Whether all is known that a broker has told.
+    /// Whether the filters of a broker are complete.
     pub(super) fn knows_all_of(&self, id: &BrokerId) -> bool {
-        *id == self.broker || self.known.get(id).is_some_and(Known::is_complete)
+        *id == self.broker || self.known.get(id).is_some_and(BrokerInterest::is_complete)
     }
 
-    /// Other brokers for which this broker, or a broker that is reached, keeps messages.
+    /// Other brokers for which this broker, or one that is reached, queues messages.
     pub(super) fn kept_for(&self) -> BTreeSet<BrokerId> {
         let told = self.known.iter();
         let told = told.filter(|(id, known)| known.source.is_some() || **id == self.broker);
@@ -209,13 +210,13 @@ impl Lasting {
         keeps.filter(|id| *id != self.broker).collect()
     }
 
-    /// Brokers of which all is known that was not known when this was asked last.
+    /// Takes the brokers whose filters became complete since the last call.
     fn take_completed(&mut self) -> BTreeSet<BrokerId> {
         std::mem::take(&mut self.completed)
     }
 
-    /// Sums over what sessions at these brokers await, as far as all is known of that, and at those that
-    /// are away.
+    /// Checksums of the filters of those of these brokers whose filters are complete here, and of all
+    /// brokers without a source.
     pub(super) fn sums(&self, of: &[BrokerId]) -> Vec<(BrokerId, u64)> {
         let known = self.known.iter();
         let told = known.filter(|(id, known)| match of.contains(id) {
@@ -225,9 +226,9 @@ impl Lasting {
         told.map(|(id, known)| (id.clone(), known.sum)).collect()
     }
 
-    /// A neighbour tells of these brokers from now on, and what it knows comes to those sums; returns
-    /// of which it is to be asked for all. Of those that it does not lead to it is believed where
-    /// nothing is known.
+    /// A neighbour has sent checksums: it is the source of these brokers from now on. Returns the brokers
+    /// whose filters are to be requested from it. For brokers that the link does not lead to, it is
+    /// accepted only if nothing is known of them.
     fn heard_sums(
         &mut self,
         link: LinkId,
@@ -268,15 +269,15 @@ impl Lasting {
         ask
     }
 
-    /// All that sessions at a broker await.
+    /// All filters of a broker.
     fn all_of(&self, of: &BrokerId) -> Option<Vec<Box<str>>> {
         let known = self.known.get(of)?;
         Some(known.filters.iter().cloned().collect())
     }
 
-    /// A neighbour tells what sessions at a broker await.
-    fn heard(&mut self, link: LinkId, told: wire::Lasting, outputs: &mut Outputs) {
-        let wire::Lasting {
+    /// Applies an update from a neighbour.
+    fn heard(&mut self, link: LinkId, told: wire::InterestUpdate, outputs: &mut Outputs) {
+        let wire::InterestUpdate {
             of,
             all,
             more,
@@ -318,7 +319,7 @@ impl Lasting {
         }
     }
 
-    /// A neighbour tells of none of these brokers any more.
+    /// A neighbour is the source of none of these brokers any more.
     fn silent(&mut self, link: LinkId, about: impl Fn(&BrokerId) -> bool) {
         for (id, known) in &mut self.known {
             if known.source == Some(link) && about(id) {
@@ -328,7 +329,7 @@ impl Lasting {
         }
     }
 
-    /// Brokers are reached now: a link that told of them, and does not lead to them, is no source any more.
+    /// These brokers are reached now: a source that does not lead to them is dropped.
     fn reached(&mut self, who: &BTreeSet<BrokerId>, leads: impl Fn(LinkId, &BrokerId) -> bool) {
         for id in who {
             if let Some(known) = self.known.get_mut(id)
@@ -340,8 +341,8 @@ impl Lasting {
         }
     }
 
-    /// Brokers that nobody tells of although a link leads there: from now on who is at its end does.
-    /// It may have told something that was not believed, so it is to be asked for all.
+    /// Makes the link that leads to a broker its source, where there is none. Updates of that link may
+    /// have been rejected before, so all filters of the returned brokers are to be requested.
     fn adopt(
         &mut self,
         leads: impl Fn(&BrokerId) -> Option<LinkId>,
@@ -361,7 +362,7 @@ impl Lasting {
         ask
     }
 
-    /// What sessions at a broker awaited before a restart, as the shell has kept it of a link.
+    /// Restores a filter of a broker after a restart, as the shell stored it under a link.
     pub(super) fn recall(&mut self, link: LinkId, of: BrokerId, filter: &str) {
         if of != self.broker {
             let known = self.known.entry(of.clone()).or_default();
@@ -370,15 +371,15 @@ impl Lasting {
         }
     }
 
-    /// Nothing is known of a link after a restart any more.
+    /// The shell stores nothing under this link any more.
     pub(super) fn forget(&mut self, link: LinkId) {
         for known in self.known.values_mut() {
             known.stored.take_if(|stored| *stored == link);
         }
     }
 
-    /// What sessions at these brokers await, and at those that they keep messages for, unless these
-    /// are reached otherwise.
+    /// The filters of these brokers, and of those for which they queue messages, unless these are
+    /// reached.
     pub(super) fn awaited(
         &self,
         away: &BTreeSet<BrokerId>,
@@ -402,13 +403,13 @@ impl Lasting {
         all
     }
 
-    /// Those that a broker keeps messages for, as far as it has told.
+    /// Brokers for which a broker has advertised that it queues messages.
     pub(super) fn kept_by(&self, broker: &BrokerId) -> BTreeSet<BrokerId> {
         let known = self.known.get(broker);
-        known.into_iter().flat_map(Known::keeps).collect()
+        known.into_iter().flat_map(BrokerInterest::keeps).collect()
     }
 
-    /// Forgets brokers that nobody has told of for [`super::Settings::heal`], unless something is kept
+    /// Forgets brokers that have had no source for [`super::Settings::heal`], unless messages are queued
     /// for them here or elsewhere.
     pub(super) fn retain(
         &mut self,
@@ -417,12 +418,17 @@ impl Lasting {
         now: Nanos,
     ) {
         let own = self.broker.clone();
-        let is_idle =
-            |id: &BrokerId, known: &Known| known.source.is_none() && *id != own && !is_kept(id);
+        let is_idle = |id: &BrokerId, known: &BrokerInterest| {
+            known.source.is_none() && *id != own && !is_kept(id)
+        };
         if !self.known.iter().any(|(id, known)| is_idle(id, known)) {
             return;
         }
-        let kept: BTreeSet<BrokerId> = self.known.values().flat_map(Known::keeps).collect();
+        let kept: BTreeSet<BrokerId> = self
+            .known
+            .values()
+            .flat_map(BrokerInterest::keeps)
+            .collect();
         let heal = self.heal;
         let gone = self.known.extract_if(.., |id, known| {
             let is_idle = is_idle(id, known) && !kept.contains(id);
@@ -448,15 +454,15 @@ impl Lasting {
         !self.changed.is_empty()
     }
 
-    /// What neighbours are to be told.
-    fn changes(&mut self) -> Vec<Change> {
+    /// Takes the changes that neighbours are to receive.
+    fn changes(&mut self) -> Vec<InterestChange> {
         let changed = std::mem::take(&mut self.changed).into_iter();
         let changed = changed.filter(|(_, filters)| !filters.is_empty());
         let change = |(of, filters): (BrokerId, BTreeMap<Box<str>, bool>)| {
             let (add, remove): (Vec<_>, Vec<_>) =
                 filters.into_iter().partition(|(_, awaited)| *awaited);
             let names = |some: Vec<(Box<str>, bool)>| some.into_iter().map(|(name, _)| name);
-            Change {
+            InterestChange {
                 source: self.known.get(&of).and_then(|known| known.source),
                 of,
                 add: names(add).collect(),
@@ -467,7 +473,7 @@ impl Lasting {
     }
 }
 
-/// Lets what a broker's sessions await be known after a restart.
+/// Has the shell store a change of a broker's filters.
 fn tell_shell(
     outputs: &mut Outputs,
     link: LinkId,
@@ -475,7 +481,7 @@ fn tell_shell(
     add: Vec<Box<str>>,
     remove: Vec<Box<str>>,
 ) {
-    outputs.push(Output::Lasting {
+    outputs.push(Output::PersistentInterest {
         link,
         broker: of.clone(),
         add,
@@ -484,58 +490,60 @@ fn tell_shell(
 }
 
 impl Node {
-    /// A neighbour tells of brokers, with sums over what their sessions await.
+    /// Handles [`Message::Sums`].
     pub(super) fn heard_sums(&mut self, link: LinkId, sums: Vec<(BrokerId, u64)>) {
         let mut leads = self.reach.behind(link);
-        // One that does not carry here leads nowhere where another one does.
+        // A link that does not carry here does not count as leading to a broker that another link leads
+        // to.
         if !self.links.carries(link) {
             let carry: Vec<LinkId> = self.links.carrying().collect();
             leads.retain(|id| !carry.iter().any(|other| self.reach.leads_to(*other, id)));
         }
         let ask = self
-            .lasting
+            .interest
             .heard_sums(link, sums, &leads, &mut self.outputs);
         if !ask.is_empty() {
             self.outputs.send(link, &Message::Ask(ask));
         }
     }
 
-    /// A neighbour tells of none of these brokers any more: others may.
+    /// A neighbour is the source of none of these brokers any more; another link may take over.
     pub(super) fn silent(&mut self, link: LinkId, about: impl Fn(&BrokerId) -> bool) {
-        self.lasting.silent(link, about);
+        self.interest.silent(link, about);
         let links: Vec<LinkId> = self.links.carrying().collect();
         let leads = |id: &BrokerId| {
             let mut links = links.iter().copied().filter(|other| *other != link);
             links.find(|link| self.reach.leads_to(*link, id))
         };
-        for (link, about) in self.lasting.adopt(leads) {
+        for (link, about) in self.interest.adopt(leads) {
             self.outputs.send(link, &Message::Ask(about));
         }
     }
 
-    /// A neighbour asks what sessions at these brokers await.
+    /// Handles [`Message::Ask`].
     pub(super) fn asked(&mut self, link: LinkId, about: Vec<BrokerId>) {
         if about.is_empty() {
-            let sums = self.lasting.sums(&self.reach.told(link));
+            let sums = self.interest.sums(&self.reach.told(link));
             self.outputs.send(link, &Message::Sums(sums));
         }
         for of in about {
-            if let Some(all) = self.lasting.all_of(&of) {
-                self.send_lasting(link, &of, true, all, Vec::new());
+            if let Some(all) = self.interest.all_of(&of) {
+                self.send_interest(link, &of, true, all, Vec::new());
             }
         }
     }
 
-    /// Brokers are reached now.
+    /// These brokers are reached now: drops sources that do not lead to them.
     pub(super) fn believe_who_leads_to(&mut self, who: &BTreeSet<BrokerId>) {
         let reach = &self.reach;
-        self.lasting
+        self.interest
             .reached(who, |link, id| reach.leads_to(link, id));
     }
 
-    /// Tells neighbours of brokers of which they could not be told when they heard that these are here.
+    /// Sends checksums of brokers whose filters were incomplete when neighbours learned that they are
+    /// reached.
     pub(super) fn tell_completed(&mut self) {
-        let completed = self.lasting.take_completed();
+        let completed = self.interest.take_completed();
         if completed.is_empty() {
             return;
         }
@@ -543,35 +551,35 @@ impl Node {
         for link in links {
             let told = self.reach.told(link);
             let is_news = |id: &&BrokerId| {
-                let known = self.lasting.known.get(*id);
+                let known = self.interest.known.get(*id);
                 told.contains(id) && known.is_some_and(|it| it.source != Some(link))
             };
             let news: Vec<BrokerId> = completed.iter().filter(is_news).cloned().collect();
             if !news.is_empty() {
-                let sums = self.lasting.sums(&news);
+                let sums = self.interest.sums(&news);
                 self.outputs.send(link, &Message::Sums(sums));
             }
         }
     }
 
-    /// A neighbour tells what sessions at a broker await.
-    pub(super) fn heard_lasting(&mut self, link: LinkId, told: wire::Lasting) {
-        self.lasting.heard(link, told, &mut self.outputs);
+    /// Applies an update from a neighbour.
+    pub(super) fn heard_interest(&mut self, link: LinkId, told: wire::InterestUpdate) {
+        self.interest.heard(link, told, &mut self.outputs);
     }
 
-    /// Tells neighbours what changed of what sessions await.
-    pub(super) fn tell_lasting(&mut self) {
-        for change in self.lasting.changes() {
+    /// Sends the changes of persistent interest to neighbours.
+    pub(super) fn tell_interest_changes(&mut self) {
+        for change in self.interest.changes() {
             let links: Vec<LinkId> = self.links.carrying().collect();
             for link in links.into_iter().filter(|to| Some(*to) != change.source) {
                 let (add, remove) = (change.add.clone(), change.remove.clone());
-                self.send_lasting(link, &change.of, false, add, remove);
+                self.send_interest(link, &change.of, false, add, remove);
             }
         }
     }
 
     /// In messages of bounded size.
-    fn send_lasting(
+    fn send_interest(
         &mut self,
         link: LinkId,
         of: &BrokerId,
@@ -583,14 +591,14 @@ impl Node {
         let parts = parts(all, add, remove, |it| it.len() + 2, |it| it.len() + 2);
         let mut parts = parts.into_iter().peekable();
         while let Some((add, remove)) = parts.next() {
-            let told = wire::Lasting {
+            let told = wire::InterestUpdate {
                 of: of.clone(),
                 all: std::mem::take(&mut all),
                 more: is_all && parts.peek().is_some(),
                 add,
                 remove,
             };
-            self.outputs.send(link, &Message::Lasting(told));
+            self.outputs.send(link, &Message::PersistentInterest(told));
         }
     }
 }
@@ -607,8 +615,8 @@ mod tests {
         names.split_whitespace().map(Box::from).collect()
     }
 
-    fn told(of: &str, (all, more): (bool, bool), add: &str, remove: &str) -> wire::Lasting {
-        wire::Lasting {
+    fn told(of: &str, (all, more): (bool, bool), add: &str, remove: &str) -> wire::InterestUpdate {
+        wire::InterestUpdate {
             of: id(of),
             all,
             more,
@@ -617,76 +625,83 @@ mod tests {
         }
     }
 
-    fn awaited(lasting: &Lasting, of: &str) -> String {
-        let all = lasting.awaited(&BTreeSet::from([id(of)]), &Reach::default());
+    fn awaited(interest: &PersistentInterest, of: &str) -> String {
+        let all = interest.awaited(&BTreeSet::from([id(of)]), &Reach::default());
         let all: Vec<&str> = all.iter().map(|filter| &**filter).collect();
         all.join(" ")
     }
 
-    fn hear_sum(lasting: &mut Lasting, link: LinkId, of: &str, sum: u64) -> Vec<BrokerId> {
+    fn hear_sum(
+        interest: &mut PersistentInterest,
+        link: LinkId,
+        of: &str,
+        sum: u64,
+    ) -> Vec<BrokerId> {
         let leads = BTreeSet::from([id("x")]);
-        lasting.heard_sums(link, vec![(id(of), sum)], &leads, &mut Outputs::default())
+        interest.heard_sums(link, vec![(id(of), sum)], &leads, &mut Outputs::default())
     }
 
     #[test]
     fn only_who_leads_to_a_broker_is_believed() {
         let (one, two) = (LinkId(1), LinkId(2));
-        let mut lasting = Lasting::new(id("own"), 10, Nanos(9));
+        let mut interest = PersistentInterest::new(id("own"), 10, Nanos(9));
         let mut outputs = Outputs::default();
-        let mut hear = |lasting: &mut Lasting, link, told| lasting.heard(link, told, &mut outputs);
-        hear(&mut lasting, one, told("x", (false, false), "a", ""));
-        assert_eq!(awaited(&lasting, "x"), "", "nobody was said to lead there");
-        assert_eq!(hear_sum(&mut lasting, one, "x", digest("a")), [id("x")]);
-        hear(&mut lasting, one, told("x", (true, true), "a b", ""));
-        assert_eq!(awaited(&lasting, "x"), "", "more is to come");
-        hear(&mut lasting, one, told("x", (false, false), "c", ""));
-        assert_eq!(awaited(&lasting, "x"), "a b c");
+        let mut hear = |interest: &mut PersistentInterest, link, told| {
+            interest.heard(link, told, &mut outputs);
+        };
+        hear(&mut interest, one, told("x", (false, false), "a", ""));
+        assert_eq!(awaited(&interest, "x"), "", "nobody was said to lead there");
+        assert_eq!(hear_sum(&mut interest, one, "x", digest("a")), [id("x")]);
+        hear(&mut interest, one, told("x", (true, true), "a b", ""));
+        assert_eq!(awaited(&interest, "x"), "", "more is to come");
+        hear(&mut interest, one, told("x", (false, false), "c", ""));
+        assert_eq!(awaited(&interest, "x"), "a b c");
         // Known elsewhere, and the same: nothing has to be asked for.
         let sum = digest("a").wrapping_add(digest("b"));
         let sum = sum.wrapping_add(digest("c"));
         assert_eq!(
-            hear_sum(&mut lasting, two, "x", sum),
+            hear_sum(&mut interest, two, "x", sum),
             Vec::<BrokerId>::new()
         );
-        hear(&mut lasting, one, told("x", (false, false), "d", "a"));
-        hear(&mut lasting, two, told("x", (false, false), "e", "b"));
-        assert_eq!(awaited(&lasting, "x"), "a c e");
-        lasting.silent(two, |_| true);
-        hear(&mut lasting, two, told("x", (false, false), "f", ""));
-        assert_eq!(awaited(&lasting, "x"), "a c e");
-        lasting.retain(|kept| *kept == id("x"), &mut Outputs::default(), Nanos(0));
-        lasting.retain(|_| false, &mut Outputs::default(), Nanos(10));
-        assert_eq!(awaited(&lasting, "x"), "a c e");
-        lasting.retain(|_| false, &mut Outputs::default(), Nanos(19));
-        assert_eq!((awaited(&lasting, "x").as_str(), lasting.len), ("", 0));
+        hear(&mut interest, one, told("x", (false, false), "d", "a"));
+        hear(&mut interest, two, told("x", (false, false), "e", "b"));
+        assert_eq!(awaited(&interest, "x"), "a c e");
+        interest.silent(two, |_| true);
+        hear(&mut interest, two, told("x", (false, false), "f", ""));
+        assert_eq!(awaited(&interest, "x"), "a c e");
+        interest.retain(|kept| *kept == id("x"), &mut Outputs::default(), Nanos(0));
+        interest.retain(|_| false, &mut Outputs::default(), Nanos(10));
+        assert_eq!(awaited(&interest, "x"), "a c e");
+        interest.retain(|_| false, &mut Outputs::default(), Nanos(19));
+        assert_eq!((awaited(&interest, "x").as_str(), interest.len), ("", 0));
     }
 
     #[test]
     fn what_a_broker_keeps_for_others_is_awaited_with_what_its_own_sessions_await() {
         let one = LinkId(1);
-        let mut lasting = Lasting::new(id("own"), 10, Nanos(9));
+        let mut interest = PersistentInterest::new(id("own"), 10, Nanos(9));
         let mut outputs = Outputs::default();
         for (of, add) in [
             ("x", "a $mesh/keeps/y"),
             ("y", "b $mesh/keeps/x"),
             ("z", "c"),
         ] {
-            assert_eq!(hear_sum(&mut lasting, one, of, 1), [id(of)]);
-            lasting.heard(one, told(of, (true, false), add, ""), &mut outputs);
+            assert_eq!(hear_sum(&mut interest, one, of, 1), [id(of)]);
+            interest.heard(one, told(of, (true, false), add, ""), &mut outputs);
         }
-        assert_eq!(awaited(&lasting, "x"), "a b");
-        assert_eq!(awaited(&lasting, "z"), "c");
+        assert_eq!(awaited(&interest, "x"), "a b");
+        assert_eq!(awaited(&interest, "z"), "c");
         // Nobody tells of one that is away but who keeps messages for it.
-        lasting.silent(one, |of| *of == id("y"));
+        interest.silent(one, |of| *of == id("y"));
         for now in [0, 100] {
-            lasting.retain(|_| false, &mut outputs, Nanos(now));
+            interest.retain(|_| false, &mut outputs, Nanos(now));
         }
-        assert_eq!(awaited(&lasting, "x"), "a b");
-        let sums: Vec<BrokerId> = lasting.sums(&[]).into_iter().map(|(of, _)| of).collect();
+        assert_eq!(awaited(&interest, "x"), "a b");
+        let sums: Vec<BrokerId> = interest.sums(&[]).into_iter().map(|(of, _)| of).collect();
         assert_eq!(sums, [id("y")]);
-        lasting.keep_for(BTreeSet::from([id("y"), id("z")]));
-        lasting.keep_for(BTreeSet::from([id("z")]));
-        let change = &lasting.changes()[0];
+        interest.keep_for(BTreeSet::from([id("y"), id("z")]));
+        interest.keep_for(BTreeSet::from([id("z")]));
+        let change = &interest.changes()[0];
         assert_eq!(
             (&change.of, &change.add),
             (&id("own"), &filters("$mesh/keeps/z"))
@@ -697,72 +712,72 @@ mod tests {
     fn all_is_known_of_a_broker_once_its_last_answer_has_come() {
         let (one, keeps) = (LinkId(1), "$mesh/keeps/y");
         let (x, y) = (id("x"), BTreeSet::from([id("y")]));
-        let mut lasting = Lasting::new(id("own"), 10, Nanos(9));
-        assert!(lasting.knows_all_of(&id("own")) && !lasting.knows_all_of(&x));
-        assert_eq!(lasting.sums(std::slice::from_ref(&x)), []);
-        assert_eq!(hear_sum(&mut lasting, one, "x", 0), []);
-        assert!(lasting.take_keeps_changed() && lasting.knows_all_of(&x));
-        assert_eq!(lasting.take_completed(), BTreeSet::from([id("x")]));
+        let mut interest = PersistentInterest::new(id("own"), 10, Nanos(9));
+        assert!(interest.knows_all_of(&id("own")) && !interest.knows_all_of(&x));
+        assert_eq!(interest.sums(std::slice::from_ref(&x)), []);
+        assert_eq!(hear_sum(&mut interest, one, "x", 0), []);
+        assert!(interest.take_keeps_changed() && interest.knows_all_of(&x));
+        assert_eq!(interest.take_completed(), BTreeSet::from([id("x")]));
 
         // After a moment without a connection it keeps messages for another one; the answer is under way.
-        lasting.silent(one, |_| true);
-        assert!(lasting.take_keeps_changed() && !lasting.knows_all_of(&x));
+        interest.silent(one, |_| true);
+        assert!(interest.take_keeps_changed() && !interest.knows_all_of(&x));
         let mut outputs = Outputs::default();
-        assert_eq!(hear_sum(&mut lasting, one, "x", digest(keeps)), [id("x")]);
-        assert!(!lasting.knows_all_of(&x));
-        assert_eq!(lasting.sums(std::slice::from_ref(&x)), []);
-        lasting.heard(one, told("x", (true, false), keeps, ""), &mut outputs);
-        assert!(lasting.take_keeps_changed() && lasting.knows_all_of(&x));
-        assert_eq!(lasting.kept_for(), y);
+        assert_eq!(hear_sum(&mut interest, one, "x", digest(keeps)), [id("x")]);
+        assert!(!interest.knows_all_of(&x));
+        assert_eq!(interest.sums(std::slice::from_ref(&x)), []);
+        interest.heard(one, told("x", (true, false), keeps, ""), &mut outputs);
+        assert!(interest.take_keeps_changed() && interest.knows_all_of(&x));
+        assert_eq!(interest.kept_for(), y);
         assert_eq!(
-            lasting.sums(std::slice::from_ref(&x)),
+            interest.sums(std::slice::from_ref(&x)),
             [(id("x"), digest(keeps))]
         );
 
         // After another one it says the same, and nothing is asked for.
-        lasting.silent(one, |_| true);
-        assert_eq!(lasting.kept_for(), BTreeSet::new());
-        assert_eq!(hear_sum(&mut lasting, one, "x", digest(keeps)), []);
-        assert!(lasting.take_keeps_changed() && lasting.knows_all_of(&x));
-        assert_eq!(lasting.kept_for(), y);
+        interest.silent(one, |_| true);
+        assert_eq!(interest.kept_for(), BTreeSet::new());
+        assert_eq!(hear_sum(&mut interest, one, "x", digest(keeps)), []);
+        assert!(interest.take_keeps_changed() && interest.knows_all_of(&x));
+        assert_eq!(interest.kept_for(), y);
 
         // Another neighbour leads there now, and the first one does not.
-        lasting.reached(&BTreeSet::from([x.clone()]), |link, _| link != one);
-        assert!(lasting.take_keeps_changed() && !lasting.knows_all_of(&x));
+        interest.reached(&BTreeSet::from([x.clone()]), |link, _| link != one);
+        assert!(interest.take_keeps_changed() && !interest.knows_all_of(&x));
     }
 
     #[test]
     fn what_is_told_is_what_changed_on_the_whole() {
-        let mut lasting = Lasting::new(id("own"), 10, Nanos(9));
+        let mut interest = PersistentInterest::new(id("own"), 10, Nanos(9));
         for filter in ["a", "a", "b", "c"] {
-            lasting.subscribe(filter);
+            interest.subscribe(filter);
         }
-        lasting.unsubscribe("a");
-        lasting.unsubscribe("c");
-        let change = |add: &str, remove: &str| Change {
+        interest.unsubscribe("a");
+        interest.unsubscribe("c");
+        let change = |add: &str, remove: &str| InterestChange {
             of: id("own"),
             source: None,
             add: filters(add),
             remove: filters(remove),
         };
-        assert_eq!(lasting.changes(), [change("a b", "c")]);
-        lasting.unsubscribe("a");
-        lasting.unsubscribe("b");
-        lasting.subscribe("b");
+        assert_eq!(interest.changes(), [change("a b", "c")]);
+        interest.unsubscribe("a");
+        interest.unsubscribe("b");
+        interest.subscribe("b");
         // Who was told all in between has it otherwise.
-        assert_eq!(lasting.changes(), [change("b", "a")]);
-        assert_eq!(lasting.changes(), []);
-        assert_eq!(lasting.sums(&[id("own")]), [(id("own"), digest("b"))]);
+        assert_eq!(interest.changes(), [change("b", "a")]);
+        assert_eq!(interest.changes(), []);
+        assert_eq!(interest.sums(&[id("own")]), [(id("own"), digest("b"))]);
     }
 
     #[test]
     fn what_has_no_room_makes_everything_awaited() {
         let (one, sum) = (LinkId(1), 7);
-        let mut lasting = Lasting::new(id("own"), 2, Nanos(9));
-        lasting.subscribe("own/filters/count/not");
+        let mut interest = PersistentInterest::new(id("own"), 2, Nanos(9));
+        interest.subscribe("own/filters/count/not");
         let mut outputs = Outputs::default();
-        hear_sum(&mut lasting, one, "x", sum);
-        lasting.heard(one, told("x", (true, false), "a b c", ""), &mut outputs);
-        assert_eq!(awaited(&lasting, "x"), "# a b");
+        hear_sum(&mut interest, one, "x", sum);
+        interest.heard(one, told("x", (true, false), "a b c", ""), &mut outputs);
+        assert_eq!(awaited(&interest, "x"), "# a b");
     }
 }

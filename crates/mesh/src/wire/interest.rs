@@ -1,24 +1,24 @@
-//! What persistent sessions await, as bytes.
+//! Messages about persistent interest, see `node::interest`.
 
 use super::{KEEPS, Reader, WireError, Writer};
 use crate::id::BrokerId;
 
-/// What sessions of a broker's clients that outlive their connection await.
+/// Changes of the filters of persistent sessions at one broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lasting {
-    /// Which broker's.
+pub struct InterestUpdate {
+    /// The broker with these sessions.
     pub of: BrokerId,
-    /// Instead of all told before.
+    /// Whether this replaces everything sent before.
     pub all: bool,
-    /// The next message goes on with that.
+    /// Whether the next message continues the list.
     pub more: bool,
-    /// Awaited from now on; or kept for, with [`KEEPS`] before the broker's name.
+    /// Added filters; or, as [`KEEPS`] followed by a name, brokers for which messages are queued there.
     pub add: Vec<Box<str>>,
-    /// Not awaited any more.
+    /// Removed filters.
     pub remove: Vec<Box<str>>,
 }
 
-/// Whether it stands for a broker that messages are kept for.
+/// Whether a filter stands for a broker for which messages are queued.
 fn is_broker(filter: &str) -> bool {
     let id = filter.strip_prefix(KEEPS);
     id.is_some_and(|id| BrokerId::new(id).is_some())
@@ -33,7 +33,7 @@ impl Writer {
         }
     }
 
-    pub(super) fn lasting(&mut self, told: &Lasting) {
+    pub(super) fn interest(&mut self, told: &InterestUpdate) {
         self.id(&told.of);
         self.byte(u8::from(told.all) | u8::from(told.more) << 1);
         self.filters(&told.add);
@@ -49,13 +49,13 @@ impl Reader<'_> {
             .collect()
     }
 
-    pub(super) fn lasting(&mut self) -> Result<Lasting, WireError> {
+    pub(super) fn interest(&mut self) -> Result<InterestUpdate, WireError> {
         let of = self.id()?;
         let flags = self.byte()?;
         if flags & !3 != 0 {
             return Err(WireError::Field("flags"));
         }
-        Ok(Lasting {
+        Ok(InterestUpdate {
             of,
             all: flags & 1 != 0,
             more: flags & 2 != 0,
