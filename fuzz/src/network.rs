@@ -2,7 +2,7 @@
 //! target `network`, which `crates/sim/tests/replay.rs` also runs over the seeds.
 
 use punctual_analysis::printed::{self, Floor};
-use punctual_analysis::{Selection, analyze, choose_ways, contract, tfa};
+use punctual_analysis::{Selection, analyze, choose_paths, contract, tfa};
 use punctual_model::network::{Document, Network};
 use punctual_sim::network::to_toml;
 
@@ -47,7 +47,7 @@ fn written(mut document: Document) {
         return;
     }
     for selection in [Selection::Paper, Selection::Admission] {
-        if choose_ways(&mut document, &[], selection).is_ok() {
+        if choose_paths(&mut document, &[], selection).is_ok() {
             assert!(
                 document
                     .flows

@@ -121,7 +121,7 @@ fn timed<T>(run: impl FnOnce() -> T) -> (Duration, T) {
 
 fn main() {
     println!(
-        "| flows | load | add one more | accepted | remove it | choose its way | from scratch | late |"
+        "| flows | load | add one more | accepted | remove it | choose its path | from scratch | late |"
     );
     println!("|--:|--:|--:|---|--:|--:|--:|--:|");
     for percent in [7, 70] {

@@ -247,7 +247,7 @@ impl Admission {
     /// destination, a limit of its response, ns; nothing for a name that is
     /// unknown. About `effort` streams are looked at in all, as for
     /// [`set_effort`](Self::set_effort). That decides how: if they suffice for
-    /// the network, by the best bounds; if they suffice for the ways of these
+    /// the network, by the best bounds; if they suffice for the paths of these
     /// flows, by segments there, and by levels elsewhere; else by levels alone,
     /// which takes no more than a look. Each is a safe bound, and none is beyond
     /// the deadline of a flow that was admitted here.
@@ -423,7 +423,7 @@ impl Admission {
         classes.flat_map(|class| &class.leaves)
     }
 
-    /// Whether the analysis of the ways to these leaves looks at no more than so
+    /// Whether the analysis of the paths to these leaves looks at no more than so
     /// many streams.
     fn is_within<'a>(&self, effort: u64, leaves: impl IntoIterator<Item = &'a StageId>) -> bool {
         let level = |stage: &StageId, floor: u64| {
@@ -471,7 +471,7 @@ impl Admission {
     }
 
     /// Whether a message that is released as late as it may be comes too late
-    /// even if nothing is in its way.
+    /// even if nothing is in its path.
     fn is_hopeless(&self, late: &Late) -> bool {
         let class = &self.system.classes[late.class];
         let stage = &self.system.stages[late.leaf];
@@ -485,13 +485,13 @@ impl Admission {
         times.into_iter().fold(0, u64::saturating_add) > class.deadline
     }
 
-    /// The stages on the ways to late destinations.
+    /// The stages on the paths to late destinations.
     fn alone(&self, late: &[Late]) -> BTreeSet<StageId> {
         let paths = late.iter().flat_map(|late| self.system.path(late.leaf));
         paths.collect()
     }
 
-    /// Those, and what leads to the ports on these ways of all that is not
+    /// Those, and what leads to the ports on these paths of all that is not
     /// less urgent.
     fn with_neighbours(&self, late: &[Late]) -> BTreeSet<StageId> {
         let mut stages = BTreeSet::new();
@@ -523,7 +523,7 @@ impl Admission {
         }
     }
 
-    /// The port on the way to a leaf whose level has no time left.
+    /// The port on the path to a leaf whose level has no time left.
     fn overload(&self, leaf: StageId) -> Option<Overload> {
         let priority = self.system.priority(leaf);
         let ports = self.system.path(leaf).into_iter();

@@ -76,7 +76,7 @@ pub enum Cause {
         alike: u64,
     },
     /// Frames of another priority, at a link without priorities; or of a lower
-    /// one that are on the way before the message and not in it at each link.
+    /// one that are on the path before the message and not in it at each link.
     Other {
         /// The flow that they are of.
         flow: String,
@@ -107,7 +107,7 @@ pub enum Cause {
     LinkShaping,
     /// The frame comes after the busy period has begun.
     Offset,
-    /// Another way to count is better by this.
+    /// Another path to count is better by this.
     Better,
 }
 

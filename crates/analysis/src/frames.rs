@@ -106,9 +106,9 @@ impl<'a> Frames<'a> {
         let mut slowest: HashMap<(LinkIndex, LinkIndex), u64> = HashMap::new();
         for frame in &self.all {
             if let Some(parent) = frame.parent {
-                let way = slowest.entry((self.all[parent].link, frame.link));
-                let way = way.or_default();
-                *way = (*way).max(frame.own_delay);
+                let slowest_here = slowest.entry((self.all[parent].link, frame.link));
+                let slowest_here = slowest_here.or_default();
+                *slowest_here = (*slowest_here).max(frame.own_delay);
             }
         }
         for id in 0..self.all.len() {

@@ -10,7 +10,7 @@
 //! never a loop. The papers' formulas in [`printed`] are no bounds.
 //!
 //! [`Admission`] says which flows are promised their deadlines, [`assign`]
-//! finds priorities and [`choose_route`] ways with which they can be.
+//! finds priorities and [`choose_route`] paths with which they can be.
 //!
 //! Integers only; no clock, thread or random source. The proofs are in
 //! `docs/analysis.md`; the sources are Tindell & Clark (1994), Davis et al.
@@ -47,7 +47,7 @@ pub use refusal::{Reason, Refusal};
 pub use remedies::Remedy;
 pub use routing::{
     Ends, Enumeration, MAX_PATHS, MAX_SHORTEST, MAX_STEPS, MAX_VERIFIED, NoRoute, Path, Route,
-    Selection, Stuck, WeightedPath, all_paths, choose_route, choose_ways, paths_by_bucket_weight,
-    rendezvous_point, shortest_paths,
+    Selection, SelectionError, WeightedPath, all_paths, choose_paths, choose_route,
+    paths_by_bucket_weight, rendezvous_point, shortest_paths,
 };
 pub use tfa::tfa;

@@ -104,13 +104,13 @@ impl fmt::Display for Unassignable {
             ),
             Self::Overload { link, percent } => write!(
                 f,
-                "link {link} loaded {percent} %: no priorities help; take flows away or let them go \
-                 another way"
+                "link {link} loaded {percent} %: no priorities help; take flows away or let them take \
+                 another path"
             ),
             Self::Late { flows } => write!(
                 f,
                 "no priorities were found for {}: they or others would be late; \
-                 allow more levels or longer deadlines, or let flows go another way",
+                 allow more levels or longer deadlines, or let flows take another path",
                 flows.join(", ")
             ),
         }
@@ -605,7 +605,7 @@ mod tests {
 
     /// What deadline monotonic order passes of the test without order, the
     /// optimal assignment passes, too: with as many levels, and with fewer if
-    /// there is a way.
+    /// there is a path.
     #[test]
     fn optimal_for_its_test() {
         let (mut monotonic, mut optimal) = (0, 0);
@@ -720,7 +720,7 @@ mod tests {
         let error = assign(&network, &none(), 8, Method::Repair).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "link a>b loaded 110 %: no priorities help; take flows away or let them go another way"
+            "link a>b loaded 110 %: no priorities help; take flows away or let them take another path"
         );
     }
 

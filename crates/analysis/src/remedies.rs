@@ -37,7 +37,7 @@ pub enum Remedy {
     /// Smaller frames: at most so many per cent of their time on the links that
     /// have a rate. What a server takes for a message stays as it is.
     Size(u64),
-    /// Another way, with the same priority: the links to each destination.
+    /// Another path, with the same priority: the links to each destination.
     Path(Vec<Vec<String>>),
     /// A longer period, ns.
     Period(u64),
@@ -60,7 +60,7 @@ impl fmt::Display for Remedy {
             Self::Size(percent) => write!(f, "frames of at most {percent} % of the size"),
             Self::Path(paths) => {
                 let paths: Vec<_> = paths.iter().map(|links| links.join(", ")).collect();
-                write!(f, "the way {}", paths.join(" and "))
+                write!(f, "the path {}", paths.join(" and "))
             }
             Self::Period(nanos) => write!(f, "a period of {}", time(nanos)),
             Self::Demote { flow, priority } => {
@@ -256,7 +256,7 @@ impl Trial<'_> {
         Some(Remedy::Period(high))
     }
 
-    /// Another of the shortest ways, with all else as it is.
+    /// Another of the shortest paths, with all else as it is.
     fn path(&mut self) -> Option<Remedy> {
         let (entry, ends) = self.elsewhere()?;
         let others: Vec<Flow> = {

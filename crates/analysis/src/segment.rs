@@ -37,8 +37,8 @@ pub(crate) struct Segment<'a> {
 }
 
 /// From a port to the next, for frames of at least this priority.
-type Way = (PortId, PortId, u64);
-/// The least and the greatest cost and delay of the frames that go a way.
+type StepKey = (PortId, PortId, u64);
+/// The least and the greatest cost and delay of the frames that go a path.
 type Step = ((u64, u64), (u64, u64));
 
 /// Room for the groups of a segment, used again by the next, and what segments
@@ -48,7 +48,7 @@ type Step = ((u64, u64), (u64, u64));
 pub(crate) struct Scratch {
     /// Streams that may still be looked at.
     pub(crate) effort: u64,
-    steps: HashMap<Way, Step>,
+    steps: HashMap<StepKey, Step>,
     /// For the segment up to each of its ports.
     pub(crate) fixed: Vec<Fixed>,
     pub(crate) same: Pool,
@@ -527,7 +527,7 @@ impl Segment<'_> {
     /// The step from the port before a position to it: the least and the
     /// greatest cost and delay of a frame that goes this way. The greatest
     /// counts at both ports.
-    fn step(&self, position: usize, known: &mut HashMap<Way, Step>) -> Step {
+    fn step(&self, position: usize, known: &mut HashMap<StepKey, Step>) -> Step {
         let (before, port) = (self.stage(position - 1).port, self.stage(position).port);
         let priority = self.floor;
         // It may take less than the stated cost.
@@ -728,7 +728,7 @@ impl Segment<'_> {
 
     /// Cost of a message of a class in the segment, from a position where it
     /// enters on: the longest of its ports, or, if a broker makes copies of
-    /// it on the way, what these cost together.
+    /// it on the path, what these cost together.
     fn message_cost(&self, id: StageId, position: usize) -> u64 {
         let along = self.along(id, position).into_iter().flatten();
         let later = along.map(|child| self.message_cost(child, position + 1));

@@ -149,7 +149,7 @@ impl Port {
 
 /// The frames that go from one link to another: they keep their order.
 #[derive(Debug, Clone, Copy, Default)]
-struct Way {
+struct PortPair {
     stages: usize,
     replicated: usize,
 }
@@ -166,7 +166,7 @@ pub(crate) struct System {
     /// routes make a cycle.
     pub(crate) order: Option<Vec<PortId>>,
     known: HashMap<Likeness, ClassId>,
-    ways: HashMap<(PortId, PortId), Way>,
+    pairs: HashMap<(PortId, PortId), PortPair>,
     free_classes: Vec<ClassId>,
     free_stages: Vec<StageId>,
 }
@@ -184,7 +184,7 @@ impl System {
             order: Some((0..ports.len()).collect()),
             ports,
             known: HashMap::new(),
-            ways: HashMap::new(),
+            pairs: HashMap::new(),
             free_classes: Vec::new(),
             free_stages: Vec::new(),
         }
@@ -203,7 +203,7 @@ impl System {
     /// Adds flows; the class of each.
     pub(crate) fn add_all(&mut self, flows: &[Flow]) -> Vec<ClassId> {
         let mut touched = Vec::new();
-        let mut new_way = false;
+        let mut new_pair = false;
         let classes: Vec<ClassId> = flows
             .iter()
             .map(|flow| {
@@ -211,7 +211,7 @@ impl System {
                     Some(class) => *class,
                     None => {
                         let class = self.new_class(flow);
-                        new_way |= self.enter_ways(class);
+                        new_pair |= self.enter_pairs(class);
                         touched.push(class);
                         class
                     }
@@ -238,7 +238,7 @@ impl System {
         for class in &classes {
             self.set_briefs(*class);
         }
-        if new_way {
+        if new_pair {
             self.order = self.topological_order();
         }
         classes
@@ -291,29 +291,29 @@ impl System {
             let stages = &mut self.ports[*port].stages;
             stages.retain(|stage| gone.binary_search(stage).is_err());
         }
-        let mut lost_way = false;
+        let mut lost_pair = false;
         for id in &gone {
-            let Some((way, replicated)) = self.way(*id) else {
+            let Some((pair, replicated)) = self.pair(*id) else {
                 continue;
             };
-            let Some(entry) = self.ways.get_mut(&way) else {
+            let Some(entry) = self.pairs.get_mut(&pair) else {
                 continue;
             };
             entry.stages -= 1;
             entry.replicated -= usize::from(replicated);
             let (last, faster) = (entry.stages == 0, replicated && entry.replicated == 0);
             if last {
-                self.ways.remove(&way);
-                lost_way = true;
+                self.pairs.remove(&pair);
+                lost_pair = true;
             } else if faster {
-                self.set_way_delays(way);
+                self.set_pair_delays(pair);
             }
         }
         for port in ports {
             self.set_blocking(port);
         }
         self.free_stages.extend(gone);
-        if lost_way && self.order.is_none() {
+        if lost_pair && self.order.is_none() {
             self.order = self.topological_order();
         }
     }
@@ -473,27 +473,27 @@ impl System {
         id
     }
 
-    /// The way by which a stage's frames come, and whether they are replicas.
-    fn way(&self, stage: StageId) -> Option<((PortId, PortId), bool)> {
+    /// The path by which a stage's frames come, and whether they are replicas.
+    fn pair(&self, stage: StageId) -> Option<((PortId, PortId), bool)> {
         let stage = &self.stages[stage];
         let parent = stage.parent?;
         Some(((self.stages[parent].port, stage.port), stage.replicated))
     }
 
-    /// Counts a new class on its ways. True if one is new.
-    fn enter_ways(&mut self, class: ClassId) -> bool {
+    /// Counts a new class on its paths. True if one is new.
+    fn enter_pairs(&mut self, class: ClassId) -> bool {
         let mut new = false;
         for index in 0..self.classes[class].stages.len() {
             let id = self.classes[class].stages[index];
-            let Some((way, replicated)) = self.way(id) else {
+            let Some((pair, replicated)) = self.pair(id) else {
                 continue;
             };
-            let entry = self.ways.entry(way).or_default();
+            let entry = self.pairs.entry(pair).or_default();
             entry.stages += 1;
             entry.replicated += usize::from(replicated);
             new |= entry.stages == 1;
             if replicated && entry.replicated == 1 && entry.stages > 1 {
-                self.set_way_delays(way);
+                self.set_pair_delays(pair);
             }
         }
         new
@@ -507,27 +507,31 @@ impl System {
         }
     }
 
-    fn set_way_delays(&mut self, way: (PortId, PortId)) {
-        let comes = |id: &StageId| self.way(*id).is_some_and(|(other, _)| other == way);
-        let stages = self.ports[way.1].stages.iter().copied();
+    fn set_pair_delays(&mut self, pair: (PortId, PortId)) {
+        let comes = |id: &StageId| self.pair(*id).is_some_and(|(other, _)| other == pair);
+        let stages = self.ports[pair.1].stages.iter().copied();
         for id in stages.filter(comes).collect::<Vec<_>>() {
             self.set_delay(id);
             self.set_brief(id);
         }
     }
 
-    /// Switching delays. Frames with the same way through a node keep their
+    /// Switching delays. Frames with the same path through a node keep their
     /// order, so a slow one (a replica) also holds the one behind it: by its
     /// own delay, less the time that the one behind takes to be received: none
     /// behind a port that serves messages whole. That one may take less than
     /// the stated cost, and works on a message when its last frame has come.
     fn set_delay(&mut self, id: StageId) {
-        let Some((way, replicated)) = self.way(id) else {
+        let Some((pair, replicated)) = self.pair(id) else {
             return;
         };
-        let (from, to) = (&self.ports[way.0], &self.ports[way.1]);
+        let (from, to) = (&self.ports[pair.0], &self.ports[pair.1]);
         let delay = |replicated: bool| to.sd_max + if replicated { to.copy_max } else { 0 };
-        let slowest = delay(self.ways.get(&way).is_some_and(|way| way.replicated > 0));
+        let slowest = delay(
+            self.pairs
+                .get(&pair)
+                .is_some_and(|pair| pair.replicated > 0),
+        );
         let stage = &self.stages[id];
         let Some(parent) = stage.parent else { return };
         let before = &self.stages[parent];
@@ -635,7 +639,7 @@ impl System {
     }
 
     /// If all frames of a port come over one link, none of them faster than the
-    /// port sends it, and not as several copies: their greatest delay on the way
+    /// port sends it, and not as several copies: their greatest delay on the path
     /// less the least. Then hardly a queue builds at the port. `None` behind a link
     /// that serves messages whole: it may release all frames of a message at once.
     fn fed_by_one_link(&self, port: &Port) -> Option<u64> {
@@ -658,7 +662,7 @@ impl System {
     }
 
     fn topological_order(&self) -> Option<Vec<PortId>> {
-        let (order, is_acyclic) = topological(self.ports.len(), self.ways.keys().copied());
+        let (order, is_acyclic) = topological(self.ports.len(), self.pairs.keys().copied());
         is_acyclic.then_some(order)
     }
 }

@@ -235,6 +235,6 @@ fn promises_are_the_closer_the_more_may_be_looked_at() {
         }
         assert_eq!(last, best, "{}", flow.id);
     }
-    assert!(between > 0, "segments on a flow's own way help");
+    assert!(between > 0, "segments on a flow's own path help");
     assert!(admission.promises(&["nobody"], 0)[0].is_empty());
 }

@@ -250,7 +250,7 @@ fn who_comes_over_one_link_has_been_held_there() {
     assert_eq!(varied, Some(10_000 + 25_000 + 21_000));
     let behind = past_what_is_less_urgent(1500, json!({ "be_bytes": 200 }), plain(), false);
     assert_eq!(behind, Some(10_000 + 25_000 + 17_000));
-    // Behind something that came another way, or to a slower link, it may begin last.
+    // Behind something that came another path, or to a slower link, it may begin last.
     let third = past_what_is_less_urgent(1500, plain(), plain(), true);
     assert_eq!(third, Some(10_000 + 25_000 + 25_000));
     let slower = past_what_is_less_urgent(1500, json!({ "rate_bps": 400_000_000 }), plain(), false);

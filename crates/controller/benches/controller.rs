@@ -40,7 +40,7 @@ fn ports(datapath: u64) -> Vec<PortState> {
 }
 
 /// The cables of a plant: one switch in the middle, nine around it, ten at each
-/// of those. Ways make no cycle.
+/// of those. Paths make no cycle.
 fn cables() -> Vec<(End, End)> {
     let mut cables = Vec::new();
     let mut used = [HOSTS as u32; SWITCHES as usize + 1];

@@ -1,4 +1,4 @@
-//! What switches do with packets that belong to no flow: shortest ways to the
+//! What switches do with packets that belong to no flow: shortest paths to the
 //! hosts that are known, and one tree for what is for all.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -10,7 +10,7 @@ use crate::topology::{End, Topology};
 pub(crate) fn bases(topology: &Topology) -> BTreeMap<u64, Base> {
     let mut leaving: BTreeMap<u64, Vec<(PortNumber, End)>> = BTreeMap::new();
     for (from, to) in topology.links() {
-        // Packets and what answers them go the same way.
+        // Packets and their answers take the same path.
         if topology.far(to) == Some(from) {
             leaving
                 .entry(from.datapath)
@@ -62,7 +62,7 @@ pub(crate) fn bases(topology: &Topology) -> BTreeMap<u64, Base> {
     bases
 }
 
-/// For each other switch the port of the shortest way to this one.
+/// For each other switch the port of the shortest path to this one.
 fn towards(
     datapath: u64,
     leaving: &BTreeMap<u64, Vec<(PortNumber, End)>>,

@@ -82,7 +82,7 @@ pub enum Event {
         /// The port at which it is.
         at: End,
     },
-    /// An answer of an earlier life, from the table: its way is kept where it
+    /// An answer of an earlier life, from the table: its path is kept where it
     /// can be. To be told before [`Event::Synchronised`].
     Known(Channel),
     /// A request was made or changed.

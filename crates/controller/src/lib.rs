@@ -1,7 +1,7 @@
 //! From requests for real-time flows to what every switch has to do.
 //!
-//! A controller learns what there is (switches, links, hosts), finds ways for
-//! requested flows, admits those whose deadlines are proven, lays their ways on
+//! A controller learns what there is (switches, links, hosts), finds paths for
+//! requested flows, admits those whose deadlines are proven, lays their paths on
 //! the switches without losing or doubling a packet, and lays them anew when
 //! something fails. It is a state machine: events and the time go in, effects
 //! come out; it has no socket, no clock and no thread.

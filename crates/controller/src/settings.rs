@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 use crate::plan::Mac;
 use crate::topology::End;
 
-/// How ways for flows are found.
+/// How paths for flows are found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Routing {
-    /// Of the shortest ways the first with which every flow keeps its deadline,
+    /// Of the shortest paths the first with which every flow keeps its deadline,
     /// those with the most time left first.
     #[default]
     Admission,
@@ -69,10 +69,10 @@ pub struct Settings {
     pub defaults: Defaults,
     /// What a message costs at a broker.
     pub service: Service,
-    /// How ways are found.
+    /// How paths are found.
     pub routing: Routing,
-    /// Ways that are tried for a flow before it is refused.
-    pub ways: usize,
+    /// Paths that are tried for a flow before it is refused.
+    pub paths: usize,
     /// A priority is carried in an 802.1Q tag, too.
     pub tags: bool,
     /// Which flows are held to what they declared, where they enter.
@@ -128,7 +128,7 @@ pub struct Intervals {
     pub statistics: Nanos,
     /// Window of the average of a port's load.
     pub window: Nanos,
-    /// Packets may be on their way for so long after the place where they enter
+    /// Packets may be on their path for so long after the place where they enter
     /// was changed.
     pub drain: Nanos,
     /// A switch has to confirm a change within this time.
@@ -156,7 +156,7 @@ impl Default for Settings {
                 blocking_ns: 500_000,
             },
             routing: Routing::Admission,
-            ways: 4,
+            paths: 4,
             tags: false,
             police: Policing::Datagrams,
             protect: true,

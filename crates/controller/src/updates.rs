@@ -88,7 +88,7 @@ enum Led {
     /// Once this update flips, when every switch has confirmed what it laid.
     Later(u64),
     Now,
-    /// Packets that entered before may be on their way to it.
+    /// Packets that entered before may be on their path to it.
     NoMore,
 }
 
@@ -284,7 +284,7 @@ impl<K: Clone + Ord> Updates<K> {
         };
         match (update.stage, &update.problem) {
             (Stage::Lay, None) => self.enter(number, Stage::Flip, now, progress),
-            // The way is not whole: what was in effect stays so until whoever
+            // The path is not whole: what was in effect stays so until whoever
             // is told decides.
             (Stage::Lay, Some(_)) => {
                 answers(update, progress);

@@ -719,7 +719,7 @@ fn switches_go_around_a_dead_link_by_themselves() {
             .set_link(PortNo(far.port), false);
         world.check_group((1, 1), &members);
         world.deaf = false;
-        // Now it is told, finds another way, and that works, too.
+        // Now it is told, finds another path, and that works, too.
         let said: Vec<_> = [1, far.datapath]
             .into_iter()
             .flat_map(|datapath| {

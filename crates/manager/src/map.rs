@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 
-use punctual_analysis::{NoRoute, Selection, Stuck, choose_ways};
+use punctual_analysis::{NoRoute, Selection, SelectionError, choose_paths};
 use punctual_model::network::{Document, LinkEntry, Network, NetworkError, NodeEntry, Topology};
 use punctual_model::wire::ETHERNET;
 
@@ -63,12 +63,12 @@ impl Map {
             let problem = "is not among the nodes; name the node that the broker is";
             return Err(NetworkError::new(format!("broker {broker:?}"), problem));
         }
-        choose_ways(&mut document, &[], Selection::Admission).map_err(|Stuck { flow, why }| {
-            match why {
+        choose_paths(&mut document, &[], Selection::Admission).map_err(
+            |SelectionError { flow, why }| match why {
                 NoRoute::Invalid(error) => error,
                 why => NetworkError::new(format!("flows {flow:?}"), why.to_string()),
-            }
-        })?;
+            },
+        )?;
         let (entrance, server) = processor(&mut document, &broker, settings);
         let mut servers = vec![server];
         if settings.threads > 1 {

@@ -165,7 +165,7 @@ pub struct Grant {
     /// Least time between two messages, ns.
     pub period_ns: u64,
     /// How much earlier than that a message may arrive at the broker: release
-    /// jitter, and how much the way there varies, ns.
+    /// jitter, and how much the path there varies, ns.
     pub tolerance_ns: u64,
     /// Bits per second that the flow may use.
     pub bandwidth: Option<u64>,

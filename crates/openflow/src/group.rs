@@ -1,4 +1,4 @@
-//! Groups: what many entries share, copies for many receivers, ways around dead ports.
+//! Groups: what many entries share, copies for many receivers, paths around dead ports.
 //!
 //! Source: OpenFlow 1.3.5, section 7.3.4.2.
 

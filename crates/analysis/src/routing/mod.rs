@@ -1,14 +1,14 @@
-//! Ways for flows: over which links from the publisher to its receivers.
+//! Paths for flows: over which links from the publisher to its receivers.
 //!
-//! [`choose_route`] takes the way that leaves every flow it touches the most
+//! [`choose_route`] takes the path that leaves every flow it touches the most
 //! time, and only one that [`Admission`] accepts; [`paths_by_bucket_weight`] is
 //! what the paper does, [`rendezvous_point`] its choice of the node at which a
 //! multicast tree begins. Pure, bounded and repeatable. See `docs/analysis.md`.
 
 mod paths;
+mod selection;
 #[cfg(test)]
 mod tests;
-mod ways;
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -26,9 +26,9 @@ pub use paths::{
     Enumeration, MAX_PATHS, MAX_SHORTEST, MAX_STEPS, Path, WeightedPath, all_paths,
     paths_by_bucket_weight, shortest_paths,
 };
-pub use ways::{Selection, Stuck, choose_ways};
+pub use selection::{Selection, SelectionError, choose_paths};
 
-/// Ways that are put to [`Admission`] before the search gives up.
+/// Paths that are put to [`Admission`] before the search gives up.
 pub const MAX_VERIFIED: usize = 32;
 
 /// From where to where a flow goes.
@@ -44,7 +44,7 @@ pub struct Ends {
     pub receivers: Vec<NodeIndex>,
 }
 
-/// A way that every flow's deadline allows.
+/// A path that every flow's deadline allows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
     /// The flow with its paths and priority, to be admitted.
@@ -57,7 +57,7 @@ pub struct Route {
     pub score: i64,
 }
 
-/// Why there is no way for a flow.
+/// Why there is no path for a flow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NoRoute {
     /// No receivers or no priorities were stated.
@@ -69,9 +69,9 @@ pub enum NoRoute {
         /// To this one.
         to: String,
     },
-    /// The flow means nothing on any of the ways.
+    /// The flow means nothing on any of the paths.
     Invalid(NetworkError),
-    /// Somebody would be late on each of the ways; why on the best of them.
+    /// Somebody would be late on each of the paths; why on the best of them.
     Refused(Refusal),
 }
 
@@ -88,7 +88,7 @@ impl fmt::Display for NoRoute {
             ),
             Self::Invalid(error) => write!(f, "{error}"),
             Self::Refused(refusal) => {
-                write!(f, "no way keeps every deadline; on the best {refusal}")
+                write!(f, "no path keeps every deadline; on the best {refusal}")
             }
         }
     }
@@ -96,12 +96,12 @@ impl fmt::Display for NoRoute {
 
 impl Error for NoRoute {}
 
-/// The way and the priority for a flow that leave those it touches the most
+/// The path and the priority for a flow that leave those it touches the most
 /// time, among the `k` shortest paths (at most [`MAX_SHORTEST`]) and these
 /// priorities.
 ///
 /// A tree grows leaf by leaf, each by the path that scores best with those
-/// before it. `flow` states everything but paths and priority. The ways are
+/// before it. `flow` states everything but paths and priority. The paths are
 /// tried on the admitted flows as they are; in the end nothing is admitted:
 /// that is for the caller to do.
 ///
@@ -161,7 +161,7 @@ pub fn choose_route(
 /// ns, rounded down. Of equals the first; `None` if no candidate reaches all.
 ///
 /// This is the paper's choice of a rendezvous point. It does not ask how a
-/// message gets there, nor what else is on the way.
+/// message gets there, nor what else is on the path.
 pub fn rendezvous_point(
     topology: &Topology,
     flow: &FlowEntry,
@@ -182,7 +182,7 @@ pub fn rendezvous_point(
     Some((node, sum.checked_div(receivers.len() as u64)?))
 }
 
-/// A way, and how good it is.
+/// A path, and how good it is.
 #[derive(Debug, Clone)]
 struct Plan {
     flow: Flow,
@@ -210,7 +210,7 @@ struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    /// The ways with a priority: for each trunk the tree that grew best, with
+    /// The paths with a priority: for each trunk the tree that grew best, with
     /// every last branch.
     fn routes(&mut self, priority: u64) -> Result<Vec<Plan>, NoRoute> {
         let mut routes = Vec::new();

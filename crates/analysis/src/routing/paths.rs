@@ -294,7 +294,7 @@ pub fn all_paths(topology: &Topology, from: NodeIndex, to: NodeIndex) -> Enumera
 /// The paper combines delay and available bandwidth into the weight of a link
 /// and does not say how. Here it is the time of a frame at the rate that the
 /// declared flows leave, with propagation and the greatest switching delay; a
-/// link that they fill is no way. The selection knows neither deadlines nor
+/// link that they fill is no path. The selection knows neither deadlines nor
 /// other flows' bounds: see [`choose_route`](crate::choose_route) for one that
 /// does.
 pub fn paths_by_bucket_weight(

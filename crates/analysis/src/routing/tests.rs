@@ -119,7 +119,7 @@ fn enumeration_is_complete_or_says_so() {
         let (from, to) = (node("n0-0".into()), node(format!("n{0}-{0}", side - 1)));
         all_paths(&network.topology, from, to)
     };
-    // Ways of a rook that visits no square twice.
+    // Paths of a rook that visits no square twice.
     for (side, count) in [(2, 2), (3, 12), (4, 184)] {
         let all = corners(side);
         assert_eq!((all.paths.len(), all.complete), (count, true));
@@ -348,13 +348,13 @@ fn going(id: &str, from: &str, to: &[&str]) -> FlowEntry {
 #[test]
 fn flows_without_paths_get_theirs_one_after_the_other() {
     let mut document = detour();
-    // Seven do not fit on the direct way.
+    // Seven do not fit on the direct path.
     for number in 0..8 {
         document
             .flows
             .push(going(&format!("f{number}"), "h1", &["h2"]));
     }
-    let chosen = choose_ways(&mut document, &[], Selection::Paper).unwrap();
+    let chosen = choose_paths(&mut document, &[], Selection::Paper).unwrap();
     assert_eq!(chosen, (0..8).collect::<Vec<_>>());
     assert!(
         network(&document)
@@ -364,12 +364,12 @@ fn flows_without_paths_get_theirs_one_after_the_other() {
     );
     // Now they have paths, and keep them unless that is asked for.
     assert_eq!(
-        choose_ways(&mut document, &[], Selection::Paper),
+        choose_paths(&mut document, &[], Selection::Paper),
         Ok(vec![])
     );
     let before = document.flows[2].paths.clone();
     document.flows.truncate(3);
-    let again = choose_ways(&mut document, &["f2".into()], Selection::Admission);
+    let again = choose_paths(&mut document, &["f2".into()], Selection::Admission);
     assert_eq!(again, Ok(vec![2]));
     assert_eq!(before.len(), document.flows[2].paths.len());
 
@@ -378,12 +378,12 @@ fn flows_without_paths_get_theirs_one_after_the_other() {
         ..going("f", "h1", &["h2"])
     }];
     let before = document.clone();
-    let stuck = choose_ways(&mut document, &[], Selection::Admission).unwrap_err();
+    let stuck = choose_paths(&mut document, &[], Selection::Admission).unwrap_err();
     assert!(matches!(stuck.why, NoRoute::Refused(_)), "{stuck}");
     assert_eq!((stuck.flow.as_str(), &document), ("f", &before));
     // The paper does not look at deadlines.
     assert_eq!(
-        choose_ways(&mut document, &[], Selection::Paper),
+        choose_paths(&mut document, &[], Selection::Paper),
         Ok(vec![0])
     );
 }
@@ -408,7 +408,7 @@ fn several_destinations_are_a_tree_with_either_choice() {
                 ..going("f", "p", &["a", "b", "c"])
             };
             document.flows.push(entry);
-            choose_ways(&mut document, &[], selection).unwrap();
+            choose_paths(&mut document, &[], selection).unwrap();
             let paths = &document.flows[0].paths;
             for (path, to) in paths.iter().zip(["a", "b", "c"]) {
                 assert!(
@@ -431,7 +431,7 @@ fn ends_that_mean_nothing_are_named() {
         let mut document = detour();
         document.flows.push(going("f", "h1", &["h2"]));
         change(&mut document.flows[0]);
-        choose_ways(&mut document, &[], Selection::Admission)
+        choose_paths(&mut document, &[], Selection::Admission)
             .unwrap_err()
             .to_string()
     };
@@ -457,7 +457,7 @@ fn ends_that_mean_nothing_are_named() {
     for (error, expected) in cases {
         assert!(error.contains(expected), "{error}");
     }
-    let again = choose_ways(&mut detour(), &["x".into()], Selection::Paper).unwrap_err();
+    let again = choose_paths(&mut detour(), &["x".into()], Selection::Paper).unwrap_err();
     assert!(
         again.to_string().contains("\"x\": is not among the flows"),
         "{again}"

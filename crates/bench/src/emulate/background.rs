@@ -16,9 +16,9 @@ use punctual_model::network::Network;
 use punctual_model::srt::Protocol;
 use punctual_model::{format_bandwidth, parse_bandwidth};
 
+use super::flows::Stream;
 use super::layout::Layout;
 use super::tools::{self, Running, Tool};
-use super::ways::Stream;
 use punctual_measure::{Error, Result};
 use punctual_testbed::netns::Namespace;
 
@@ -205,8 +205,8 @@ impl Generator {
                 layout.attach_host(&format!("sink of {background}"), at)?
             }
         };
-        let way = layout
-            .way(from, to)
+        let path = layout
+            .path(from, to)
             .ok_or_else(|| unknown(&background.to))?;
         let port = FIRST_PORT + number;
         Ok(Self {
@@ -221,7 +221,7 @@ impl Generator {
                     _ => Protocol::Tcp,
                 },
                 ports: [port, port],
-                way,
+                path,
                 levels: [0, 0],
             },
         })
@@ -486,7 +486,7 @@ mod tests {
         assert_eq!(usual.iter().filter(|of| of.kind == Kind::Mqtt).count(), 6);
         let generator = Generator::place(&usual[0], 0, &mut layout).unwrap();
         // Its own cable, s2>s3, s3>s10, s10>s7, and the sink's.
-        assert_eq!(generator.stream.way.len(), 5);
+        assert_eq!(generator.stream.path.len(), 5);
         let is_expected = |document| is_expected(&Network::new(&document).unwrap());
         assert!(is_expected(families::fig2(Load::Low)));
         // Only acknowledgements.

@@ -15,13 +15,13 @@ use serde::Serialize;
 use super::background::{Background, FULL_FRAME, Generator, Kind as Traffic};
 use super::broker::{self, Found};
 use super::fabric::{Driver, Fabric};
-use super::layout::{Layout, Way, back};
+use super::flows::Stream;
+use super::layout::{FlowPath, Layout, back};
 use super::load::{Endpoint, Load, Publisher, Sent, Subscriber, topic};
 use super::observe::{Observed, Observer};
 use super::results::{self, PathResult, Processors};
 use super::switching::{self, SwitchDelay};
 use super::tools::Tool;
-use super::ways::Stream;
 use crate::process::Process;
 use crate::sys;
 use punctual_measure::load::Latency;
@@ -328,16 +328,16 @@ fn requirements(flow: &Flow, level: u8) -> Vec<(String, String)> {
 struct Receiver {
     filters: Vec<String>,
     /// From the broker.
-    way: Way,
+    path: FlowPath,
     /// The level of the most urgent flow that it gets.
     level: u8,
 }
 
 impl Receiver {
-    fn by(way: Way) -> Self {
+    fn by(path: FlowPath) -> Self {
         Self {
             filters: Vec::new(),
-            way,
+            path,
             level: 0,
         }
     }
@@ -367,7 +367,7 @@ impl Plan {
             priorities: experiment.priorities,
             qos: experiment.qos,
         };
-        // Filters and the way of each subscriber, by broker and host.
+        // Filters and the path of each subscriber, by broker and host.
         let mut receivers: BTreeMap<(usize, usize), Receiver> = BTreeMap::new();
         let publications = layout.publications.clone();
         for publication in &publications {
@@ -417,8 +417,8 @@ impl Plan {
             };
             let name = format!("subscriber of {}", layout.hosts[broker].name);
             let host = layout.attach_host(&name, switch)?;
-            if let Some(way) = layout.way(broker, host) {
-                let mut receiver = Receiver::by(way);
+            if let Some(path) = layout.path(broker, host) {
+                let mut receiver = Receiver::by(path);
                 receiver.filters.push("#".to_owned());
                 receivers.insert((broker, host), receiver);
             }
@@ -426,7 +426,7 @@ impl Plan {
         for (index, ((broker, host), receiver)) in receivers.into_iter().enumerate() {
             let Receiver {
                 filters,
-                way,
+                path,
                 level,
             } = receiver;
             let level = if plan.priorities { level } else { 0 };
@@ -436,7 +436,7 @@ impl Plan {
                 to: broker,
                 protocol: Protocol::Tcp,
                 ports: [port, broker::PORT],
-                way: back(&way),
+                path: back(&path),
                 levels: [0, level],
             });
             plan.subscribers.push(Subscriber {
@@ -456,7 +456,7 @@ impl Plan {
         Ok(plan)
     }
 
-    fn publish(&mut self, mut publisher: Publisher, broker: usize, way: Way) {
+    fn publish(&mut self, mut publisher: Publisher, broker: usize, path: FlowPath) {
         publisher.endpoint.port = PUBLISHERS + self.publishers.len() as u16;
         if !self.priorities {
             publisher.endpoint.dscp = 0;
@@ -466,7 +466,7 @@ impl Plan {
             to: broker,
             protocol: Protocol::Tcp,
             ports: [publisher.endpoint.port, broker::PORT],
-            way,
+            path,
             levels: [publisher.endpoint.dscp >> 3, 0],
         });
         self.publishers.push(publisher);
@@ -500,7 +500,7 @@ impl Plan {
                     dscp: 0,
                 },
             };
-            self.publish(publisher, stream.to, stream.way.clone());
+            self.publish(publisher, stream.to, stream.path.clone());
         }
     }
 

@@ -11,9 +11,9 @@ use clap::ValueEnum;
 use punctual_controller::plan::Mac;
 use punctual_southbound::linux::{self, DriverError, Shell, queues};
 
+use super::flows::{Direction, Stream, plan};
 use super::layout::{Layout, Place};
 use super::openflow::Bridges;
-use super::ways::{Direction, Stream, plan};
 use crate::sys;
 use punctual_measure::{Error, Result};
 use punctual_testbed::netns::Namespace;
@@ -171,8 +171,8 @@ impl Fabric {
     pub(super) fn introduce(&self, layout: &Layout, streams: &[Stream]) -> Result<()> {
         let mut commands = Batches::default();
         for stream in streams {
-            for Direction { from, to, way, .. } in stream.directions() {
-                let Some(&first) = way.first() else { continue };
+            for Direction { from, to, path, .. } in stream.directions() {
+                let Some(&first) = path.first() else { continue };
                 let (place, device) = layout.sender(first);
                 let (own, other) = (layout.hosts[from].address, layout.hosts[to].address);
                 commands.add(

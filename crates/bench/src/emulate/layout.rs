@@ -1,5 +1,5 @@
 //! From a network's nodes, links and flows to what has to be built: hosts, switches, cables, and
-//! who talks to whom along which way. Pure.
+//! who talks to whom along which path. Pure.
 //!
 //! A node that a flow enters by one link with a rate and leaves by another is a switch; all
 //! others are hosts. A link without a rate is a server (the broker's processor): the nodes at
@@ -52,7 +52,7 @@ pub(super) struct Cable {
     pub(super) rates: [u64; 2],
 }
 
-/// One cable of a way, and the end that sends.
+/// One cable of a path, and the end that sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Step {
     pub(super) cable: usize,
@@ -60,7 +60,7 @@ pub(super) struct Step {
 }
 
 /// The cables from one host to another.
-pub(super) type Way = Vec<Step>;
+pub(super) type FlowPath = Vec<Step>;
 
 /// Where a message is looked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,7 +69,7 @@ pub(super) struct Destination {
     pub(super) path: usize,
     pub(super) host: usize,
     /// From the broker; `None` if the path ends there.
-    pub(super) down: Option<Way>,
+    pub(super) down: Option<FlowPath>,
     /// Transmission times of a frame along the whole path, which a shaped link does not take, ns.
     pub(super) serialization: u64,
 }
@@ -81,7 +81,7 @@ pub(super) struct Publication {
     pub(super) flow: usize,
     pub(super) publisher: usize,
     pub(super) broker: usize,
-    pub(super) up: Way,
+    pub(super) up: FlowPath,
     /// The level of its packets: 7 first.
     pub(super) level: u8,
     /// Bytes of a frame on the wire, preamble and gap included.
@@ -106,7 +106,7 @@ impl Layout {
     ///
     /// # Errors
     /// If there is nothing to emulate, or what cannot be emulated: a host in the middle of a
-    /// way, more than eight priorities, several brokers on one path.
+    /// path, more than eight priorities, several brokers on one path.
     pub(super) fn new(network: &Network) -> Result<Self> {
         let topology = &network.topology;
         if network.flows.is_empty() {
@@ -210,7 +210,7 @@ impl Layout {
         let mut publication: Option<Publication> = None;
         for leaf in 0..flow.leaves.len() {
             let path = path(flow, leaf);
-            let rated = |part: &[LinkIndex]| -> Way {
+            let rated = |part: &[LinkIndex]| -> FlowPath {
                 let rated = part.iter().filter(|link| links[**link].rate > 0);
                 rated.map(|link| steps[link]).collect()
             };
@@ -353,23 +353,23 @@ impl Layout {
         entries.into_iter().collect()
     }
 
-    /// A shortest way between two hosts that passes switches only; of those of one length the one
+    /// A shortest path between two hosts that passes switches only; of those of one length the one
     /// whose cables come first.
-    pub(super) fn way(&self, from: usize, to: usize) -> Option<Way> {
+    pub(super) fn path(&self, from: usize, to: usize) -> Option<FlowPath> {
         let (start, goal) = (Place::Host(from), Place::Host(to));
         let mut before: HashMap<Place, Step> = HashMap::new();
         let mut queue = VecDeque::from([start]);
         while let Some(place) = queue.pop_front() {
             if place == goal {
-                let mut way = Vec::new();
+                let mut path = Vec::new();
                 let mut at = goal;
                 while at != start {
                     let step = before[&at];
-                    way.push(step);
+                    path.push(step);
                     at = self.cables[step.cable].ends[step.from];
                 }
-                way.reverse();
-                return Some(way);
+                path.reverse();
+                return Some(path);
             }
             if matches!(place, Place::Host(_)) && place != start {
                 continue;
@@ -399,9 +399,9 @@ impl Layout {
     }
 }
 
-/// The way back.
-pub(super) fn back(way: &[Step]) -> Way {
-    way.iter().rev().copied().map(reversed).collect()
+/// The path back.
+pub(super) fn back(path: &[Step]) -> FlowPath {
+    path.iter().rev().copied().map(reversed).collect()
 }
 
 fn reversed(step: Step) -> Step {
@@ -536,16 +536,16 @@ mod tests {
                 .position(|host| host.name == name)
                 .unwrap()
         };
-        let way = layout
-            .way(host(&layout, "motor"), host(&layout, "receiver"))
+        let path = layout
+            .path(host(&layout, "motor"), host(&layout, "receiver"))
             .unwrap();
-        assert_eq!(way, layout.publications[0].up);
-        assert_eq!(back(&back(&way)), way);
+        assert_eq!(path, layout.publications[0].up);
+        assert_eq!(back(&back(&path)), path);
         let switch = layout.switch_of(host(&layout, "camera")).unwrap();
         assert_eq!(layout.switches[switch], "s2");
         let extra = layout.attach_host("extra", switch).unwrap();
         assert_eq!(
-            layout.way(extra, host(&layout, "receiver")).unwrap().len(),
+            layout.path(extra, host(&layout, "receiver")).unwrap().len(),
             2
         );
     }

@@ -10,6 +10,7 @@ mod background;
 mod broker;
 mod experiment;
 mod fabric;
+mod flows;
 mod layout;
 mod load;
 mod observe;
@@ -21,7 +22,6 @@ mod results;
 mod stamp;
 mod switching;
 mod tools;
-mod ways;
 
 use std::fs;
 use std::io::Read as _;

@@ -1,4 +1,4 @@
-//! What a message carries so that its way can be followed: whose it is, when it was due and when
+//! What a message carries so that its path can be followed: whose it is, when it was due and when
 //! it was written.
 //!
 //! It stands at the end of the payload: what has arrived up to there has arrived whole, in

@@ -1,7 +1,7 @@
 //! What a switch takes for a frame: captures at its ports, one frame at a time.
 //!
 //! From the kernel's time of a frame at the port where it came to that at the port where it left,
-//! with nothing else on its way: forwarding without queueing. The analysis needs a least and a
+//! with nothing else on its path: forwarding without queueing. The analysis needs a least and a
 //! greatest value, so the spread is the whole range, with a margin, and no standard deviation.
 
 use std::collections::BTreeMap;
@@ -13,10 +13,10 @@ use punctual_model::srt::Protocol;
 use serde::Serialize;
 
 use super::fabric::Fabric;
+use super::flows::Stream;
 use super::layout::Layout;
 use super::results::Delays;
 use super::stamp::{LENGTH, Stamp};
-use super::ways::Stream;
 use crate::packets::{Capture, Which};
 use crate::sys;
 use punctual_measure::{Error, Result};
@@ -24,7 +24,7 @@ use punctual_measure::{Error, Result};
 /// Frames along each way.
 const PROBES: u32 = 200;
 
-/// Port of the first way's frames.
+/// Port of the first path's frames.
 const FIRST_PORT: u16 = 40_000;
 
 /// Longest wait for a frame.
@@ -53,7 +53,7 @@ impl SwitchDelay {
     }
 }
 
-/// A way with frames of its own.
+/// A path with frames of its own.
 #[derive(Clone, Debug)]
 pub(super) struct Probe {
     pub(super) stream: Stream,
@@ -66,7 +66,7 @@ pub(super) fn probes(layout: &Layout) -> Vec<Probe> {
     for publication in &layout.publications {
         if probes
             .iter()
-            .any(|probe| probe.stream.way == publication.up)
+            .any(|probe| probe.stream.path == publication.up)
         {
             continue;
         }
@@ -77,7 +77,7 @@ pub(super) fn probes(layout: &Layout) -> Vec<Probe> {
                 to: publication.broker,
                 protocol: Protocol::Udp,
                 ports: [port, port],
-                way: publication.up.clone(),
+                path: publication.up.clone(),
                 levels: [publication.level, 0],
             },
             wire_bytes: publication.wire_bytes,
@@ -115,12 +115,12 @@ pub(super) fn measure(
         .collect())
 }
 
-/// Sends frames along a way, the next when the last has arrived.
+/// Sends frames along a path, the next when the last has arrived.
 fn send(layout: &Layout, fabric: &Fabric, probe: &Probe, index: u32) -> Result<()> {
     let Stream {
         from, to, ports, ..
     } = probe.stream;
-    let failed = || Error::io("cannot probe a way");
+    let failed = || Error::io("cannot probe a path");
     let open = |host, port| {
         let bind = || UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port));
         fabric.host(host).enter(bind)?.map_err(failed())

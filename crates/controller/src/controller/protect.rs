@@ -1,10 +1,10 @@
 //! Detours: what is laid for the failure of each cable between switches.
 //!
 //! For each cable the network without it is analysed: flows that do not cross
-//! it stay, those that do leave their ways at the switch before it and take the
+//! it stay, those that do leave their paths at the switch before it and take the
 //! shortest one from there. They are admitted in the order of importance; for
 //! each that is, the switch gets a detour that it takes by itself. The others
-//! are told: they would lose their promise until a new way is found for them.
+//! are told: they would lose their promise until a new path is found for them.
 //! This is done in the background, one cable after the other, and again
 //! whenever what is admitted changes.
 
@@ -17,7 +17,7 @@ use punctual_model::network::{Flow, FlowEntry, LinkIndex, NodeIndex, Topology};
 use super::{BACKGROUND, Controller};
 use crate::event::Effect;
 use crate::plan::Header;
-use crate::streams::{Detours, Key, Stream, Way};
+use crate::streams::{Detours, Key, PathSet, Stream};
 
 /// Flows that are analysed between two events; a cable at least. Who asks meanwhile waits
 /// for so many.
@@ -29,7 +29,7 @@ const FLOWS_AT_BEGIN: usize = 100_000;
 /// Both directions of a cable, the smaller index first.
 pub(super) type Cable = (LinkIndex, LinkIndex);
 
-/// Ways around a cable between two switches that were looked for.
+/// Paths around a cable between two switches that were looked for.
 type Around = HashMap<(NodeIndex, NodeIndex), Option<Vec<LinkIndex>>>;
 
 #[derive(Debug)]
@@ -66,7 +66,7 @@ impl Controller {
         }
         let mut used = vec![false; self.map.model().links.len()];
         for stream in self.ledger.streams.values() {
-            for link in stream.way.paths.iter().flatten() {
+            for link in stream.path_set.paths.iter().flatten() {
                 used[*link] = true;
             }
         }
@@ -134,7 +134,7 @@ impl Controller {
     fn cover(&mut self, cable: Cable) -> Vec<Key> {
         let crosses = |stream: &&Stream| {
             stream
-                .way
+                .path_set
                 .paths
                 .iter()
                 .flatten()
@@ -151,7 +151,7 @@ impl Controller {
         for link in [cable.0, cable.1] {
             topology.links[link].rate = 0;
         }
-        let mut found: HashMap<Header, (Detours, Way)> = HashMap::new();
+        let mut found: HashMap<Header, (Detours, PathSet)> = HashMap::new();
         let mut around = Around::new();
         let mut crossing = Vec::new();
         let mut of: BTreeMap<Key, Vec<Header>> = BTreeMap::new();
@@ -189,7 +189,7 @@ impl Controller {
                 let detours = found.remove(header);
                 let flows = detours
                     .as_ref()
-                    .and_then(|(_, way)| self.flows_by(header, way));
+                    .and_then(|(_, path_set)| self.flows_by(header, path_set));
                 let admitted = flows.is_some_and(|flows| without.add(flows).is_ok());
                 let detours = detours.filter(|_| admitted).map(|(detours, _)| detours);
                 let laid = detours.is_some_and(|detours| self.lay_detours(header, cable, detours));
@@ -232,39 +232,39 @@ impl Controller {
         }
     }
 
-    /// All flows of the analysis that use a stream, over another way.
-    fn flows_by(&self, header: &Header, way: &Way) -> Option<Vec<Flow>> {
+    /// All flows of the analysis that use a stream, over another path.
+    fn flows_by(&self, header: &Header, path_set: &PathSet) -> Option<Vec<Flow>> {
         let stream = self.ledger.streams.get(header)?;
         let flows = stream.users.iter();
         flows
-            .map(|(id, user)| self.ledger.rerouted(id, user, header, way, &self.map))
+            .map(|(id, user)| self.ledger.rerouted(id, user, header, path_set, &self.map))
             .collect()
     }
 
     /// For each direction of a cable that a stream uses the links around it to
-    /// each receiver beyond, and the whole way that results.
+    /// each receiver beyond, and the whole path that results.
     fn detours(
         &self,
         stream: &Stream,
         cable: Cable,
         topology: &Topology,
         known: &mut Around,
-    ) -> Option<(Detours, Way)> {
+    ) -> Option<(Detours, PathSet)> {
         let entry = FlowEntry {
             wire_bytes: Some(1538),
             ..FlowEntry::default()
         };
         let mut detours = Detours::new();
-        let mut way = Way {
+        let mut path_set = PathSet {
             paths: Vec::new(),
-            rendezvous: stream.way.rendezvous,
+            rendezvous: stream.path_set.rendezvous,
         };
-        for path in &stream.way.paths {
+        for path in &stream.path_set.paths {
             let crossed = path
                 .iter()
                 .position(|link| *link == cable.0 || *link == cable.1);
             let Some(at) = crossed else {
-                way.paths.push(path.clone());
+                path_set.paths.push(path.clone());
                 continue;
             };
             let from = topology.links[path[at]].from;
@@ -281,7 +281,7 @@ impl Controller {
                 }
             };
             let around = [around.as_slice(), &[last]].concat();
-            way.paths.push([&path[..at], &around].concat());
+            path_set.paths.push([&path[..at], &around].concat());
             detours.entry(path[at]).or_default().push(around);
         }
         // A switch sends one copy by one port.
@@ -290,6 +290,6 @@ impl Controller {
             let first = firsts.next();
             firsts.all(|other| Some(other) == first)
         });
-        one_port.then_some((detours, way))
+        one_port.then_some((detours, path_set))
     }
 }

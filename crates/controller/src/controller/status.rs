@@ -75,7 +75,7 @@ pub struct HostStatus {
     pub host: Host,
 }
 
-/// Flows that lose their promise when a cable fails, until a new way is found.
+/// Flows that lose their promise when a cable fails, until a new path is found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Uncovered {
     /// The link in one direction.

@@ -218,7 +218,7 @@ impl Session {
     }
 
     /// The marks that its entries put on streams: they say which version of
-    /// their ways is in use.
+    /// their paths is in use.
     pub(crate) fn marks(&self) -> Vec<(Header, u8)> {
         let flows = self.reading.iter().flat_map(|reading| &reading.flows.0);
         flows

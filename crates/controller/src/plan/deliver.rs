@@ -33,7 +33,7 @@ pub struct Delivered {
     pub port: PortNumber,
     /// As it is handed over.
     pub packet: Packet,
-    /// The ports that it left by on its way, with the queues.
+    /// The ports that it left by on its path, with the queues.
     pub hops: Vec<(String, PortNumber, u8)>,
 }
 
@@ -122,7 +122,7 @@ impl Plan {
 }
 
 /// By which port, in which queue and how a copy is sent; `None` if there is no
-/// way.
+/// path.
 fn sent(
     leg: &Leg,
     mut packet: Packet,

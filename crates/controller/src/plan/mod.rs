@@ -9,7 +9,7 @@
 //! A packet of a flow is known by its header where it enters the network, and
 //! is given a mark there: its class in the upper three bits of DSCP, and in the
 //! lower three a *tag*. Further on it is known by the header, the mark and the
-//! port by which it comes. The tag names one version of the flow's way, so that
+//! port by which it comes. The tag names one version of the flow's path, so that
 //! a packet follows one version from end to end (Reitblatt et al., "Abstractions
 //! for network update", SIGCOMM 2012): a new version is laid beside the old
 //! one, then the entry where packets enter is replaced at once.
@@ -215,7 +215,7 @@ pub struct Rewrite {
     pub port: Option<u16>,
 }
 
-/// Another way for a copy.
+/// Another path for a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Detour {
     /// The port by which it leaves; it may be the one by which it came.
@@ -228,7 +228,7 @@ pub struct Detour {
 
 /// What a switch does with packets that belong to no flow: they lose their
 /// mark where they enter, wait in queue [`BEST_EFFORT`], and take the shortest
-/// ways to the hosts that are known.
+/// paths to the hosts that are known.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Base {
     /// The port towards each host.

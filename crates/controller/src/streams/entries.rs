@@ -8,7 +8,7 @@ use super::{Receiver, Stream};
 use crate::plan::{BEST_EFFORT, Detour, Entry, HandOver, Leg, Mark, Match, Police, Rewrite};
 use crate::topology::{End, Map};
 
-/// Tags of ways are below, those of detours from here on.
+/// Tags of paths are below, those of detours from here on.
 pub(crate) const DETOURS: u8 = 4;
 
 /// An entry and where it is.
@@ -40,7 +40,7 @@ impl Compiler {
     ) -> Vec<Placed> {
         let mut placed = Vec::new();
         let first = map.access_links(stream.source).map(|(first, _)| first);
-        let paths = stream.way.paths.iter().map(Vec::as_slice);
+        let paths = stream.path_set.paths.iter().map(Vec::as_slice);
         let tree = tree(paths.zip(&stream.receivers));
         let owner = owner(stream);
         for (link, next) in &tree {
@@ -183,7 +183,7 @@ fn tree<'a>(paths: impl Iterator<Item = (&'a [LinkIndex], &'a Receiver)>) -> Tre
 /// The links of all detours behind their first.
 fn detours(stream: &Stream) -> Tree {
     let each = stream.detours.iter().flat_map(|(link, paths)| {
-        let beyond = stream.way.paths.iter().zip(&stream.receivers);
+        let beyond = stream.path_set.paths.iter().zip(&stream.receivers);
         let beyond = beyond
             .filter(|(path, _)| path.contains(link))
             .map(|(_, receiver)| receiver);
@@ -204,7 +204,7 @@ fn detours(stream: &Stream) -> Tree {
 pub(crate) fn are_consistent(stream: &Stream) -> bool {
     let mut known: BTreeMap<LinkIndex, BTreeMap<LinkIndex, Vec<Receiver>>> = BTreeMap::new();
     stream.detours.iter().all(|(link, paths)| {
-        let beyond = stream.way.paths.iter().zip(&stream.receivers);
+        let beyond = stream.path_set.paths.iter().zip(&stream.receivers);
         let beyond = beyond
             .filter(|(path, _)| path.contains(link))
             .map(|(_, receiver)| receiver);

@@ -17,8 +17,8 @@ use punctual_model::network::{Flow, FlowEntry, LinkIndex, Network};
 use punctual_model::srt::{Channel, Peer, Request, State};
 
 use super::entries::are_consistent;
-use super::ways::Wanted;
-use super::{Detours, Key, Parts, Role, Router, Segment, Stream, Unready, Use, Way};
+use super::router::Wanted;
+use super::{Detours, Key, Parts, PathSet, Role, Router, Segment, Stream, Unready, Use};
 use crate::plan::{Header, Mark, Police};
 use crate::settings::{Policing, Service, Settings};
 use crate::topology::{End, Map, Topology};
@@ -80,7 +80,7 @@ pub(crate) struct Ledger {
     /// Bounds are being set anew; those up to this request have been.
     refreshed: Option<Key>,
     ranks: u64,
-    ways: usize,
+    paths: usize,
     service: Service,
     policing: Policing,
     groups_from: u32,
@@ -126,7 +126,7 @@ impl Ledger {
             outgrown: false,
             refreshed: None,
             ranks: 0,
-            ways: settings.ways.max(1),
+            paths: settings.paths.max(1),
             service: settings.service,
             policing: settings.police,
             groups_from: settings.groups_from.into(),
@@ -236,11 +236,11 @@ impl Ledger {
         }
     }
 
-    /// Requests whose ways use links that are down, or end where a host is no
+    /// Requests whose paths use links that are down, or end where a host is no
     /// more.
     pub(crate) fn broken(&self, world: World<'_>) -> BTreeSet<Key> {
         let is_broken = |stream: &&Stream| {
-            let links = stream.way.paths.iter().flatten();
+            let links = stream.path_set.paths.iter().flatten();
             let moved = |address: IpAddr, at: End| {
                 !address.is_multicast()
                     && world.topology.host(address).and_then(|(_, host)| host.at) != Some(at)
@@ -400,13 +400,13 @@ impl Ledger {
         }
     }
 
-    /// Tries ways, and higher classes if the request states none.
+    /// Tries paths, and higher classes if the request states none.
     fn decide_one(&mut self, one: &Ready, world: World<'_>) -> Outcome {
         let mut reason = None;
-        for choice in 0..self.ways {
+        for choice in 0..self.paths {
             match self.attempt(std::slice::from_ref(one), choice, 0, world) {
                 Ok(()) => return Outcome::Admitted,
-                Err(Attempt::NoMoreWays) if choice > 0 => break,
+                Err(Attempt::NoMorePaths) if choice > 0 => break,
                 Err(why) => {
                     reason.get_or_insert(why);
                 }
@@ -428,7 +428,7 @@ impl Ledger {
         }
         match reason {
             Some(Attempt::Refused(reason)) => Outcome::Refused(reason),
-            Some(Attempt::NoMoreWays) | None => {
+            Some(Attempt::NoMorePaths) | None => {
                 // One may come up, or be found.
                 Outcome::Waiting("no links lead from the publisher to all receivers".into())
             }
@@ -467,7 +467,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// The change that gives these requests streams by their `choice`th way.
+    /// The change that gives these requests streams by their `choice`th path.
     fn draft(
         &mut self,
         ready: &[Ready],
@@ -494,7 +494,7 @@ impl Ledger {
                 let fits = |stream: &&Stream| {
                     (stream.source, &stream.receivers) == (segment.source, &segment.receivers)
                         && stream
-                            .way
+                            .path_set
                             .paths
                             .iter()
                             .flatten()
@@ -508,27 +508,27 @@ impl Ledger {
                         }
                         let users = known.map(|stream| stream.users.clone()).unwrap_or_default();
                         let hinted = hint.as_ref().filter(|_| choice == 0);
-                        let hinted = hinted.and_then(|hint| hinted_way(hint, segment, world.map));
+                        let hinted = hinted.and_then(|hint| hinted_paths(hint, segment, world.map));
                         let entry = self.flow_entry(&request, segment, None, 0, 0, world.map);
                         let wanted = Wanted {
                             source: segment.source,
                             receivers: &segment.receivers,
                             flow: &entry.0,
-                            ways: if ready.len() == 1 { self.ways } else { 1 },
+                            paths: if ready.len() == 1 { self.paths } else { 1 },
                         };
-                        let ways = match hinted {
-                            Some(way) => vec![way],
-                            None => self.router.ways(world.map, &self.admission, wanted),
+                        let path_sets = match hinted {
+                            Some(path_set) => vec![path_set],
+                            None => self.router.path_sets(world.map, &self.admission, wanted),
                         };
-                        fresh |= choice < ways.len();
-                        let way = ways.get(choice).or(ways.first()).cloned();
+                        fresh |= choice < path_sets.len();
+                        let path_set = path_sets.get(choice).or(path_sets.first()).cloned();
                         Stream {
                             header: segment.header,
                             source: segment.source,
                             class,
                             tag: 0,
                             receivers: segment.receivers.clone(),
-                            way: way.ok_or(Attempt::NoMoreWays)?,
+                            path_set: path_set.ok_or(Attempt::NoMorePaths)?,
                             detours: BTreeMap::new(),
                             users,
                         }
@@ -555,7 +555,7 @@ impl Ledger {
             }
         }
         if !fresh {
-            return Err(Attempt::NoMoreWays);
+            return Err(Attempt::NoMorePaths);
         }
         for one in ready {
             let Some(held) = self.flows.get(&one.key) else {
@@ -614,7 +614,7 @@ impl Ledger {
         Ok(draft)
     }
 
-    /// The version of a stream's way: another one than before if the way is
+    /// The version of a stream's path: another one than before if the path is
     /// another.
     fn tag(&self, stream: &Stream) -> u8 {
         let known = self
@@ -622,7 +622,7 @@ impl Ledger {
             .get(&stream.header)
             .or_else(|| self.before.get(&stream.header));
         match known {
-            Some(known) if same_way(known, stream) => known.tag,
+            Some(known) if same_paths(known, stream) => known.tag,
             Some(known) => (known.tag + 1) % super::entries::DETOURS,
             None => {
                 let found = self.found.get(&stream.header);
@@ -631,7 +631,7 @@ impl Ledger {
         }
     }
 
-    /// How much of the deadline the way to the broker gets: as much as its part
+    /// How much of the deadline the path to the broker gets: as much as its part
     /// of the time without other traffic.
     fn up_deadline(
         &self,
@@ -646,7 +646,7 @@ impl Ledger {
                 continue;
             };
             let longest = stream
-                .way
+                .path_set
                 .paths
                 .iter()
                 .map(|path| self.idle_time(request, path, map))
@@ -700,7 +700,7 @@ impl Ledger {
         let (entry, _) = self.flow_entry(
             request,
             segment,
-            Some(&stream.way),
+            Some(&stream.path_set),
             stream.class,
             up_deadline,
             world.map,
@@ -728,7 +728,7 @@ impl Ledger {
         &self,
         request: &Request,
         segment: &Segment,
-        way: Option<&Way>,
+        path_set: Option<&PathSet>,
         class: u8,
         up_deadline: u64,
         map: &Map,
@@ -743,13 +743,13 @@ impl Ledger {
         entry.deadline_ns = Some(deadline);
         entry.jitter_ns = jitter;
         let service = self.service_of(segment, map);
-        let (distinct, of) = way.map_or_else(Default::default, |way| {
-            distinct_paths(way, service.is_some())
+        let (distinct, of) = path_set.map_or_else(Default::default, |path_set| {
+            distinct_paths(path_set, service.is_some())
         });
         let mut copies: HashMap<LinkIndex, u64> = HashMap::new();
-        for last in way
+        for last in path_set
             .iter()
-            .flat_map(|way| &way.paths)
+            .flat_map(|path_set| &path_set.paths)
             .filter_map(|path| path.last())
         {
             *copies.entry(*last).or_default() += 1;
@@ -782,7 +782,7 @@ impl Ledger {
         let wanted: BTreeMap<Key, &Granted> = keys.iter().filter_map(granted).collect();
         let ends = wanted.values().flat_map(|granted| {
             let segments = granted.parts.segments.iter();
-            // Of the way to a broker only receivers at its own port are told.
+            // Of the path to a broker only receivers at its own port are told.
             segments.filter(|segment| match segment.role {
                 Role::Up { .. } => !granted.parts.local.is_empty(),
                 Role::Down | Role::Direct => true,
@@ -820,8 +820,10 @@ impl Ledger {
             let Some(stream) = self.streams.get(&segment.header) else {
                 continue;
             };
-            let (_, of) =
-                distinct_paths(&stream.way, self.service_of(segment, world.map).is_some());
+            let (_, of) = distinct_paths(
+                &stream.path_set,
+                self.service_of(segment, world.map).is_some(),
+            );
             let promised = promise(&segment.id);
             let at = |place: Option<usize>| match place {
                 Some(place) => promised.and_then(|promised| promised.get(place)).copied(),
@@ -927,7 +929,7 @@ impl Ledger {
                 channel.dscp = Some(Mark::code_point(stream.class, stream.tag));
             }
             if let Role::Up { .. } = segment.role {
-                up.clone_from(stream.way.paths.first()?);
+                up.clone_from(stream.path_set.paths.first()?);
                 let node = segment
                     .receivers
                     .first()
@@ -938,12 +940,12 @@ impl Ledger {
                 }
                 continue;
             }
-            for (receiver, path) in stream.receivers.iter().zip(&stream.way.paths) {
+            for (receiver, path) in stream.receivers.iter().zip(&stream.path_set.paths) {
                 let whole = [up.as_slice(), path.as_slice()].concat();
                 channel.paths.insert(receiver.peer, named(&whole));
             }
             let point = stream
-                .way
+                .path_set
                 .rendezvous
                 .and_then(|point| topology.switches.get(&point));
             channel.rendezvous = point.map(|switch| switch.name.clone());
@@ -975,13 +977,13 @@ impl Ledger {
     }
 
     /// The flow of the analysis by which a request uses a stream, over another
-    /// way.
+    /// path.
     pub(crate) fn rerouted(
         &self,
         id: &str,
         user: &Use,
         header: &Header,
-        way: &Way,
+        path_set: &PathSet,
         map: &Map,
     ) -> Option<Flow> {
         let held = self.flows.get(&user.key)?;
@@ -995,7 +997,7 @@ impl Ledger {
         let (entry, _) = self.flow_entry(
             &held.request,
             segment,
-            Some(way),
+            Some(path_set),
             stream.class,
             granted.up_deadline,
             map,
@@ -1007,8 +1009,8 @@ impl Ledger {
 /// Why an attempt did not succeed.
 #[derive(Debug)]
 enum Attempt {
-    /// There are not that many ways.
-    NoMoreWays,
+    /// There are not that many paths.
+    NoMorePaths,
     /// In plain words.
     Refused(String),
 }
@@ -1019,14 +1021,14 @@ pub(crate) fn class_of(request: &Request) -> u8 {
     request.effective_priority().clamp(1, MAX_PRIORITY)
 }
 
-fn same_way(a: &Stream, b: &Stream) -> bool {
-    (a.source, a.class, &a.receivers, &a.way.paths)
-        == (b.source, b.class, &b.receivers, &b.way.paths)
+fn same_paths(a: &Stream, b: &Stream) -> bool {
+    (a.source, a.class, &a.receivers, &a.path_set.paths)
+        == (b.source, b.class, &b.receivers, &b.path_set.paths)
 }
 
-/// The paths of a way that differ, and which of them each receiver has. The
+/// The distinct paths of a path set, and which of them each receiver has. The
 /// hosts at one port need none, unless a broker there serves the stream.
-fn distinct_paths(way: &Way, served: bool) -> (Vec<&Vec<LinkIndex>>, Vec<Option<usize>>) {
+fn distinct_paths(path_set: &PathSet, served: bool) -> (Vec<&Vec<LinkIndex>>, Vec<Option<usize>>) {
     let mut distinct: Vec<&Vec<LinkIndex>> = Vec::new();
     let place = |path| {
         if Vec::is_empty(path) && !served {
@@ -1038,12 +1040,12 @@ fn distinct_paths(way: &Way, served: bool) -> (Vec<&Vec<LinkIndex>>, Vec<Option<
             distinct.len() - 1
         }))
     };
-    let of = way.paths.iter().map(place).collect();
+    let of = path_set.paths.iter().map(place).collect();
     (distinct, of)
 }
 
-/// The way of an earlier life, if all of it is there.
-fn hinted_way(hint: &Channel, segment: &Segment, map: &Map) -> Option<Way> {
+/// The path of an earlier life, if all of it is there.
+fn hinted_paths(hint: &Channel, segment: &Segment, map: &Map) -> Option<PathSet> {
     let links = |names: &[String]| -> Option<Vec<LinkIndex>> {
         let links = names
             .iter()
@@ -1085,7 +1087,7 @@ fn hinted_way(hint: &Channel, segment: &Segment, map: &Map) -> Option<Way> {
         let name = map.model().nodes.get(*node).map(|node| node.id.as_str());
         name.is_some() && name == rendezvous
     });
-    Some(Way {
+    Some(PathSet {
         paths,
         rendezvous: rendezvous.map(|(datapath, _)| datapath),
     })

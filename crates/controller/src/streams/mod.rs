@@ -1,10 +1,10 @@
-//! Packets with one header that take one way: what a request is made of.
+//! Packets with one header that take one path: what a request is made of.
 //!
 //! With a broker between publisher and subscribers a request has a stream to
 //! the broker and one from the broker to each subscriber; without, there is one
 //! to all of them, or over TCP one to each. Requests share a stream if their
 //! packets have the same header: those of one connection. A switch cannot tell
-//! them apart, so they share its way and its class, which is the most urgent of
+//! them apart, so they share its path and its class, which is the most urgent of
 //! theirs; it is not lowered as long as the stream is in use.
 //!
 //! For the analysis each request's part of a stream is a flow of its own, a
@@ -14,7 +14,7 @@
 
 mod entries;
 mod ledger;
-mod ways;
+mod router;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -27,7 +27,7 @@ use crate::topology::{End, Topology};
 
 pub(crate) use entries::{Compiler, Placed};
 pub(crate) use ledger::{Ledger, Outcome, World, hash};
-pub(crate) use ways::{Router, Way};
+pub(crate) use router::{PathSet, Router};
 
 /// Name of a request: its manager and its flow.
 pub(crate) type Key = (String, String);
@@ -36,7 +36,7 @@ pub(crate) type Key = (String, String);
 /// receiver beyond.
 pub(crate) type Detours = BTreeMap<LinkIndex, Vec<Vec<LinkIndex>>>;
 
-/// Packets with one header that take one way.
+/// Packets with one header that take one path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stream {
     pub(crate) header: Header,
@@ -44,10 +44,10 @@ pub(crate) struct Stream {
     pub(crate) source: End,
     /// Class at every port, 1 to 7.
     pub(crate) class: u8,
-    /// Which version of its way this is, 0 to 3.
+    /// Which version of its path this is, 0 to 3.
     pub(crate) tag: u8,
     pub(crate) receivers: Vec<Receiver>,
-    pub(crate) way: Way,
+    pub(crate) path_set: PathSet,
     /// What is laid for links that may fail.
     pub(crate) detours: Detours,
     /// The segments that use it, and what each may send.
@@ -107,7 +107,7 @@ pub(crate) enum Unready {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Parts {
     pub(crate) segments: Vec<Segment>,
-    /// The port of the broker, if its service is on the way.
+    /// The port of the broker, if its service is on the path.
     pub(crate) broker: Option<End>,
     /// Subscribers at the broker itself, to whom no packet goes.
     pub(crate) local: Vec<Peer>,

@@ -3,7 +3,7 @@
 //! them.
 //!
 //! Nodes and links are never taken out, so indices stay what they are: a link
-//! that is down has no rate, which closes it to ways. All hosts at one port are
+//! that is down has no rate, which closes it to paths. All hosts at one port are
 //! one node, for they share its link. A broker is two nodes, what comes and
 //! what goes, and the link between them is its service.
 

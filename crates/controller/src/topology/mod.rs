@@ -4,7 +4,7 @@
 //! a port at one of its ends is down, when something below says so (BFD), or
 //! when no more probes come. A port over which no probe ever came leads to
 //! hosts; hosts are learned from what they send there. Only what changes is
-//! told, so that whoever computes ways computes them once.
+//! told, so that whoever computes paths computes them once.
 
 pub(crate) mod arp;
 pub(crate) mod lldp;
@@ -78,7 +78,7 @@ pub(crate) struct Port {
     /// What an earlier life used it for, since it is up.
     earlier: Earlier,
     /// A probe came through since it is up: it leads to a switch, also when no
-    /// more come. Taken for the way to hosts, it would close a ring of frames
+    /// more come. Taken for the path to hosts, it would close a ring of frames
     /// for all when they come again.
     inner: bool,
 }

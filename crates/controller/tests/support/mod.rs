@@ -63,7 +63,7 @@ pub struct Sent {
     pub at: u64,
     /// Ports by which copies left the network, as they were.
     pub copies: Vec<(End, Packet)>,
-    /// Queues on the way, of all copies.
+    /// Queues on the path, of all copies.
     pub queues: BTreeSet<u8>,
     /// Copies that no entry knew any more.
     pub lost: usize,

@@ -311,7 +311,7 @@ fn depth_takes_no_stack() {
     ] {
         assert!(Document::from_toml(&deep).is_err());
     }
-    // A way of many links is as deep as it is long.
+    // A path of many links is as deep as it is long.
     let nodes: Vec<String> = (0..=20_000)
         .map(|n| format!("{{\"id\":\"{n}\"}}"))
         .collect();

@@ -214,7 +214,7 @@ impl Known<'_> {
     }
 }
 
-/// What is known of a packet on its way through the actions of an entry.
+/// What is known of a packet on its path through the actions of an entry.
 struct Course<'a> {
     matching: Option<&'a Match>,
     tags: usize,

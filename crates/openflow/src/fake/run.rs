@@ -1,4 +1,4 @@
-//! The way of a packet: tables, actions, groups, ports.
+//! The path of a packet: tables, actions, groups, ports.
 //!
 //! Source: OpenFlow 1.3.5, sections 5.1, 5.9 to 5.12.
 
@@ -20,7 +20,7 @@ const MAX_DEPTH: u32 = 64;
 /// Groups that a packet and its copies enter in all; as in Open vSwitch.
 const MAX_ENTERED: u32 = 4096;
 
-/// A packet on its way.
+/// A packet on its path.
 #[derive(Clone)]
 struct Walk {
     frame: Vec<u8>,

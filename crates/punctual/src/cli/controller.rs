@@ -105,13 +105,13 @@ struct Run {
     /// be given several times.
     #[arg(long, value_name = "NAME=DATAPATH", value_parser = known_switch)]
     switch: Vec<(u64, String)>,
-    /// How ways are found.
+    /// How paths are found.
     #[arg(long, value_enum, default_value_t = RoutingName::Admission)]
     routing: RoutingName,
-    /// Ways that are tried for a flow before it is refused.
+    /// Paths that are tried for a flow before it is refused.
     #[arg(long, value_name = "N", default_value_t = 4)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
-    ways: u16,
+    paths: u16,
     /// Which flows are held to what they declared, where they enter the network.
     #[arg(long, value_enum, default_value_t = PolicingName::Datagrams)]
     policing: PolicingName,
@@ -201,7 +201,7 @@ enum DriverName {
 /// [`Routing`] on the command line.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum RoutingName {
-    /// Of the shortest ways the first with which all flows keep their deadlines,
+    /// Of the shortest paths the first with which all flows keep their deadlines,
     /// those with the most time left first.
     Admission,
     /// The best of all ways by equation (1) of the MRT-MQTT paper, which is admitted
@@ -348,7 +348,7 @@ fn serve(run: &Run) -> Result<(), Failure> {
         hosts: run.host.clone(),
         service: run.broker_times,
         routing: run.routing.into(),
-        ways: run.ways.into(),
+        paths: run.paths.into(),
         tags: run.tags,
         police: run.policing.into(),
         ..Settings::default()

@@ -113,7 +113,7 @@ fn a_flow_that_says_where_it_goes_gets_its_way() {
     assert!(table.contains("new goes p→v→q\n"), "{table}");
     let json = run_with(
         [
-            "analyze", "--route", "new", "--ways", "paper", "--format", "json", "-",
+            "analyze", "--route", "new", "--paths", "paper", "--format", "json", "-",
         ],
         &network.to_string(),
     )
@@ -130,12 +130,12 @@ fn a_flow_without_a_way_that_keeps_deadlines_is_refused() {
     network["flows"][1]["deadline_ns"] = json!(150_000);
     let refused = answered_no_aloud(&network);
     assert!(
-        refused.contains("flows \"new\": no way keeps every deadline"),
+        refused.contains("flows \"new\": no path keeps every deadline"),
         "{refused}"
     );
     // The paper does not ask; the analysis says it.
     let table = answered_no(run_with(
-        ["analyze", "--ways", "paper", "-"],
+        ["analyze", "--paths", "paper", "-"],
         &network.to_string(),
     ));
     assert!(

@@ -64,7 +64,7 @@ class Remedy:
 
     kind: str
     """`deadline`: a longer one, the shortest that will do; `priority`: another
-    for it; `size`: smaller frames; `period`: a longer one; `path`: another way;
+    for it; `size`: smaller frames; `period`: a longer one; `path`: another path;
     `demote`: a lower priority for an admitted flow, which keeps its deadline."""
     value: Optional[int]
     """The deadline or period, ns; the priority; or the largest size, per cent;
@@ -72,7 +72,7 @@ class Remedy:
     flow: Optional[str]
     """The admitted flow that is to have the lower priority."""
     paths: Optional[List[List[str]]]
-    """The links of the other way, for each destination."""
+    """The links of the other path, for each destination."""
     text: str
     """In words."""
 

@@ -15,7 +15,7 @@ class PathBound:
     """The bounds of a flow to one of its destinations.
 
     Each bound is safe: no behaviour of the network exceeds it. `None` is no
-    bound: a link on the way is overloaded, or none was found.
+    bound: a link on the path is overloaded, or none was found.
     """
 
     flow: str

@@ -126,7 +126,7 @@ const ARRIVE: u32 = 1 << 31;
 pub struct Engine<'a> {
     layout: &'a Layout,
     /// Ends of transmissions and arrivals: as many as there are links and
-    /// frames on their way.
+    /// frames on their path.
     heap: Heap,
     /// The next release of each flow, apart so that the others stay few.
     releases: Heap,

@@ -22,7 +22,7 @@ pub enum Shape {
     Tree,
     /// Switches in a circle that all flows follow in one direction.
     Ring,
-    /// A tree with more links; flows take any way that visits no switch twice.
+    /// A tree with more links; flows take any path that visits no switch twice.
     Mesh,
     /// A tree with a broker that sends a copy to each subscriber.
     Broker,
@@ -49,7 +49,7 @@ pub fn shape_of(seed: u64) -> Shape {
 /// flow.
 pub fn random_of(shape: Shape, seed: u64) -> Document {
     let mut rng = Rng::new(seed);
-    // Some draws have no way from any source to any destination.
+    // Some draws have no path from any source to any destination.
     loop {
         let document = Generator::new(shape, rng.fork()).generate();
         if !document.flows.is_empty() && Network::new(&document).is_ok() {
@@ -249,7 +249,7 @@ impl Generator {
         id
     }
 
-    /// Switches from one to another: the shortest way, or in a mesh any.
+    /// Switches from one to another: the shortest path, or in a mesh any.
     fn way(&mut self, from: usize, to: usize) -> Option<Vec<usize>> {
         if self.shape == Shape::Mesh {
             return self.wander(vec![from], to);

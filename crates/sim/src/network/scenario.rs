@@ -204,7 +204,7 @@ impl Scenario {
     }
 }
 
-/// A scenario on its way.
+/// A scenario in progress.
 #[derive(Debug)]
 pub struct Play<'a> {
     scenario: &'a Scenario,

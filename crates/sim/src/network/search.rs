@@ -117,7 +117,7 @@ struct Start {
     before: u64,
 }
 
-/// Delays in the nodes on the way to the shared port.
+/// Delays in the nodes on the path to the shared port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pace {
     /// The most.

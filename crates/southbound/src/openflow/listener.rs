@@ -105,7 +105,7 @@ impl From<SwitchEvent> for Event {
 /// Sends to switches. Clones are the same.
 #[derive(Debug, Clone)]
 pub struct Sender {
-    ways: Arc<Mutex<HashMap<u64, Arc<Way>>>>,
+    outboxes: Arc<Mutex<HashMap<u64, Arc<Outbox>>>>,
 }
 
 /// Switches that connect. When it goes, so do all connections.
@@ -120,7 +120,7 @@ pub struct Switches {
 
 /// What is to go to one switch.
 #[derive(Debug)]
-struct Way {
+struct Outbox {
     peer: SocketAddr,
     unsent: Mutex<Vec<u8>>,
     more: Notify,
@@ -129,17 +129,17 @@ struct Way {
 }
 
 impl Sender {
-    fn ways(&self) -> MutexGuard<'_, HashMap<u64, Arc<Way>>> {
-        self.ways.lock().unwrap_or_else(PoisonError::into_inner)
+    fn outboxes(&self) -> MutexGuard<'_, HashMap<u64, Arc<Outbox>>> {
+        self.outboxes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends a message, in order. False if the switch is not there; whoever it
     /// was for is told that it is down.
     pub fn send(&self, datapath: u64, xid: u32, message: Message) -> bool {
-        let Some(way) = self.ways().get(&datapath).cloned() else {
+        let Some(outbox) = self.outboxes().get(&datapath).cloned() else {
             return false;
         };
-        let mut unsent = way.unsent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unsent = outbox.unsent.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(error) = Envelope::new(Xid(xid), message).encode(&mut unsent) {
             tracing::error!("a message for switch {datapath:016x} cannot be said: {error}");
             return false;
@@ -147,24 +147,27 @@ impl Sender {
         let full = unsent.len() > MAX_UNSENT;
         drop(unsent);
         match full {
-            true => way.end.notify_one(),
-            false => way.more.notify_one(),
+            true => outbox.end.notify_one(),
+            false => outbox.more.notify_one(),
         }
         !full
     }
 
     /// The switches that are there, and where they are.
     pub fn connected(&self) -> Vec<(u64, SocketAddr)> {
-        let ways = self.ways();
-        let mut all: Vec<_> = ways.iter().map(|(id, way)| (*id, way.peer)).collect();
+        let outboxes = self.outboxes();
+        let mut all: Vec<_> = outboxes
+            .iter()
+            .map(|(id, outbox)| (*id, outbox.peer))
+            .collect();
         all.sort_unstable();
         all
     }
 
     /// Ends a switch's connection, so that it comes anew.
     pub fn disconnect(&self, datapath: u64) {
-        if let Some(way) = self.ways().get(&datapath) {
-            way.end.notify_one();
+        if let Some(outbox) = self.outboxes().get(&datapath) {
+            outbox.end.notify_one();
         }
     }
 }
@@ -179,7 +182,7 @@ impl Switches {
         let address = listener.local_addr()?;
         let (events, receiver) = mpsc::channel(MAX_EVENTS);
         let sender = Sender {
-            ways: Arc::default(),
+            outboxes: Arc::default(),
         };
         let stop = Arc::new(Notify::new());
         let accepting = accept(listener, options, sender.clone(), events, stop.clone());
@@ -217,8 +220,8 @@ impl Drop for Switches {
     fn drop(&mut self) {
         self.task.abort();
         self.stop.notify_waiters();
-        for way in self.sender.ways().values() {
-            way.end.notify_one();
+        for outbox in self.sender.outboxes().values() {
+            outbox.end.notify_one();
         }
     }
 }
@@ -287,28 +290,28 @@ struct Connection {
 
 impl Connection {
     async fn run(mut self, stream: impl AsyncRead + AsyncWrite + Unpin) {
-        let way = Arc::new(Way {
+        let outbox = Arc::new(Outbox {
             peer: self.peer,
             unsent: Mutex::default(),
             more: Notify::new(),
             end: Notify::new(),
         });
         let mut datapath = None;
-        let why = self.converse(stream, &way, &mut datapath).await;
+        let why = self.converse(stream, &outbox, &mut datapath).await;
         let Some(datapath) = datapath else {
             tracing::warn!("{} is no switch of ours: {why}", self.peer);
             return;
         };
         {
-            let mut ways = self.sender.ways();
-            let own = ways
+            let mut outboxes = self.sender.outboxes();
+            let own = outboxes
                 .get(&datapath)
-                .is_some_and(|now| Arc::ptr_eq(now, &way));
+                .is_some_and(|now| Arc::ptr_eq(now, &outbox));
             // Else another connection of the same switch has taken its place.
             if !own {
                 return;
             }
-            ways.remove(&datapath);
+            outboxes.remove(&datapath);
         }
         // Nobody listens any more: we are about to end.
         let _ = self.events.send(SwitchEvent::Down { datapath, why }).await;
@@ -317,7 +320,7 @@ impl Connection {
     async fn converse(
         &mut self,
         stream: impl AsyncRead + AsyncWrite + Unpin,
-        way: &Arc<Way>,
+        outbox: &Arc<Outbox>,
         datapath: &mut Option<u64>,
     ) -> String {
         let (mut reader, mut writer) = tokio::io::split(stream);
@@ -333,7 +336,7 @@ impl Connection {
                 output.clear();
                 sent = 0;
                 output.append(self.session.output());
-                let mut unsent = way.unsent.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut unsent = outbox.unsent.lock().unwrap_or_else(PoisonError::into_inner);
                 output.append(&mut unsent);
             }
             let alarm = if self.session.is_ready() {
@@ -355,7 +358,7 @@ impl Connection {
                         let event = match (told, *datapath) {
                             (Told::Ready { datapath: id, meters, ports }, _) => {
                                 *datapath = Some(id);
-                                if let Some(old) = self.sender.ways().insert(id, way.clone()) {
+                                if let Some(old) = self.sender.outboxes().insert(id, outbox.clone()) {
                                     old.end.notify_one();
                                 }
                                 SwitchEvent::Up { datapath: id, meters, ports }
@@ -385,8 +388,8 @@ impl Connection {
                     }
                     Err(error) => return error.to_string(),
                 },
-                () = way.more.notified(), if sent == output.len() => {}
-                () = way.end.notified() => {
+                () = outbox.more.notified(), if sent == output.len() => {}
+                () = outbox.end.notified() => {
                     return "it does not take what is sent to it, or has connected again".into();
                 }
                 () = sleep_until(alarm) => {

@@ -1,4 +1,4 @@
-//! How long an admitted flow is interrupted when a link of its way fails: eight switches of Open
+//! How long an admitted flow is interrupted when a link of its path fails: eight switches of Open
 //! vSwitch in a ring, the project's controller, and one link that is cut again and again.
 //!
 //! What counts is seen at the receiver: the longest time between two of its packets around the
@@ -27,11 +27,11 @@ use serde_json::json;
 
 use super::experiment::{join, take_turn};
 use super::fabric::{Driver, Fabric, hardware};
+use super::flows::{self, Stream};
 use super::layout::{Layout, Place};
 use super::observe::{Arrival, Observer};
 use super::openflow::failed;
 use super::stamp::Stamp;
-use super::ways::{self, Stream};
 use crate::compare::document;
 use crate::compare::machine::Machine;
 use crate::sys;
@@ -91,13 +91,13 @@ pub(crate) struct RecoveryArgs {
     json: Option<PathBuf>,
 }
 
-/// How a flow comes to another way.
+/// How a flow comes to another path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Mechanism {
     /// The switch before the link knows a detour.
     FastFailover,
-    /// The controller lays another way.
+    /// The controller lays another path.
     Recomputation,
     /// The switch knows a detour, and learns from BFD that it has to take it.
     SilentLoss,
@@ -109,7 +109,7 @@ impl Mechanism {
     fn title(self) -> &'static str {
         match self {
             Self::FastFailover => "link down, detour on the switch (fast failover)",
-            Self::Recomputation => "link down, another way from the controller",
+            Self::Recomputation => "link down, another path from the controller",
             Self::SilentLoss => "silent loss, BFD every 10 ms, detour on the switch",
         }
     }
@@ -205,13 +205,13 @@ impl RecoveryArgs {
         })?;
         let layout = Layout::new(&network)?;
         let fabric = Fabric::new(&layout, Driver::Openflow, !self.unpinned)?;
-        let way = &layout.publications[0];
+        let path = &layout.publications[0];
         let stream = Stream {
-            from: way.publisher,
-            to: way.broker,
+            from: path.publisher,
+            to: path.broker,
             protocol: Protocol::Udp,
             ports: [PORT; 2],
-            way: way.up.clone(),
+            path: path.up.clone(),
             levels: [7, 0],
         };
         fabric.introduce(&layout, std::slice::from_ref(&stream))?;
@@ -223,11 +223,11 @@ impl RecoveryArgs {
         let sender = from
             .enter(|| UdpSocket::bind((layout.hosts[stream.from].address, PORT)))?
             .map_err(Error::io("cannot send"))?;
-        // Nobody reads it: what comes is seen on its way to it.
+        // Nobody reads it: what comes is seen on its path to it.
         let _receiver = to
             .enter(|| UdpSocket::bind((layout.hosts[stream.to].address, PORT)))?
             .map_err(Error::io("cannot receive"))?;
-        let (_, device) = layout.sender(stream.way[0]);
+        let (_, device) = layout.sender(stream.path[0]);
         from.ip(&format!("route replace {group} dev {device}"))?;
         let target = SocketAddr::from((group, PORT));
         let observer = Observer::new([(stream.to, to)])?;
@@ -349,7 +349,7 @@ impl<'a> Plant<'a> {
         let bridges = fabric
             .bridges()
             .ok_or_else(|| failed()(std::io::ErrorKind::Unsupported.into()))?;
-        let bare = ways::plan(layout, &[]);
+        let bare = flows::plan(layout, &[]);
         bridges.wire(&bare)?;
         let mut hosts = Vec::new();
         let mut bfd: Vec<String> = Vec::new();
@@ -470,7 +470,7 @@ impl<'a> Plant<'a> {
         Ok(cuts)
     }
 
-    /// The devices at the ends of the second link of the flow's way.
+    /// The devices at the ends of the second link of the flow's path.
     fn link_in_use<'l>(&self, layout: &'l Layout) -> Result<&'l [String; 2]> {
         let name = |number: usize| format!("s{number}");
         let first = name(1);

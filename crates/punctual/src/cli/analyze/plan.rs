@@ -1,11 +1,13 @@
-//! What the tool chooses itself before it analyses: ways and priorities.
+//! What the tool chooses itself before it analyses: paths and priorities.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use punctual_analysis::{Method, NoRoute, Selection, Stuck, Unassignable, assign, choose_ways};
+use punctual_analysis::{
+    Method, NoRoute, Selection, SelectionError, Unassignable, assign, choose_paths,
+};
 use punctual_model::network::{Document, Network};
 use punctual_sim::network::to_toml;
 
@@ -21,8 +23,8 @@ pub(super) struct Plan {
     #[arg(long, value_delimiter = ',', value_name = "FLOW")]
     route: Vec<String>,
     /// How paths are chosen.
-    #[arg(long, value_enum, value_name = "HOW", default_value_t = Way::Admission)]
-    ways: Way,
+    #[arg(long, value_enum, value_name = "HOW", default_value_t = PathSelection::Admission)]
+    paths: PathSelection,
     /// Find priorities with which every deadline is kept.
     #[arg(long, value_enum, value_name = "HOW")]
     assign: Option<Order>,
@@ -40,7 +42,7 @@ pub(super) struct Plan {
 
 /// How paths are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Way {
+enum PathSelection {
     /// Those that leave every flow the most time, and nobody late.
     Admission,
     /// As the RT-MQTT papers do: by delay and bandwidth (equation 1), to several
@@ -88,7 +90,7 @@ pub(super) struct Planned {
 /// What came of a plan.
 pub(super) enum Outcome {
     Planned(Planned),
-    /// There are no such ways or priorities; why.
+    /// There are no such paths or priorities; why.
     Impossible(String),
 }
 
@@ -97,13 +99,13 @@ impl Plan {
     pub(super) fn read(&self, file: &Path) -> Result<Outcome, Failure> {
         let input = Input::read(file)?;
         let mut document = input.document()?;
-        let selection = match self.ways {
-            Way::Admission => Selection::Admission,
-            Way::Paper => Selection::Paper,
+        let selection = match self.paths {
+            PathSelection::Admission => Selection::Admission,
+            PathSelection::Paper => Selection::Paper,
         };
-        let chosen = match choose_ways(&mut document, &self.route, selection) {
+        let chosen = match choose_paths(&mut document, &self.route, selection) {
             Ok(chosen) => chosen,
-            Err(Stuck {
+            Err(SelectionError {
                 why: NoRoute::Invalid(error),
                 ..
             }) => return Err(input.blame(&error)),
@@ -113,9 +115,9 @@ impl Plan {
         let mut remarks = Vec::new();
         for index in chosen {
             let flow = &network.flows[index];
-            let ways = flow.leaves.iter().map(|leaf| route(&network, flow, *leaf));
-            let ways: Vec<_> = ways.collect();
-            remarks.push(format!("{} goes {}", flow.id, ways.join(", ")));
+            let paths = flow.leaves.iter().map(|leaf| route(&network, flow, *leaf));
+            let paths: Vec<_> = paths.collect();
+            remarks.push(format!("{} goes {}", flow.id, paths.join(", ")));
         }
         if let Some(order) = self.assign {
             match self.assign(order, &network)? {

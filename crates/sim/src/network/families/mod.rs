@@ -124,7 +124,7 @@ pub fn fig2(load: Load) -> Document {
 /// Assumed: periods from 15 to 20 ms in equal steps, both of them included (the
 /// paper draws them at random in that range); switches take 10 to 30 us and up to 20 us more to replicate a frame;
 /// all ports, those of the publishers' gateways too, carry undeclared traffic;
-/// B and C reach the others by the links that A uses, the other way.
+/// B and C reach the others by the links that A uses, in the other direction.
 pub fn fig15(load: Load, all_publish: bool) -> Document {
     // Gateways of the topics alpha and beta, and the paths of both from there.
     type Edge = (

@@ -1,4 +1,4 @@
-//! Who talks to whom along which way, and the plan by which the switches let them. Pure.
+//! Who talks to whom along which path, and the plan by which the switches let them. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use punctual_controller::plan::{Entry, Far, Header, Leg, Mark, Match, Plan, Port, PortNumber};
 use punctual_model::srt::Protocol;
 
-use super::layout::{Layout, Place, Way, back};
+use super::layout::{FlowPath, Layout, Place, back};
 
 /// A connection, or datagrams in one direction with room for answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub(super) struct Stream {
     pub(super) protocol: Protocol,
     /// Ports of both.
     pub(super) ports: [u16; 2],
-    pub(super) way: Way,
+    pub(super) path: FlowPath,
     /// The levels of what each of both sends.
     pub(super) levels: [u8; 2],
 }
@@ -25,7 +25,7 @@ pub(super) struct Stream {
 pub(super) struct Direction {
     pub(super) from: usize,
     pub(super) to: usize,
-    pub(super) way: Way,
+    pub(super) path: FlowPath,
     ports: [u16; 2],
     level: u8,
 }
@@ -37,14 +37,14 @@ impl Stream {
             Direction {
                 from: self.from,
                 to: self.to,
-                way: self.way.clone(),
+                path: self.path.clone(),
                 ports: [near, far],
                 level: self.levels[0],
             },
             Direction {
                 from: self.to,
                 to: self.from,
-                way: back(&self.way),
+                path: back(&self.path),
                 ports: [far, near],
                 level: self.levels[1],
             },
@@ -68,7 +68,7 @@ pub(super) fn numbers(layout: &Layout) -> BTreeMap<(usize, &str), PortNumber> {
 }
 
 /// What each switch does so that the streams get through. Streams between the same hosts, of one
-/// protocol, level and way share their entries; where they differ, each has its own.
+/// protocol, level and path share their entries; where they differ, each has its own.
 pub(super) fn plan(layout: &Layout, streams: &[Stream]) -> Plan {
     let numbers = numbers(layout);
     let mut plan = bare(layout, &numbers);
@@ -80,7 +80,7 @@ pub(super) fn plan(layout: &Layout, streams: &[Stream]) -> Plan {
     };
     for (protocol, direction) in all() {
         let pair = (protocol, direction.from, direction.to);
-        let kind = (direction.level, direction.way.clone());
+        let kind = (direction.level, direction.path.clone());
         kinds.entry(pair).or_default().insert(kind);
     }
     for (protocol, direction) in all() {
@@ -96,7 +96,7 @@ pub(super) fn plan(layout: &Layout, streams: &[Stream]) -> Plan {
             destination: IpAddr::V4(layout.hosts[to].address),
             destination_port: port(ports[1]),
         };
-        for (index, pair) in direction.way.windows(2).enumerate() {
+        for (index, pair) in direction.path.windows(2).enumerate() {
             let (Place::Switch(switch), device) = layout.receiver(pair[0]) else {
                 continue;
             };
@@ -176,7 +176,7 @@ mod tests {
             to: publication.broker,
             protocol: Protocol::Tcp,
             ports: [20_000 + index as u16, 1883],
-            way: publication.up.clone(),
+            path: publication.up.clone(),
             levels: [publication.level, 0],
         }
     }
@@ -185,7 +185,7 @@ mod tests {
     fn every_switch_on_the_way_forwards_there_and_back() {
         let layout = Layout::new(&Network::new(&families::line()).unwrap()).unwrap();
         let plan = plan(&layout, &[stream(&layout, 0), stream(&layout, 2)]);
-        // The motor's way passes both switches, the camera's only the second.
+        // The motor's path passes both switches, the camera's only the second.
         let counts: Vec<_> = plan.switches.values().map(|of| of.entries.len()).collect();
         assert_eq!(counts, [2, 4]);
         let queues: Vec<_> = plan

@@ -1,7 +1,7 @@
-//! Ways for streams: from the port where packets enter, over switches, to the
+//! Paths for streams: from the port where packets enter, over switches, to the
 //! ports of the receivers.
 //!
-//! Ways are looked for between switches only, and remembered for each pair as
+//! Paths are looked for between switches only, and remembered for each pair as
 //! long as no link comes or goes: hosts have one link. A stream to several
 //! receivers goes to a rendezvous point first, the switch with the smallest
 //! average delay to all of them, and branches from there on.
@@ -17,30 +17,30 @@ use super::Receiver;
 use crate::settings::Routing;
 use crate::topology::{End, Map};
 
-/// Pairs of switches whose ways are remembered.
+/// Pairs of switches whose paths are remembered.
 const MAX_REMEMBERED: usize = 100_000;
 
-/// A way to each receiver, from the link of the sending host on.
+/// A path to each receiver, from the link of the sending host on.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Way {
+pub(crate) struct PathSet {
     /// In the order of the receivers; empty for one at the sender's own port.
     pub(crate) paths: Vec<Vec<LinkIndex>>,
     /// The switch where it branches.
     pub(crate) rendezvous: Option<u64>,
 }
 
-/// What is asked of a way.
+/// What is asked of a path.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted<'a> {
     pub(crate) source: End,
     pub(crate) receivers: &'a [Receiver],
     /// Size and period, by which links are weighed.
     pub(crate) flow: &'a FlowEntry,
-    /// How many ways are looked at.
-    pub(crate) ways: usize,
+    /// How many paths are looked at.
+    pub(crate) paths: usize,
 }
 
-/// Finds ways.
+/// Finds paths.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Router {
     routing: Routing,
@@ -106,23 +106,23 @@ impl Router {
         self.fabric = Model::new(&nodes, &links).unwrap_or_default();
     }
 
-    /// Ways for a stream beside what is admitted, the best first; none if it
+    /// Paths for a stream beside what is admitted, the best first; none if it
     /// cannot get there.
-    pub(crate) fn ways(
+    pub(crate) fn path_sets(
         &mut self,
         map: &Map,
         admission: &Admission,
         wanted: Wanted<'_>,
-    ) -> Vec<Way> {
+    ) -> Vec<PathSet> {
         match wanted.receivers {
             [] => Vec::new(),
             [receiver] => {
                 let paths = self.unicast(map, admission, wanted, receiver.at);
-                let way = |path| Way {
+                let path_set = |path| PathSet {
                     paths: vec![path],
                     rendezvous: None,
                 };
-                paths.into_iter().map(way).collect()
+                paths.into_iter().map(path_set).collect()
             }
             receivers => self.trees(map, wanted, receivers),
         }
@@ -153,7 +153,7 @@ impl Router {
             wanted.source.datapath,
             to.datapath,
             wanted.flow,
-            wanted.ways,
+            wanted.paths,
         );
         let mut paths: Vec<Vec<LinkIndex>> = between
             .iter()
@@ -180,7 +180,7 @@ impl Router {
         paths
     }
 
-    /// Ways between switches in links of the whole network, the shortest first.
+    /// Paths between switches in links of the whole network, the shortest first.
     fn between(&mut self, from: u64, to: u64, flow: &FlowEntry, k: usize) -> Vec<Vec<LinkIndex>> {
         if from == to {
             return vec![Vec::new()];
@@ -201,8 +201,8 @@ impl Router {
     }
 
     /// Trees from the best rendezvous points, and at last one that branches
-    /// wherever the shortest ways do.
-    fn trees(&mut self, map: &Map, wanted: Wanted<'_>, receivers: &[Receiver]) -> Vec<Way> {
+    /// wherever the shortest paths do.
+    fn trees(&mut self, map: &Map, wanted: Wanted<'_>, receivers: &[Receiver]) -> Vec<PathSet> {
         let flow = reference(wanted.flow);
         let far = receivers
             .iter()
@@ -212,7 +212,7 @@ impl Router {
         far.dedup();
         let mut candidates: Vec<NodeIndex> = self.node.values().copied().collect();
         let mut points = Vec::new();
-        while points.len() + 1 < wanted.ways.max(2) {
+        while points.len() + 1 < wanted.paths.max(2) {
             let Some((point, _)) = rendezvous_point(&self.fabric, &flow, &candidates, &far) else {
                 break;
             };
@@ -233,7 +233,7 @@ impl Router {
         wanted: Wanted<'_>,
         receivers: &[Receiver],
         point: u64,
-    ) -> Option<Way> {
+    ) -> Option<PathSet> {
         let trunk = self
             .between(wanted.source.datapath, point, wanted.flow, 1)
             .into_iter()
@@ -254,7 +254,7 @@ impl Router {
             }
             paths.push([&[first], trunk.as_slice(), &branch, &[last]].concat());
         }
-        Some(Way {
+        Some(PathSet {
             paths,
             rendezvous: Some(point),
         })
@@ -269,7 +269,7 @@ fn access(map: &Map, source: End, to: End) -> Option<(LinkIndex, LinkIndex)> {
     (map.is_up(first) && map.is_up(last)).then_some((first, last))
 }
 
-/// Ways between switches are those of full frames, whatever the flow's size, so
+/// Paths between switches are those of full frames, whatever the flow's size, so
 /// that they can be remembered.
 fn reference(flow: &FlowEntry) -> FlowEntry {
     FlowEntry {

@@ -1,4 +1,4 @@
-//! Ways for the flows of a document that state where from and where to.
+//! Paths for the flows of a document that state where from and where to.
 //!
 //! One flow after the other, in the order of the document, each beside all
 //! that have paths and those before it.
@@ -13,7 +13,7 @@ use punctual_model::network::{
 use super::{Ends, MAX_SHORTEST, NoRoute, choose_route, paths_by_bucket_weight, rendezvous_point};
 use crate::admission::Admission;
 
-/// How ways are chosen.
+/// How paths are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Selection {
     /// By [`choose_route`]: what leaves everyone the most time, and nobody
@@ -25,9 +25,9 @@ pub enum Selection {
     Paper,
 }
 
-/// Why there are no ways.
+/// Why there are no paths.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stuck {
+pub struct SelectionError {
     /// The flow for which none was found; empty if nothing is wrong with a
     /// single one.
     pub flow: String,
@@ -35,7 +35,7 @@ pub struct Stuck {
     pub why: NoRoute,
 }
 
-impl fmt::Display for Stuck {
+impl fmt::Display for SelectionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.why {
             NoRoute::Invalid(error) => write!(f, "{error}"),
@@ -44,9 +44,9 @@ impl fmt::Display for Stuck {
     }
 }
 
-impl Error for Stuck {}
+impl Error for SelectionError {}
 
-impl From<NetworkError> for Stuck {
+impl From<NetworkError> for SelectionError {
     fn from(error: NetworkError) -> Self {
         Self {
             flow: String::new(),
@@ -64,18 +64,18 @@ impl From<NetworkError> for Stuck {
 /// # Errors
 /// What is wrong with the document, or why a flow cannot get there; the
 /// document is as it was.
-pub fn choose_ways(
+pub fn choose_paths(
     document: &mut Document,
     again: &[String],
     selection: Selection,
-) -> Result<Vec<usize>, Stuck> {
+) -> Result<Vec<usize>, SelectionError> {
     let known = |id: &String| document.flows.iter().any(|flow| flow.id == *id);
     if let Some(unknown) = again.iter().find(|id| !known(id)) {
         let problem = "is not among the flows; add it or correct the name";
         return Err(NetworkError::new(format!("flows {unknown:?}"), problem).into());
     }
     let (wanting, settled): (Vec<usize>, Vec<usize>) =
-        (0..document.flows.len()).partition(|index| wants_ways(&document.flows[*index], again));
+        (0..document.flows.len()).partition(|index| wants_paths(&document.flows[*index], again));
     if wanting.is_empty() {
         return Ok(wanting);
     }
@@ -88,10 +88,10 @@ pub fn choose_ways(
         links: document.links.clone(),
     };
     let mut admission = Admission::new(Network::new(&settled)?);
-    let mut ways = Vec::with_capacity(wanting.len());
+    let mut chosen = Vec::with_capacity(wanting.len());
     for index in &wanting {
         let entry = &document.flows[*index];
-        let stuck = |why| Stuck {
+        let stuck = |why| SelectionError {
             flow: entry.id.clone(),
             why,
         };
@@ -113,15 +113,15 @@ pub fn choose_ways(
                 entry
             }
         };
-        ways.push(entry.paths);
+        chosen.push(entry.paths);
     }
-    for (index, paths) in wanting.iter().zip(ways) {
+    for (index, paths) in wanting.iter().zip(chosen) {
         document.flows[*index].paths = paths;
     }
     Ok(wanting)
 }
 
-fn wants_ways(entry: &FlowEntry, again: &[String]) -> bool {
+fn wants_paths(entry: &FlowEntry, again: &[String]) -> bool {
     again.contains(&entry.id) || entry.paths.is_empty() && entry.from.is_some()
 }
 
