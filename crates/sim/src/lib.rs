@@ -26,7 +26,7 @@ mod world;
 pub use connection::{Connection, Edge};
 pub use queue::Queue;
 pub use scenario::Scenario;
-pub use seeds::{are_seeds_chosen, seeds, story_lines};
+pub use seeds::{are_seeds_chosen, seeds, trace_lines};
 pub use shard::take_pending;
 pub use wire::{Blob, Decoder, Delivered, Incoming};
 pub use world::{Authenticator, LinkId, LinkProfile, ShardCall, Trace, World};

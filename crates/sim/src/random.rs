@@ -20,7 +20,7 @@ use punctual_codec::{
 use punctual_model::{Rng, SEQUENCE_KEY};
 
 use crate::model::{Model, Violation};
-use crate::seeds::story_lines;
+use crate::seeds::trace_lines;
 use crate::world::{LinkId, LinkProfile, Trace, World};
 use peer::{Acknowledging, Answers, Peer, Plan};
 
@@ -42,14 +42,14 @@ pub fn run(seed: u64) -> Result<Summary, String> {
         // Everything is repeatable, so the story is told only when needed.
         let mut again = Run::new(seed, true);
         let _ = again.all();
-        let lines = story_lines().unwrap_or(60);
-        let from = again.story.len().saturating_sub(lines);
+        let lines = trace_lines().unwrap_or(60);
+        let from = again.log.len().saturating_sub(lines);
         format!(
             "seed {seed}: {why}\nat {:?}, {:?}\n{}\nrepeat with: \
              PUNCTUAL_SEED={seed} cargo test -p punctual-sim --test random -- --nocapture",
             again.world.now(),
             again.config,
-            again.story[from..].join("\n"),
+            again.log[from..].join("\n"),
         )
     })
 }
@@ -79,7 +79,7 @@ struct Run {
     next_payload: u64,
     received: u64,
     telling: bool,
-    story: Vec<String>,
+    log: Vec<String>,
     trace: Vec<Trace>,
 }
 
@@ -112,7 +112,7 @@ impl Run {
             next_payload: 0,
             received: 0,
             telling,
-            story: Vec::new(),
+            log: Vec::new(),
             trace: Vec::new(),
             rng,
         }
@@ -137,7 +137,7 @@ impl Run {
     fn tell(&mut self, what: impl FnOnce() -> String) {
         if self.telling {
             let line = format!("{:>13} {}", self.world.now().0, what());
-            self.story.push(line);
+            self.log.push(line);
         }
     }
 

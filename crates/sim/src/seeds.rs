@@ -22,9 +22,9 @@ pub fn are_seeds_chosen() -> bool {
     keys.iter().any(|key| variable(key).is_some())
 }
 
-/// How many lines a failure tells of what led to it: `PUNCTUAL_STORY`.
-pub fn story_lines() -> Option<usize> {
-    variable("PUNCTUAL_STORY").map(|lines| lines as usize)
+/// How many lines a failure tells of what led to it: `PUNCTUAL_TRACE`.
+pub fn trace_lines() -> Option<usize> {
+    variable("PUNCTUAL_TRACE").map(|lines| lines as usize)
 }
 
 fn variable(key: &str) -> Option<u64> {

@@ -29,7 +29,7 @@ use punctual_codec::{
     ReasonCode, Subscribe, SubscribeOptions, Version,
 };
 use punctual_model::Rng;
-use punctual_sim::{Decoder, Delivered, Incoming, LinkId, LinkProfile, World, seeds, story_lines};
+use punctual_sim::{Decoder, Delivered, Incoming, LinkId, LinkProfile, World, seeds, trace_lines};
 
 const TOPICS: u64 = 4;
 const SECOND: Nanos = Nanos::from_secs(1);
@@ -912,10 +912,10 @@ fn told(seed: u64, result: Result<(), String>, story: &Story) -> Result<(), Stri
     match result {
         Ok(()) => Ok(()),
         Err(why) => {
-            let lines = story_lines().unwrap_or(0);
+            let lines = trace_lines().unwrap_or(0);
             let from = story.lines.len().saturating_sub(lines);
             Err(format!(
-                "seed {seed}: {why}\n{}\nPUNCTUAL_SEED={seed} PUNCTUAL_STORY=200 cargo test -p punctual-sim \
+                "seed {seed}: {why}\n{}\nPUNCTUAL_SEED={seed} PUNCTUAL_TRACE=200 cargo test -p punctual-sim \
                  --test durable",
                 story.lines[from..].join("\n")
             ))

@@ -453,7 +453,7 @@ impl World {
 
     /// Sends a packet of every part of every admitted flow and checks that each
     /// comes once to each receiver, in one queue on all hops.
-    pub fn check(&mut self, story: &str) {
+    pub fn check(&mut self, trace: &str) {
         let admitted = self
             .rows
             .iter()
@@ -463,11 +463,11 @@ impl World {
         for key in admitted {
             assert!(
                 self.requests.contains_key(&key),
-                "{story}: a row for nobody: {key:?}"
+                "{trace}: a row for nobody: {key:?}"
             );
             assert_eq!(
                 self.rows[&key].generation, self.requests[&key].generation,
-                "{story}"
+                "{trace}"
             );
             for (packet, receivers) in self.packets(&key) {
                 self.send(&key.1, packet);
@@ -494,12 +494,12 @@ impl World {
                 .collect();
             found.sort_unstable();
             wanted.sort_unstable();
-            assert_eq!(found, wanted, "{story}: {key:?}");
-            assert_eq!(sent.lost, 0, "{story}: {key:?}");
+            assert_eq!(found, wanted, "{trace}: {key:?}");
+            assert_eq!(sent.lost, 0, "{trace}: {key:?}");
             if !wanted.is_empty() {
-                assert_eq!(sent.queues.len(), 1, "{story}: {key:?}: {:?}", sent.queues);
+                assert_eq!(sent.queues.len(), 1, "{trace}: {key:?}: {:?}", sent.queues);
                 let class = self.requests[&key].effective_priority().max(1);
-                assert!(sent.queues.first() >= Some(&class), "{story}: {key:?}");
+                assert!(sent.queues.first() >= Some(&class), "{trace}: {key:?}");
             }
         }
         self.sent.clear();
