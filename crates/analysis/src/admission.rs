@@ -251,7 +251,7 @@ impl Admission {
     /// flows, by segments there, and by levels elsewhere; else by levels alone,
     /// which takes no more than a look. Each is a safe bound, and none is beyond
     /// the deadline of a flow that was admitted here.
-    pub fn promises(&self, ids: &[&str], effort: u64) -> Vec<Vec<u64>> {
+    pub fn guarantees(&self, ids: &[&str], effort: u64) -> Vec<Vec<u64>> {
         let class = |id: &&str| Some(&self.system.classes[*self.classes.get(*id)?]);
         let classes: Vec<Option<&Class>> = ids.iter().map(class).collect();
         let own = || classes.iter().flatten().flat_map(|class| &class.leaves);
@@ -266,7 +266,7 @@ impl Admission {
             self.settled.then_some(Cow::Borrowed(&self.levels.limits))
         };
         let limits = limits.as_deref();
-        let promise = |class: &Class| {
+        let guarantee = |class: &Class| {
             let leaf = |leaf: &StageId| {
                 let prop = self.system.ports[self.system.stages[*leaf].port].prop;
                 let end = limits.map_or(UNBOUNDED, |limits| limits.end[*leaf]);
@@ -274,16 +274,16 @@ impl Admission {
             };
             class.leaves.iter().map(leaf).collect()
         };
-        let promises = classes.into_iter();
-        promises
-            .map(|class| class.map_or_else(Vec::new, promise))
+        let guarantees = classes.into_iter();
+        guarantees
+            .map(|class| class.map_or_else(Vec::new, guarantee))
             .collect()
     }
 
     /// The bounds of an admitted flow, one for each destination; `None` if
     /// there is none of that name. They take an analysis of the whole network,
     /// whatever [`set_effort`](Self::set_effort) says;
-    /// [`promises`](Self::promises) keeps to a limit.
+    /// [`guarantees`](Self::guarantees) keeps to a limit.
     pub fn bounds(&self, id: &str) -> Option<Vec<PathBounds>> {
         let class = *self.classes.get(id)?;
         let solution = Solution::new(&self.system);

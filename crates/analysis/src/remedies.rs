@@ -169,7 +169,7 @@ impl Trial<'_> {
         patient.deadline = u64::MAX;
         let id = patient.id.clone();
         let all = self.all(patient);
-        let bounds = self.see(all, |admission| admission.promises(&[&id], EFFORT).pop())?;
+        let bounds = self.see(all, |admission| admission.guarantees(&[&id], EFFORT).pop())?;
         let bound = bounds?
             .into_iter()
             .max()

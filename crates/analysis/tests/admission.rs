@@ -92,8 +92,8 @@ fn check(document: &Document, deadlines: &[u64], steps: &[(usize, u64)]) {
     assert_eq!(admission.loads(), one_by_one.loads());
     for effort in [0, u64::MAX] {
         assert_eq!(
-            all_promises(&admission, effort),
-            all_promises(&one_by_one, effort)
+            all_guarantees(&admission, effort),
+            all_guarantees(&one_by_one, effort)
         );
     }
 }
@@ -184,7 +184,7 @@ fn a_replacement_is_all_or_nothing() {
     let mut admission = Admission::new(network);
     admission.add(flows[..20].to_vec()).expect("there is room");
     let before = admission.network().clone();
-    let promises = all_promises(&admission, u64::MAX);
+    let guarantees = all_guarantees(&admission, u64::MAX);
     let mut slow = flows[30].clone();
     slow.deadline = 1_000;
     let out = [flows[3].id.as_str(), "nobody", flows[17].id.as_str()];
@@ -192,7 +192,7 @@ fn a_replacement_is_all_or_nothing() {
         .replace(&out, vec![flows[25].clone(), slow])
         .expect_err("one is too late");
     assert_eq!(admission.network(), &before);
-    assert_eq!(all_promises(&admission, u64::MAX), promises);
+    assert_eq!(all_guarantees(&admission, u64::MAX), guarantees);
     admission
         .replace(&out, vec![flows[25].clone()])
         .expect("there is room");
@@ -206,35 +206,35 @@ fn a_replacement_is_all_or_nothing() {
     assert_eq!(names.last(), Some(&&flows[25].id));
 }
 
-fn all_promises(admission: &Admission, effort: u64) -> Vec<Vec<u64>> {
+fn all_guarantees(admission: &Admission, effort: u64) -> Vec<Vec<u64>> {
     let flows = admission.network().flows.iter();
     let ids: Vec<&str> = flows.map(|flow| flow.id.as_str()).collect();
-    admission.promises(&ids, effort)
+    admission.guarantees(&ids, effort)
 }
 
 #[test]
-fn promises_are_the_closer_the_more_may_be_looked_at() {
+fn guarantees_are_the_closer_the_more_may_be_looked_at() {
     let (network, flows) = fig2();
     let mut admission = Admission::new(network);
     admission.add(flows.clone()).expect("there is room");
-    let best = all_promises(&admission, u64::MAX);
-    let quick = all_promises(&admission, 0);
+    let best = all_guarantees(&admission, u64::MAX);
+    let quick = all_guarantees(&admission, 0);
     let mut between = 0;
     for ((flow, best), quick) in flows.iter().zip(best).zip(quick) {
         assert!(quick[0] <= flow.deadline, "{}", flow.id);
         let mut last = quick.clone();
         for effort in (0..32).map(|power| 1 << power) {
-            let promise = admission.promises(&[&flow.id], effort).concat();
+            let guarantee = admission.guarantees(&[&flow.id], effort).concat();
             assert!(
-                best[0] <= promise[0] && promise[0] <= last[0],
+                best[0] <= guarantee[0] && guarantee[0] <= last[0],
                 "{}: {effort}",
                 flow.id
             );
-            between += usize::from(best[0] < promise[0] && promise[0] < quick[0]);
-            last = promise;
+            between += usize::from(best[0] < guarantee[0] && guarantee[0] < quick[0]);
+            last = guarantee;
         }
         assert_eq!(last, best, "{}", flow.id);
     }
     assert!(between > 0, "segments on a flow's own path help");
-    assert!(admission.promises(&["nobody"], 0)[0].is_empty());
+    assert!(admission.guarantees(&["nobody"], 0)[0].is_empty());
 }

@@ -1,5 +1,5 @@
-//! What switches do with packets that belong to no flow: shortest paths to the
-//! hosts that are known, and one tree for what is for all.
+//! Forwarding of packets that belong to no flow: shortest paths to known hosts,
+//! and one spanning tree for broadcasts.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -1,4 +1,4 @@
-//! What a controller is told, and what it wants done.
+//! Events for a controller, and the effects it requests.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::plan::{Entry, Mac, Match};
 use crate::topology::{End, PortState};
 
-/// How a switch is told what to do.
+/// How a switch is controlled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Speaks {
     /// OpenFlow 1.3: [`Effect::Send`], and its messages come as
@@ -22,22 +22,22 @@ pub enum Speaks {
     Plans,
 }
 
-/// What a controller is told.
+/// An event for a controller.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// A switch can be told what to do, for the first time or again; with
-    /// OpenFlow the handshake is done.
+    /// A switch has connected, for the first time or again; with OpenFlow the
+    /// handshake is complete.
     Connected {
         /// Its datapath identifier.
         datapath: u64,
-        /// How it is told.
+        /// How it is controlled.
         speaks: Speaks,
         /// Meters that it has; 0 if it has none.
         meters: u32,
         /// All of its ports.
         ports: Vec<PortState>,
     },
-    /// A switch cannot be told anything until it connects again.
+    /// A switch has disconnected.
     Disconnected {
         /// Its datapath identifier.
         datapath: u64,
@@ -48,7 +48,7 @@ pub enum Event {
         datapath: u64,
         /// The number that it carries.
         xid: u32,
-        /// What it sent.
+        /// The message.
         message: Message,
     },
     /// A port came or changed; OpenFlow switches say so themselves.
@@ -82,8 +82,8 @@ pub enum Event {
         /// The port at which it is.
         at: End,
     },
-    /// An answer of an earlier life, from the table: its path is kept where it
-    /// can be. To be told before [`Event::Synchronised`].
+    /// An answer of an earlier run, from the table: its path is kept where
+    /// possible. To be sent before [`Event::Synchronised`].
     Known(Channel),
     /// A request was made or changed.
     Request(Request),
@@ -94,7 +94,7 @@ pub enum Event {
         /// Its flow.
         flow: String,
     },
-    /// All requests that there are have been told: decisions may begin.
+    /// All existing requests have been sent: decisions may begin.
     Synchronised,
     /// An [`Effect::Apply`] was carried out.
     Applied {
@@ -105,8 +105,8 @@ pub enum Event {
         /// Why it could not be, if so.
         problem: Option<String>,
     },
-    /// Time has passed: to be told at the time that
-    /// [`Controller::next_tick`](crate::Controller::next_tick) says.
+    /// Time has passed: to be sent at
+    /// [`Controller::next_tick`](crate::Controller::next_tick).
     Tick,
 }
 
@@ -129,7 +129,7 @@ pub enum Effect {
         datapath: u64,
         /// Its number, for [`Event::Applied`].
         step: u64,
-        /// What is to be changed.
+        /// The changes.
         changes: Vec<Change>,
     },
     /// An answer is to be written into the table.
@@ -150,13 +150,13 @@ pub enum Effect {
 pub enum Change {
     /// Packets that match are treated so from now on.
     Set(Match, Entry),
-    /// There is no entry any more.
+    /// Remove the entry.
     Unset(Match),
     /// Entries that are not set in the same step are gone: the step is the whole
     /// plan. It comes first.
     Reset,
-    /// What it does with all other packets, and the ports and links, are as the
-    /// plan says now.
+    /// Set the handling of all other packets, the ports and the links to those of
+    /// the plan.
     Base,
 }
 
@@ -198,7 +198,7 @@ pub enum Notice {
         /// And the port.
         port: u32,
     },
-    /// A flow lost its promise.
+    /// A flow lost its guarantee.
     Lost {
         /// Whose request it was.
         manager: String,
@@ -218,7 +218,7 @@ pub enum Notice {
     Trouble {
         /// Its name.
         switch: String,
-        /// What it says.
+        /// The reason, as in the answer.
         reason: String,
     },
     /// A value of the network document is out of range; nothing is decided
@@ -247,7 +247,10 @@ impl fmt::Display for Notice {
                 manager,
                 flow,
                 reason,
-            } => write!(f, "flow {flow:?} of {manager:?} lost its promise: {reason}"),
+            } => write!(
+                f,
+                "flow {flow:?} of {manager:?} lost its guarantee: {reason}"
+            ),
             Self::Reconciled { switch, changes: 0 } => {
                 write!(f, "switch {switch} is as it should be")
             }

@@ -15,7 +15,7 @@ use crate::topology::End;
 /// Queues of all ports of which averages are kept.
 const MAX_METERS: usize = 200_000;
 
-/// What is used of a port or a queue.
+/// Measured use of a port or a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Usage {
     /// Sent, bits per second.

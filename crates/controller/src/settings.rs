@@ -1,4 +1,4 @@
-//! What a controller is told before it begins.
+//! Settings of a controller.
 
 use std::net::IpAddr;
 
@@ -22,14 +22,14 @@ pub enum Routing {
     Paper,
 }
 
-/// Which flows are held to what they declared, where they enter the network.
+/// Which flows are policed where they enter the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policing {
     /// None: brokers and publishers are trusted.
     Nothing,
-    /// Those in datagrams. A TCP connection also carries what was not declared,
-    /// and a packet that is dropped there stops all that follow.
+    /// Flows of datagrams. A TCP connection also carries undeclared traffic, and
+    /// a dropped packet there delays all that follow.
     #[default]
     Datagrams,
     /// All.
@@ -52,12 +52,12 @@ pub struct KnownHost {
     pub at: Option<End>,
 }
 
-/// What a controller is told before it begins. Every limit is at least 1.
+/// Settings of a controller. Every limit is at least 1.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// Nodes and links with their rates and delays. What is discovered is
-    /// looked up here by the names of its ends; what is not here gets
-    /// [`defaults`](Self::defaults). Flows of the document are ignored.
+    /// Nodes and links with their rates and delays. Discovered nodes and links
+    /// are looked up here by the names of their ends; those that are not found
+    /// get [`defaults`](Self::defaults). Flows of the document are ignored.
     pub network: Document,
     /// Names of switches by their datapath identifiers. One that is not here is
     /// the node of the document whose name ends in that number (`s4` for 4),
@@ -65,7 +65,7 @@ pub struct Settings {
     pub switches: Vec<(u64, String)>,
     /// Hosts that are known beforehand.
     pub hosts: Vec<KnownHost>,
-    /// What is assumed of links and switches that the document does not name.
+    /// Defaults for links and switches that the document does not name.
     pub defaults: Defaults,
     /// What a message costs at a broker.
     pub service: Service,
@@ -75,7 +75,7 @@ pub struct Settings {
     pub paths: usize,
     /// A priority is carried in an 802.1Q tag, too.
     pub tags: bool,
-    /// Which flows are held to what they declared, where they enter.
+    /// Which flows are policed where they enter.
     pub police: Policing,
     /// Detours are laid for links that may fail.
     pub protect: bool,
@@ -91,7 +91,7 @@ pub struct Settings {
     pub intervals: Intervals,
 }
 
-/// What is assumed of what the network document does not name.
+/// Defaults for links and switches that the network document does not name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Defaults {
     /// Rate of a link whose port says nothing, bit/s.
@@ -133,8 +133,9 @@ pub struct Intervals {
     pub drain: Nanos,
     /// A switch has to confirm a change within this time.
     pub confirm: Nanos,
-    /// After a restart decisions wait so long, at most, for switches, links and hosts of flows
-    /// that were promised: longer than switches wait between two attempts to connect.
+    /// After a restart decisions wait at most so long for the switches, links and
+    /// hosts of guaranteed flows. Has to be longer than switches wait between two
+    /// attempts to connect.
     pub recover: Nanos,
 }
 

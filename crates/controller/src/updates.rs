@@ -1,16 +1,16 @@
 //! Changes of many switches without losing or doubling a packet.
 //!
-//! An update has three stages. *Lay*: entries that no packet needs yet. *Flip*:
-//! once all switches confirmed those, the entries where packets enter, each at
-//! once. *Remove*: when all packets that entered before have left, what none
-//! needs any more.
+//! An update has three stages. *Lay* installs entries that no packet uses yet.
+//! *Flip*: once all switches have confirmed those, the entries where packets
+//! enter are replaced, each atomically. *Remove* deletes the old entries when all
+//! packets that entered before have left.
 //!
-//! The changes of a stream are the difference between the entries that switches
-//! have been told so far and those that are wanted. What an earlier update still
-//! meant to tell them does not count. Updates of different streams run side by
-//! side. A new update of a stream replaces one that is still being laid: changes
-//! of the old one that no switch was told are dropped. From an update that is
-//! past that stage it withdraws only the removals of entries that are wanted.
+//! The changes of a stream are the difference between the entries that were sent
+//! to switches so far and the target entries; changes of an earlier update that
+//! were not sent yet do not count. Updates of different streams run concurrently.
+//! A new update of a stream replaces one that is in the stage Lay: changes of the
+//! old one that were not sent are dropped. From an update past that stage it
+//! withdraws only the removals of entries that are in its target.
 
 use std::collections::btree_map::Entry as Slot;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -30,21 +30,22 @@ pub(crate) struct Target {
     pub(crate) header: Header,
     /// None if there is to be nothing of it.
     pub(crate) entries: Vec<Placed>,
-    /// Its packets may enter before the entries behind are there, as long as
-    /// no switch has anything of it: they meet no entry and go on as any other.
+    /// Whether its packets may enter before the other entries are installed,
+    /// while no switch has an entry of it: without an entry they are forwarded
+    /// like all other packets.
     pub(crate) at_once: bool,
 }
 
-/// What is to be done now.
+/// Actions that are due now.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Progress<K> {
     /// Changes to be made, and the number that their confirmation carries.
     pub(crate) work: Vec<(u64, u64, Vec<Change>)>,
     /// To be answered: in effect, or why not.
     pub(crate) answers: Vec<(K, Option<String>)>,
-    /// Streams of which the switches have nothing any more.
+    /// Streams of which no switch has an entry any more.
     pub(crate) removed: Vec<Header>,
-    /// Streams that are not what they should be, for a switch did not do its part.
+    /// Streams whose update failed at a switch.
     pub(crate) given_up: Vec<Header>,
 }
 
@@ -75,7 +76,7 @@ enum Stage {
     Drain,
 }
 
-/// An entry that a switch has been told.
+/// An entry that was sent to a switch.
 #[derive(Debug, Clone)]
 struct Told {
     entry: Entry,
@@ -85,7 +86,7 @@ struct Told {
 /// Whether other entries lead packets to an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Led {
-    /// Once this update flips, when every switch has confirmed what it laid.
+    /// Once this update flips, when every switch has confirmed its entries.
     Later(u64),
     Now,
     /// Packets that entered before may be on their path to it.
@@ -104,7 +105,7 @@ struct Part {
 struct Update<K> {
     stage: Stage,
     parts: BTreeMap<Header, Part>,
-    /// Whom to answer when it is in effect.
+    /// Requests to answer when it is in effect.
     answer: BTreeSet<K>,
     /// Switches that have not confirmed the stage, with the number of the step.
     waiting: BTreeMap<u64, u64>,
@@ -136,8 +137,8 @@ impl<K: Clone + Ord> Updates<K> {
         }
     }
 
-    /// Begins an update that makes streams what they shall be; then these are answered. Steps are
-    /// confirmed with [`done`](Self::done).
+    /// Begins an update of streams to their targets, after which these requests
+    /// are answered. Steps are confirmed with [`done`](Self::done).
     pub(crate) fn start(
         &mut self,
         targets: Vec<Target>,
@@ -162,7 +163,8 @@ impl<K: Clone + Ord> Updates<K> {
                 match update.stage {
                     Stage::Lay => {
                         part.remove();
-                        // Whoever waits for it waits for this one, too.
+                        // Requests that wait for the old update wait for this
+                        // one, too.
                         answer.extend(update.answer.iter().cloned());
                     }
                     Stage::Flip | Stage::Drain => {
@@ -218,8 +220,8 @@ impl<K: Clone + Ord> Updates<K> {
         }
     }
 
-    /// A switch is away: nobody waits for it; it is compared with the plan when
-    /// it is back.
+    /// A switch has disconnected: updates do not wait for it; it is compared with
+    /// the plan when it returns.
     pub(crate) fn away(&mut self, datapath: u64, now: Nanos, progress: &mut Progress<K>) {
         let waiting = self
             .running
@@ -284,8 +286,8 @@ impl<K: Clone + Ord> Updates<K> {
         };
         match (update.stage, &update.problem) {
             (Stage::Lay, None) => self.enter(number, Stage::Flip, now, progress),
-            // The path is not whole: what was in effect stays so until whoever
-            // is told decides.
+            // The path is incomplete: the old entries stay in effect until the
+            // controller decides.
             (Stage::Lay, Some(_)) => {
                 answers(update, progress);
                 let parts = std::mem::take(&mut update.parts);
@@ -321,7 +323,7 @@ impl<K: Clone + Ord> Updates<K> {
                     self.tell(header, &part, Led::NoMore, progress);
                     changes.extend(part);
                 }
-                // Nobody waits for a removal.
+                // No request waits for a removal.
                 self.step(changes, progress);
             }
         }
@@ -365,7 +367,7 @@ impl<K: Clone + Ord> Updates<K> {
         }
     }
 
-    /// Keeps what switches are being told of a stream.
+    /// Records the entries of a stream that are sent to switches.
     fn tell(
         &mut self,
         header: Header,
@@ -416,8 +418,8 @@ impl<K: Clone + Ord> Updates<K> {
     }
 }
 
-/// The changes of a stream from the entries that switches have been told to those that are wanted.
-/// Another update removes the places that are `leaving`.
+/// The changes of a stream from the entries that were sent to the target entries.
+/// Another update removes the places in `leaving`.
 fn part(
     told: &BTreeMap<Place, Told>,
     wanted: BTreeMap<Place, Entry>,

@@ -417,7 +417,7 @@ fn any_request(dice: &mut Dice, number: u64, switches: u64) -> punctual_model::s
 /// Whatever happens, in whatever order: afterwards every admitted flow works.
 #[test]
 fn whatever_happens() {
-    seeds(60).for_each(story);
+    seeds(60).for_each(trace);
 }
 
 /// In each of these a stream is taken away together with a change for which a switch is awaited, and
@@ -425,11 +425,11 @@ fn whatever_happens() {
 #[test]
 fn a_stream_that_is_wanted_again_while_it_is_being_taken_away_works() {
     for seed in [1_038, 4_047, 6_071, 951_088_763] {
-        story(seed);
+        trace(seed);
     }
 }
 
-fn story(seed: u64) {
+fn trace(seed: u64) {
     let mut dice = Dice::new(seed ^ 0xabcd);
     let switches = 3 + dice.below(6);
     let mut world = World::new(seed, switches, 2);
@@ -437,7 +437,7 @@ fn story(seed: u64) {
     let mut down = Vec::new();
     for turn in 0..25 {
         let what = dice.below(10);
-        let story = format!("seed {seed}, turn {turn}, event {what}");
+        let trace = format!("seed {seed}, turn {turn}, event {what}");
         match what {
             0..=3 => {
                 number += 1;
@@ -483,7 +483,7 @@ fn story(seed: u64) {
             0 => world.run(dice.below(4_000_000)),
             _ => {
                 world.settle();
-                world.check(&story);
+                world.check(&trace);
             }
         }
     }

@@ -75,14 +75,14 @@ impl Gate {
             0..=1 => EFFORT_OF_BOUNDS,
             _ => EFFORT,
         };
-        self.admission.promises(ids, effort)
+        self.admission.guarantees(ids, effort)
     }
 
     /// The largest bound of each of these flows over its destinations, ns, by
     /// what takes no more than a look: never less than [`bounds`](Self::bounds)
     /// says.
     pub(crate) fn quick_bounds(&self, ids: &[&str]) -> impl Iterator<Item = u64> {
-        let bounds = self.admission.promises(ids, 0).into_iter();
+        let bounds = self.admission.guarantees(ids, 0).into_iter();
         bounds.map(|each| each.into_iter().max().unwrap_or(0))
     }
 

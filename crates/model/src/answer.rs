@@ -210,9 +210,9 @@ mod tests {
                 status: Some(status),
                 ..Answer::default()
             };
-            let is_promised = status == Status::Admitted;
+            let is_guaranteed = status == Status::Admitted;
             let under = answer.under(conditions);
-            assert_eq!(under.conditions == conditions, is_promised);
+            assert_eq!(under.conditions == conditions, is_guaranteed);
         }
     }
 

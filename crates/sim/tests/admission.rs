@@ -127,7 +127,7 @@ impl Run {
         let ids: Vec<&str> = self.expected.iter().map(|flow| flow.id.as_str()).collect();
         let effort = 1 << self.rng.below(12);
         for effort in [0, effort, u64::MAX] {
-            let promises = self.admission.promises(&ids, effort);
+            let promises = self.admission.guarantees(&ids, effort);
             for ((flow, bounds), promises) in self.expected.iter().zip(&bounds.flows).zip(&promises)
             {
                 assert_eq!(bounds.len(), promises.len());

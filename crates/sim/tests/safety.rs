@@ -138,7 +138,7 @@ fn levels(network: &Network) -> Option<Vec<Vec<Option<u64>>>> {
     let admission = Admission::new(network);
     let flows = admission.network().flows.iter();
     let ids: Vec<&str> = flows.map(|flow| flow.id.as_str()).collect();
-    let promises = admission.promises(&ids, 0);
+    let promises = admission.guarantees(&ids, 0);
     let known = |bound: u64| (bound != u64::MAX).then_some(bound);
     let paths = |paths: Vec<u64>| paths.into_iter().map(known).collect();
     Some(promises.into_iter().map(paths).collect())

@@ -327,7 +327,7 @@ impl Inner {
                 reason,
             } => {
                 self.counts.lost += 1;
-                tracing::warn!("flow {flow:?} of {manager:?} lost its promise: {reason}");
+                tracing::warn!("flow {flow:?} of {manager:?} lost its guarantee: {reason}");
             }
             Notice::Trouble { switch, reason } => {
                 self.counts.trouble += 1;

@@ -1,11 +1,11 @@
 //! Requests that are decided again.
 //!
-//! What was refused may be admitted when another request is withdrawn or asks for
-//! less, or when a link or a host comes. It is tried again then: one request after
-//! the other in the background, with a pause after each, so that a table full of
-//! refused requests costs no more than a few. Each that is due has its turn before
-//! any has a second one. Hosts that requests wait for are asked for, some at each
-//! interval.
+//! Retries of refused requests. A refused request may be admitted when another
+//! one is withdrawn or reduced, or when a link or a host appears. Then refused
+//! requests are decided again, one after the other in the background, with a
+//! pause after each, so that a table full of refused requests costs no more than
+//! a few. Each one that is due has its turn before any has a second one. Hosts
+//! that requests wait for are probed, some at each interval.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
@@ -25,14 +25,16 @@ use crate::topology::arp;
 const PAUSE: Nanos = Nanos::from_millis(50);
 /// Hosts that are asked for at most between two probes of links.
 const MAX_ASKED: usize = 32;
-/// Who asks. It is nobody's address: locally administered, and `PUNC`.
+/// Sender address of ARP probes: locally administered, no host's own, and `PUNC`
+/// in ASCII.
 pub(super) const ASKER: Mac = Mac([0x02, 0x00, 0x50, 0x55, 0x4e, 0x43]);
 
 /// Refused requests, and which of them are to be decided again.
 #[derive(Debug, Default)]
 pub(super) struct Again {
     refused: BTreeSet<Key>,
-    /// In the order of their turns; some may not be refused any more.
+    /// Requests in the order of their turns; some may have been admitted or
+    /// withdrawn meanwhile.
     queue: VecDeque<Key>,
     due: Option<Nanos>,
     /// The host that was asked for last.
@@ -70,8 +72,8 @@ impl Again {
 }
 
 impl Controller {
-    /// There may be room for what was refused: the most important first, behind
-    /// those that wait for their turns already.
+    /// Refused requests may be admissible now: queues them, the most important
+    /// first, behind those already queued.
     pub(super) fn try_again(&mut self, now: Nanos) {
         if !self.begun || self.again.refused.is_empty() {
             return;

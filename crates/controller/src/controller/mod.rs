@@ -1,11 +1,10 @@
 //! The controller: what happens when something happens.
 //!
-//! What is told is first taken into the topology or the ledger; then whatever
-//! has to be decided anew is decided, in the order of importance; then what
-//! changed of the streams is laid on the switches; and who asked is answered
-//! once every switch has confirmed. Nothing is decided before all requests are
-//! known and the switches' tables were read, so that a restart changes nothing
-//! that is as it should be.
+//! An event first updates the topology or the ledger. Then affected requests are
+//! decided again, in the order of importance. Then changed streams are installed
+//! on the switches, and a request is answered once every switch has confirmed.
+//! Nothing is decided before all requests are known and the switches' tables were
+//! read, so that a restart does not change entries that are correct.
 
 mod again;
 mod protect;
@@ -37,7 +36,7 @@ pub use switches::port_state;
 /// Hosts and links come in crowds; what switches do with other packets is
 /// worked out once for each crowd.
 const BASE_DELAY: Nanos = Nanos::from_millis(5);
-/// Work in the background goes on after so long.
+/// Pause between two steps of background work.
 const BACKGROUND: Nanos = Nanos::from_millis(20);
 /// Bounds that were written are looked at again so long after others came,
 const REFRESH: Nanos = Nanos::from_secs(1);
@@ -60,11 +59,11 @@ pub struct Controller {
     compiler: Compiler,
     /// Answers of an earlier life, until their requests come.
     known: BTreeMap<Key, Channel>,
-    /// What was answered last.
+    /// Last answer to each request.
     written: BTreeMap<Key, Channel>,
     /// Requests that wait for something to be known.
     waiting: BTreeSet<Key>,
-    /// Requests that lost what they had.
+    /// Requests that lost their guarantee.
     lost: BTreeSet<Key>,
     again: Again,
     intervals: Intervals,
@@ -87,8 +86,9 @@ pub struct Controller {
 #[derive(Debug)]
 enum Link {
     OpenFlow(Box<Session>),
-    /// It takes plans; whether it has been told its whole plan. It may do what it was told in an
-    /// earlier life, and goes on until then.
+    /// It takes plans; whether it has received its whole plan since this
+    /// controller started. Until then it keeps forwarding by the plan of an
+    /// earlier run.
     Plans(bool),
 }
 
@@ -129,7 +129,7 @@ impl Controller {
         }
     }
 
-    /// Something happened at `now`; what is to be done is appended to `effects`.
+    /// Handles an event at `now`; appends the resulting actions to `effects`.
     pub fn handle(&mut self, event: Event, now: Nanos, effects: &mut Vec<Effect>) {
         let mut found = Vec::new();
         match event {
@@ -200,7 +200,7 @@ impl Controller {
         self.begin(now, effects);
     }
 
-    /// When [`Event::Tick`] is to be told next, or before.
+    /// When [`Event::Tick`] is due; it may come earlier.
     pub fn next_tick(&self) -> Nanos {
         let times = [
             Some(self.next_probe),
@@ -220,7 +220,7 @@ impl Controller {
         &self.plan
     }
 
-    /// What was answered to a request last.
+    /// The last answer to a request.
     pub fn channel(&self, manager: &str, flow: &str) -> Option<&Channel> {
         self.written.get(&(manager.to_owned(), flow.to_owned()))
     }
@@ -336,13 +336,14 @@ impl Controller {
         self.renew_map(effects);
         self.renew_base(effects);
         let all: Vec<Key> = self.ledger.flows.keys().cloned().collect();
-        // Those that were promised something come first.
-        let (promised, others): (Vec<_>, Vec<_>) = all
+        // Requests with a guarantee from an earlier run come first.
+        let (guaranteed, others): (Vec<_>, Vec<_>) = all
             .into_iter()
-            .partition(|key| self.ledger.was_promised(key));
-        self.decide_all(promised, now, effects);
-        // What cannot be read goes on as in an earlier life until it is told the whole plan, so
-        // that is to have all that was promised.
+            .partition(|key| self.ledger.had_guarantee(key));
+        self.decide_all(guaranteed, now, effects);
+        // A switch that cannot be read keeps the entries of an earlier run until
+        // it receives its whole plan, so that plan has to contain all guaranteed
+        // flows.
         let (unread, read): (Vec<u64>, Vec<u64>) = self
             .switches
             .keys()
@@ -512,7 +513,7 @@ impl Controller {
         }
     }
 
-    /// A flow has nothing any more; it is tried again when there is more.
+    /// A flow lost its guarantee; it is retried when capacity is free.
     fn lose(&mut self, key: Key, channel: Channel, effects: &mut Vec<Effect>) {
         if self
             .written
@@ -560,7 +561,7 @@ impl Controller {
         self.protect_anew(now);
     }
 
-    /// Has done what is to be done.
+    /// Emits the effects of an update.
     fn perform(&mut self, mut progress: Progress<Key>, now: Nanos, effects: &mut Vec<Effect>) {
         loop {
             if progress.is_empty() {
@@ -626,8 +627,8 @@ impl Controller {
         }
     }
 
-    /// Tells a switch. False if it cannot be told now: it is compared with the
-    /// plan later.
+    /// Sends changes to a switch. False if it is not connected: it is compared
+    /// with the plan later.
     fn send(
         &mut self,
         datapath: u64,
@@ -786,7 +787,7 @@ impl Controller {
 }
 
 impl Speaks {
-    /// Whether it is told by messages.
+    /// Whether it is controlled by OpenFlow messages.
     fn is_openflow(self) -> bool {
         self == Self::OpenFlow
     }

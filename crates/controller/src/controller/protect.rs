@@ -1,12 +1,13 @@
-//! Detours: what is laid for the failure of each cable between switches.
+//! Detours: entries installed in advance for the failure of each cable between
+//! switches.
 //!
-//! For each cable the network without it is analysed: flows that do not cross
-//! it stay, those that do leave their paths at the switch before it and take the
+//! For each cable the network without it is analysed: flows that do not cross it
+//! stay, flows that do leave their paths at the switch before it and take the
 //! shortest one from there. They are admitted in the order of importance; for
-//! each that is, the switch gets a detour that it takes by itself. The others
-//! are told: they would lose their promise until a new path is found for them.
-//! This is done in the background, one cable after the other, and again
-//! whenever what is admitted changes.
+//! each admitted one the switch gets a detour, which it takes without the
+//! controller. The others are reported: they would lose their guarantee until a
+//! new path is found for them. This is done in the background, one cable after
+//! the other, and again whenever the admitted flows change.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -19,8 +20,8 @@ use crate::event::Effect;
 use crate::plan::Header;
 use crate::streams::{Detours, Key, PathSet, Stream};
 
-/// Flows that are analysed between two events; a cable at least. Who asks meanwhile waits
-/// for so many.
+/// Bound on the flows analysed between two events (at least those of one cable),
+/// and so on the delay of a request meanwhile.
 const FLOWS_AT_ONCE: usize = 2_000;
 
 /// Flows and cables that are analysed before the first decisions are laid.
@@ -29,7 +30,8 @@ const FLOWS_AT_BEGIN: usize = 100_000;
 /// Both directions of a cable, the smaller index first.
 pub(super) type Cable = (LinkIndex, LinkIndex);
 
-/// Paths around a cable between two switches that were looked for.
+/// Cached paths around a cable, by the switches at its ends; `None` if there is
+/// no path.
 type Around = HashMap<(NodeIndex, NodeIndex), Option<Vec<LinkIndex>>>;
 
 #[derive(Debug)]
@@ -59,7 +61,7 @@ impl Protection {
 }
 
 impl Controller {
-    /// What is admitted is not what it was.
+    /// The admitted flows have changed: starts over.
     pub(super) fn protect_anew(&mut self, now: Nanos) {
         if !self.protection.enabled || !self.begun {
             return;
@@ -109,15 +111,15 @@ impl Controller {
             self.protection.uncovered.insert(cable, uncovered);
         }
         let rest = std::mem::take(&mut self.protection.pending);
-        // Laying detours changes nothing of what is admitted.
+        // Installing detours does not change the admitted flows.
         self.lay(Vec::new(), now, effects);
         self.protection.pending = rest;
         self.background_due = (!self.protection.pending.is_empty()).then(|| now + BACKGROUND);
     }
 
-    /// Before switches are compared with the plan for the first time: what they
-    /// have of detours is not to be taken away and laid again. In a network that
-    /// is too large for that it is.
+    /// Plans detours before switches are compared with the plan for the first
+    /// time, so that detours they already have are not removed and installed
+    /// again. In a network that is too large for that, they are.
     pub(super) fn protect_now(&mut self, now: Nanos) {
         self.protect_anew(now);
         let flows = self.ledger.admission().network().flows.len();
@@ -130,7 +132,8 @@ impl Controller {
         }
     }
 
-    /// Lays detours around a cable; who has none, the least important first.
+    /// Plans detours around a cable; returns the requests without one, the least
+    /// important first.
     fn cover(&mut self, cable: Cable) -> Vec<Key> {
         let crosses = |stream: &&Stream| {
             stream
@@ -167,7 +170,7 @@ impl Controller {
             }
         }
         if found.is_empty() {
-            // Nothing is to be analysed, and there is no detour any more.
+            // No flow crosses the cable: its detours are removed.
             for header in &affected {
                 self.strip(header, cable);
             }

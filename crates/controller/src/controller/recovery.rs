@@ -1,14 +1,16 @@
-//! What is on switches from an earlier life stays there until it is known what it is for.
+//! Recovery after a restart: entries of an earlier run stay on the switches until
+//! their purpose is known.
 //!
-//! After a restart switches connect one after the other, some seconds apart, and tell
-//! nothing of links and hosts by themselves. Comparing one with a plan that lacks these
-//! would take away what forwards packets and lay it again a moment later. So a switch that
-//! connects for the first time *arrives*: it is read, probes and questions go out, and only
-//! when all that arrived have had time to show hosts, and ports by which packets went to other
-//! switches have links again, are they compared. Nothing is decided before what was promised
-//! earlier can be laid as it was. Both have a bound:
-//! what is not there after [`Intervals::recover`](crate::settings::Intervals::recover)
-//! counts as gone.
+//! After a restart switches connect one after the other, some seconds apart, and
+//! do not report links and hosts by themselves. Comparing a switch with a plan
+//! that lacks these would remove entries that forward packets, and install them
+//! again a moment later. So a switch that connects for the first time *arrives*:
+//! its tables are read, link and host probes go out, and the switch is compared
+//! with the plan only when all arrived switches have had time to show hosts, and
+//! ports that led to other switches have links again. Nothing is decided before
+//! flows guaranteed earlier can be installed as they were. Both waits are
+//! bounded: links, hosts and switches that are missing after
+//! [`Intervals::recover`](crate::settings::Intervals::recover) count as gone.
 //!
 //! A switch that was compared once in this life is compared at once when it connects
 //! again, and so is one on which nothing of ours is.
@@ -31,8 +33,8 @@ pub(super) struct Recovery {
     compared: BTreeSet<u64>,
     /// When it is to be seen again whether decisions can begin, or arrivals be compared.
     due: Option<Nanos>,
-    /// Something is known that was not when it was last seen whether all that was promised
-    /// is there.
+    /// Whether there is news since the last check that the hosts and links of all
+    /// guaranteed flows are known.
     is_news: bool,
 }
 
@@ -77,8 +79,8 @@ impl Recovery {
 }
 
 impl Controller {
-    /// When all switches that arrived have had time to show what is there; `None` if none
-    /// arrived that can be compared.
+    /// When all arrived switches have had time to show links and hosts; `None` if
+    /// none of them can be compared.
     fn settled(&self) -> Option<Nanos> {
         let patience = self.intervals.settle + self.intervals.probe;
         let arrivals = self.recovery.arrivals.iter();
@@ -87,7 +89,7 @@ impl Controller {
                 Some(Link::OpenFlow(session)) => session.is_read(),
                 _ => false,
             };
-            // One that never says what is on it does not hold up the others.
+            // A switch whose tables cannot be read does not delay the others.
             match is_read {
                 true => *at + patience,
                 false => *at + patience + self.intervals.confirm,
@@ -97,8 +99,9 @@ impl Controller {
         Some(each.max()?.min(*first + self.intervals.recover))
     }
 
-    /// Whether decisions can begin: all requests are known, the switches are read, and what
-    /// was promised is there again, or had time enough to be.
+    /// Whether decisions can begin: all requests are known, the switches are
+    /// read, and the hosts and links of guaranteed flows are known again, or the
+    /// time for that is over.
     pub(super) fn is_recovered(&mut self, now: Nanos, effects: &mut Vec<Effect>) -> bool {
         let Some(since) = self.synchronised else {
             self.recovery.due = None;
@@ -123,12 +126,12 @@ impl Controller {
         self.recovery.due = Some(bound);
         std::mem::take(&mut self.recovery.is_news)
             && !self.topology.lacks_links()
-            && self.has_promised(effects)
+            && self.has_guaranteed(effects)
     }
 
-    /// Whether the hosts and links of all that was promised are there.
-    fn has_promised(&mut self, effects: &mut Vec<Effect>) -> bool {
-        if self.ledger.promised().next().is_none() {
+    /// Whether the hosts and links of all guaranteed flows are known.
+    fn has_guaranteed(&mut self, effects: &mut Vec<Effect>) -> bool {
+        if self.ledger.guaranteed().next().is_none() {
             return true;
         }
         self.recall_hosts();
@@ -144,7 +147,7 @@ impl Controller {
             peers.all(|peer| is_located(peer.address))
                 && names.all(|name| Map::is_service_name(name) || self.map.is_up_named(name))
         };
-        self.ledger.promised().all(is_there)
+        self.ledger.guaranteed().all(is_there)
     }
 
     /// Takes in switches that arrived after decisions began.
@@ -215,7 +218,7 @@ impl Controller {
                 }
             }
         }
-        // Whose an address is can be told where there is one host at the port.
+        // The owner of an address is certain where there is one host at the port.
         for (address, at) in addresses {
             if let Some(mac) = self.topology.only_host_at(at) {
                 self.topology.recall(mac, Some(address), at);

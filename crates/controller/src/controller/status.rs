@@ -8,7 +8,7 @@ use crate::monitor::Usage;
 use crate::plan::QUEUES;
 use crate::topology::{End, Host};
 
-/// What there is and what it does.
+/// Status of the controller, its switches, links, hosts and requests.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Status {
     /// Requests are being decided.
@@ -25,7 +25,7 @@ pub struct Status {
     pub admitted: usize,
     /// Those that wait for something to be known.
     pub waiting: usize,
-    /// Those that lost what they had.
+    /// Requests that lost their guarantee.
     pub lost: usize,
     /// Flows without a detour, by cable.
     pub uncovered: Vec<Uncovered>,
@@ -40,7 +40,7 @@ pub struct SwitchStatus {
     pub name: String,
     /// Its datapath identifier.
     pub datapath: u64,
-    /// It can be told what to do.
+    /// Whether it is connected.
     pub connected: bool,
     /// It is known to do what the plan says.
     pub reconciled: bool,
@@ -57,9 +57,9 @@ pub struct LinkStatus {
     pub from: End,
     /// Frames can go by it.
     pub up: bool,
-    /// Share that is promised to flows.
-    pub promised: f64,
-    /// What is used, as far as counters were read.
+    /// Share of its rate that is reserved for guaranteed flows.
+    pub guaranteed: f64,
+    /// Measured use; `None` before counters were read.
     pub used: Option<Usage>,
     /// The same for each queue, the least urgent first.
     pub queues: Vec<Option<Usage>>,
@@ -75,18 +75,19 @@ pub struct HostStatus {
     pub host: Host,
 }
 
-/// Flows that lose their promise when a cable fails, until a new path is found.
+/// Flows without a detour: they lose their guarantee when a cable fails, until a
+/// new path is found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Uncovered {
     /// The link in one direction.
     pub link: String,
-    /// Managers and flows, the least important first: the lower class, of one
-    /// class what came last.
+    /// Managers and flows, the least important first: lower classes first, within
+    /// a class the latest request.
     pub flows: Vec<(String, String)>,
 }
 
 impl Controller {
-    /// What there is and what it does.
+    /// Status of the controller, its switches, links, hosts and requests.
     pub fn status(&self) -> Status {
         let switches = self
             .topology
@@ -107,7 +108,7 @@ impl Controller {
                     .get(&switch.name)
                     .map_or(0, |plan| plan.entries.len()),
             });
-        let promised = self.ledger.admission().loads();
+        let guaranteed = self.ledger.admission().loads();
         let links = (0..self.map.model().links.len()).filter_map(|link| {
             let from = self.map.ends(link)?.out?;
             let queue = |queue| self.monitor.of_queue(from, queue);
@@ -115,7 +116,7 @@ impl Controller {
                 name: self.map.link_name(link).to_owned(),
                 from,
                 up: self.map.is_up(link),
-                promised: promised.get(link).copied().unwrap_or(0) as f64 / 1e6,
+                guaranteed: guaranteed.get(link).copied().unwrap_or(0) as f64 / 1e6,
                 used: self.monitor.of_port(from),
                 queues: (0..u32::from(QUEUES)).map(queue).collect(),
             })

@@ -1,4 +1,4 @@
-//! What OpenFlow switches say, and what they are asked.
+//! Messages from and to OpenFlow switches.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -65,7 +65,7 @@ impl Controller {
         self.next_probe = self.next_probe.min(now);
     }
 
-    /// A switch that cannot be read is told all of its plan.
+    /// Sends the whole plan to a switch whose tables cannot be read.
     fn tell_all(&mut self, datapath: u64, effects: &mut Vec<Effect>) {
         let name = self.name(datapath);
         let plan = self.plan.switches.entry(name).or_default();
@@ -108,8 +108,8 @@ impl Controller {
                         .port
                         .state
                         .contains(punctual_openflow::PortState::LIVE);
-                    // Only a switch that says so at all tells by its absence
-                    // that nothing comes through.
+                    // Only for a switch that reports liveness at all does a
+                    // missing report mean that the port is dead.
                     if live {
                         self.live.insert(end);
                     }
@@ -344,7 +344,7 @@ fn send(datapath: u64, out: Vec<(u32, Message)>, effects: &mut Vec<Effect>) {
     effects.extend(sends);
 }
 
-/// Who sent a frame, and to whom.
+/// Addresses of a frame.
 struct Sender {
     mac: Mac,
     address: Option<IpAddr>,

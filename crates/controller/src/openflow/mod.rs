@@ -1,10 +1,10 @@
-//! A switch that speaks OpenFlow 1.3, as the controller sees it: what is on it,
-//! what is under way, and the messages that make one the other.
+//! An OpenFlow 1.3 switch as the controller sees it: its installed entries, the
+//! pending changes, and the messages that apply them.
 //!
-//! When a switch connects, its entries, groups and meters are read. What is not
-//! ours is left alone; of what is ours only what differs from the plan is
-//! changed. From then on the switch is known to have what it was told, and every
-//! step ends with a barrier.
+//! When a switch connects, its entries, groups and meters are read. Those of
+//! other controllers are not touched; of this controller's, only those that
+//! differ from the plan are changed. From then on the switch is taken to have the
+//! entries it was sent, and every step ends with a barrier.
 
 mod render;
 
@@ -29,7 +29,7 @@ const MAX_PROBLEM: usize = 200;
 /// A switch that speaks OpenFlow.
 #[derive(Debug, Clone)]
 pub(crate) struct Session {
-    /// What it is being asked; `None` once its tables are known.
+    /// Progress of reading its tables; `None` once they are known.
     reading: Option<Reading>,
     tables: Tables,
     /// Barriers that were not answered, with the steps that they end.
@@ -70,7 +70,7 @@ pub(crate) struct PortUses {
     pub(crate) out: BTreeSet<PortNumber>,
 }
 
-/// What is on a switch, of ours.
+/// This controller's entries, groups and meters on a switch.
 #[derive(Debug, Clone, Default)]
 struct Tables {
     /// Entries of the plan, with the groups and the meter that they use.
@@ -97,7 +97,7 @@ struct Metered {
     users: usize,
 }
 
-/// What a message of a switch meant.
+/// Meaning of a message from a switch.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Heard {
     Nothing,
@@ -268,8 +268,8 @@ impl Session {
         Some(uses)
     }
 
-    /// Whom its entries know: hosts, their addresses, and the ports to them as
-    /// far as these lead to hosts.
+    /// Hosts in its entries: their addresses, and their ports where these lead to
+    /// hosts.
     pub(crate) fn residents(&self) -> Vec<Resident> {
         let mut all = Vec::new();
         let Some(reading) = &self.reading else {

@@ -1,11 +1,11 @@
 //! A switch's part of the plan as OpenFlow.
 //!
-//! Table 0 has the entries of flows, and what is done with other packets where
-//! they enter; table 1 forwards these. An entry with several legs, or with a
-//! detour, leads to a group. Groups are known by what they do: two entries that
-//! do the same share one, and a group that was found after a restart is used
-//! again. All that is ours is known by the upper half of its cookie, and groups
-//! and meters by their numbers.
+//! Table 0 has the entries of flows, and the handling of other packets where they
+//! enter the network; table 1 forwards these. An entry with several legs, or with
+//! a detour, uses a group. Groups are identified by their actions: two entries
+//! with the same actions share one, and a group found after a restart is used
+//! again. Entries of this controller are recognised by the upper half of their
+//! cookie, groups and meters by their numbers.
 
 use std::net::IpAddr;
 
@@ -178,7 +178,7 @@ pub(crate) fn ingress(place: &Place, rule: &Rule) -> Option<(Header, u8)> {
     Some((header, dscp))
 }
 
-/// A host that entries of an earlier life know.
+/// A host that appears in entries of an earlier run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Resident {
     pub(crate) mac: Option<Mac>,
@@ -202,7 +202,7 @@ pub(crate) fn outputs(actions: &[Action]) -> impl Iterator<Item = PortNumber> {
     })
 }
 
-/// Whom an entry knows.
+/// Hosts in an entry.
 pub(crate) fn residents(place: &Place, rule: &Rule, all: &mut Vec<Resident>) {
     let actions = rule
         .instructions
@@ -259,7 +259,7 @@ pub(crate) fn residents(place: &Place, rule: &Rule, all: &mut Vec<Resident>) {
     }
 }
 
-/// Whom actions hand a packet over to that was sent to a group.
+/// Hosts to which actions rewrite a packet that was sent to a group address.
 pub(crate) fn rewritten(actions: &[Action], all: &mut Vec<Resident>) {
     let (mut mac, mut address) = (None, None);
     for action in actions {
@@ -386,7 +386,7 @@ fn leg_actions(leg: &Leg, in_port: PortNumber, protocol: Protocol) -> Vec<Action
 }
 
 fn output(port: PortNumber, in_port: PortNumber) -> Action {
-    // A switch does not send back where a packet came from unless told so.
+    // A switch sends a packet back through its ingress port only with `IN_PORT`.
     Action::output(if port == in_port {
         PortNo::IN_PORT
     } else {
@@ -412,7 +412,7 @@ pub(crate) fn probes() -> (Place, Rule) {
     (place, rule)
 }
 
-/// What is done with packets that belong to no flow.
+/// Rules for packets that belong to no flow.
 pub(crate) fn base_rules(base: &Base) -> Vec<(Place, Rule)> {
     let cookie = cookie("base");
     let mut rules = vec![probes()];

@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
-    /// The address of everyone.
+    /// The broadcast address.
     pub const BROADCAST: Self = Self([0xff; 6]);
 
-    /// Whether it is of a group, of everyone too.
+    /// Whether it is a group address, broadcast included.
     pub fn is_group(self) -> bool {
         self.0[0] & 1 == 1
     }

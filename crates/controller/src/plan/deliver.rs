@@ -37,7 +37,7 @@ pub struct Delivered {
     pub hops: Vec<(String, PortNumber, u8)>,
 }
 
-/// What is wrong with a plan, as a packet found.
+/// An error of a plan, found by following a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
     /// No entry is about it at this port.

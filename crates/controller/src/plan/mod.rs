@@ -1,10 +1,9 @@
 //! What every switch is to do, as data: which packets of which flow leave by
 //! which ports, in which queue, with which mark.
 //!
-//! A plan knows no protocol and no device: a driver renders it (OpenFlow,
-//! nftables and HTB, the simulator, a file). It is complete in itself: the
-//! ports say what is at their other end, so [`Plan::deliver`] can tell where a
-//! packet goes.
+//! A plan is independent of protocols and devices: a driver renders it (OpenFlow,
+//! nftables and HTB, the simulator, a file). It is complete in itself: ports name
+//! their other end, so [`Plan::deliver`] can follow a packet.
 //!
 //! A packet of a flow is known by its header where it enters the network, and
 //! is given a mark there: its class in the upper three bits of DSCP, and in the
@@ -49,10 +48,10 @@ pub struct SwitchPlan {
     pub datapath: Option<u64>,
     /// Its ports.
     pub ports: BTreeMap<PortNumber, Port>,
-    /// What it does with packets of flows; every match is there once.
+    /// Entries for packets of flows; every match exists once.
     #[serde(with = "as_list")]
     pub entries: BTreeMap<Match, Entry>,
-    /// What it does with all other packets.
+    /// Handling of all other packets.
     pub base: Base,
 }
 
@@ -66,11 +65,11 @@ pub struct Port {
     pub link: Option<String>,
     /// Its rate, bit/s; 0 if it is not known.
     pub rate_bps: u64,
-    /// What is at the other end.
+    /// The other end.
     pub to: Far,
 }
 
-/// What is at the other end of a port.
+/// The other end of a port.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Far {
@@ -132,7 +131,7 @@ impl Header {
     }
 }
 
-/// What is done with the packets that match, in this order.
+/// Actions for matching packets, in this order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// Whose entry it is: a stream of the controller, by a name that is the
@@ -181,7 +180,7 @@ pub struct Leg {
     pub port: PortNumber,
     /// The queue there.
     pub queue: u8,
-    /// What is done on the last hop.
+    /// Rewriting on the last hop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hand_over: Option<HandOver>,
     /// Where it goes as long as that port is down.
@@ -189,7 +188,7 @@ pub struct Leg {
     pub detour: Option<Detour>,
 }
 
-/// What is done with a copy before it is given to a host.
+/// Rewriting of a copy before it is sent to a host.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]

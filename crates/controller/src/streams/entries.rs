@@ -26,8 +26,8 @@ pub(crate) struct Compiler {
     pub(crate) tags: bool,
 }
 
-/// For each link by which packets come, those by which they go on, and whom
-/// each of these reaches at once.
+/// For each incoming link the outgoing ones, and the receivers directly behind
+/// each of these.
 type Tree = BTreeMap<LinkIndex, BTreeMap<LinkIndex, Vec<Receiver>>>;
 
 impl Compiler {
@@ -200,7 +200,7 @@ fn detours(stream: &Stream) -> Tree {
     tree
 }
 
-/// Whether detours go on from each link in one way only.
+/// Whether the detours have one continuation for each link.
 pub(crate) fn are_consistent(stream: &Stream) -> bool {
     let mut known: BTreeMap<LinkIndex, BTreeMap<LinkIndex, Vec<Receiver>>> = BTreeMap::new();
     stream.detours.iter().all(|(link, paths)| {

@@ -1,4 +1,5 @@
-//! Who is promised what: requests, their streams, and the analysis of all.
+//! The ledger of guarantees: requests, their streams, and the analysis of all of
+//! them.
 //!
 //! Requests are decided in the order of their importance: the higher class
 //! first, of one class the one that was there first. Many are tried at once,
@@ -31,7 +32,7 @@ const EFFORT_OF_BOUNDS: u64 = 1 << 13;
 /// Multicast addresses that are given out.
 const MAX_GROUPS: u32 = 1 << 16;
 
-/// A request and what became of it.
+/// A request and its state.
 #[derive(Debug, Clone)]
 pub(crate) struct Held {
     pub(crate) request: Request,
@@ -42,7 +43,7 @@ pub(crate) struct Held {
     hint: Option<Channel>,
 }
 
-/// What an admitted request has.
+/// The streams and segments of an admitted request.
 #[derive(Debug, Clone)]
 pub(crate) struct Granted {
     pub(crate) parts: Parts,
@@ -60,13 +61,13 @@ pub(crate) enum Outcome {
     Refused(String),
 }
 
-/// Who is promised what.
+/// All requests, their guarantees and their streams.
 #[derive(Debug, Clone)]
 pub(crate) struct Ledger {
     pub(crate) flows: BTreeMap<Key, Held>,
     pub(crate) streams: BTreeMap<Header, Stream>,
-    /// Streams that were there, so that a new version of one is told from the
-    /// old one.
+    /// Streams before the change, by which new versions of a stream are
+    /// distinguished from the old one.
     before: HashMap<Header, Stream>,
     /// Marks that were found on switches, by header.
     found: HashMap<Header, Mark>,
@@ -103,7 +104,7 @@ struct Draft {
     granted: Vec<(Key, Granted)>,
 }
 
-/// What there is, for decisions.
+/// Input of decisions: the topology and the settings.
 #[derive(Clone, Copy)]
 pub(crate) struct World<'a> {
     pub(crate) map: &'a Map,
@@ -139,7 +140,7 @@ impl Ledger {
         self.router.update(map);
     }
 
-    /// The analysis of what is admitted.
+    /// The analysis of the admitted flows.
     pub(crate) fn admission(&self) -> &Admission {
         &self.admission
     }
@@ -168,28 +169,28 @@ impl Ledger {
     }
 
     /// Whether it was admitted in an earlier life.
-    pub(crate) fn was_promised(&self, key: &Key) -> bool {
+    pub(crate) fn had_guarantee(&self, key: &Key) -> bool {
         let hint = self.flows.get(key).and_then(|held| held.hint.as_ref());
         hint.is_some_and(|hint| hint.state == State::Admitted)
     }
 
-    /// Requests that were admitted in an earlier life and have nothing yet, with what was
-    /// answered then.
-    pub(crate) fn promised(&self) -> impl Iterator<Item = (&Request, &Channel)> {
+    /// Requests that were admitted in an earlier run and have no allocation yet,
+    /// with their answers of that time.
+    pub(crate) fn guaranteed(&self) -> impl Iterator<Item = (&Request, &Channel)> {
         self.flows.values().filter_map(|held| {
             let hint = held.hint.as_ref()?;
-            let is_promised = held.granted.is_none() && hint.state == State::Admitted;
-            is_promised.then_some((&held.request, hint))
+            let is_guaranteed = held.granted.is_none() && hint.state == State::Admitted;
+            is_guaranteed.then_some((&held.request, hint))
         })
     }
 
-    /// Forgets a request and what it has. False if there is none.
+    /// Removes a request and its allocation. False if there is none.
     pub(crate) fn remove(&mut self, key: &Key) -> bool {
         self.release([key]);
         self.flows.remove(key).is_some()
     }
 
-    /// Takes from requests what they have.
+    /// Takes back the allocations of requests.
     pub(crate) fn release<'a>(&mut self, keys: impl IntoIterator<Item = &'a Key>) {
         let mut out = Vec::new();
         for key in keys {
@@ -288,8 +289,8 @@ impl Ledger {
         })
     }
 
-    /// The order of importance: who comes first is served first, and loses
-    /// last.
+    /// Requests in the order of importance: the first is decided first, and loses
+    /// its guarantee last.
     pub(crate) fn by_importance(&self, keys: impl IntoIterator<Item = Key>) -> Vec<Key> {
         let mut keys: Vec<Key> = keys
             .into_iter()
@@ -776,26 +777,28 @@ impl Ledger {
         (entry, of)
     }
 
-    /// Sets what these requests are promised; see [`Admission::promises`] for the effort.
+    /// Sets the guaranteed bounds of these requests; see
+    /// [`Admission::guarantees`] for the effort.
     fn set_bounds(&mut self, keys: &[Key], effort: u64, world: World<'_>) {
         let granted = |key: &Key| Some((key.clone(), self.flows.get(key)?.granted.as_ref()?));
         let wanted: BTreeMap<Key, &Granted> = keys.iter().filter_map(granted).collect();
         let ends = wanted.values().flat_map(|granted| {
             let segments = granted.parts.segments.iter();
-            // Of the path to a broker only receivers at its own port are told.
+            // Bounds of the path to a broker concern only receivers at its own
+            // port.
             segments.filter(|segment| match segment.role {
                 Role::Up { .. } => !granted.parts.local.is_empty(),
                 Role::Down | Role::Direct => true,
             })
         });
         let ids: Vec<&str> = ends.map(|segment| segment.id.as_str()).collect();
-        let promises = match ids.is_empty() {
+        let guarantees = match ids.is_empty() {
             true => Vec::new(),
-            false => self.admission.promises(&ids, effort),
+            false => self.admission.guarantees(&ids, effort),
         };
-        let promises: HashMap<&str, Vec<u64>> = ids.into_iter().zip(promises).collect();
+        let guarantees: HashMap<&str, Vec<u64>> = ids.into_iter().zip(guarantees).collect();
         let bounds = wanted.into_iter().map(|(key, granted)| {
-            let bounds = self.bounds_of(granted, world, |id| promises.get(id));
+            let bounds = self.bounds_of(granted, world, |id| guarantees.get(id));
             (key, bounds)
         });
         for (key, bounds) in bounds.collect::<Vec<_>>() {
@@ -813,7 +816,7 @@ impl Ledger {
         &self,
         granted: &Granted,
         world: World<'_>,
-        promise: impl Fn(&str) -> Option<&'a Vec<u64>>,
+        guarantee: impl Fn(&str) -> Option<&'a Vec<u64>>,
     ) -> BTreeMap<Peer, u64> {
         let mut bounds = BTreeMap::new();
         for segment in &granted.parts.segments {
@@ -824,9 +827,11 @@ impl Ledger {
                 &stream.path_set,
                 self.service_of(segment, world.map).is_some(),
             );
-            let promised = promise(&segment.id);
+            let guaranteed = guarantee(&segment.id);
             let at = |place: Option<usize>| match place {
-                Some(place) => promised.and_then(|promised| promised.get(place)).copied(),
+                Some(place) => guaranteed
+                    .and_then(|guaranteed| guaranteed.get(place))
+                    .copied(),
                 // The hosts at one port hear each other.
                 None => Some(0),
             };
@@ -852,9 +857,9 @@ impl Ledger {
         bounds
     }
 
-    /// Looks at the bounds of at most so many requests, each in turn, that may not
-    /// be true any more because others came. What has grown is set anew, and whose
-    /// it is, is told.
+    /// Checks the bounds of at most so many requests, in turn, that may be
+    /// outdated since other requests were admitted. Bounds that have grown are
+    /// updated; returns the requests that they belong to.
     pub(crate) fn refresh_bounds(&mut self, most: usize, world: World<'_>) -> Vec<Key> {
         let from = match self.refreshed.take() {
             Some(last) => Bound::Excluded(last),
@@ -884,7 +889,7 @@ impl Ledger {
             })
         };
         let (grown, kept): (Vec<_>, Vec<_>) = keys.into_iter().partition(has_grown);
-        // What was written and is still true stays as it was written.
+        // A written bound that still holds stays as written.
         for key in kept {
             if let Some(granted) = self
                 .flows
@@ -903,8 +908,8 @@ impl Ledger {
         self.refreshed.is_some()
     }
 
-    /// Whether bounds may not be true any more because others came, after all of a
-    /// turn were looked at or since they are being.
+    /// Whether bounds may be outdated since other requests were admitted, after
+    /// or during the present turn.
     pub(crate) fn is_outgrown(&self) -> bool {
         self.outgrown
     }

@@ -8,9 +8,10 @@
 //! theirs; it is not lowered as long as the stream is in use.
 //!
 //! For the analysis each request's part of a stream is a flow of its own, a
-//! *segment*. What leaves a broker comes as late as the segment to it may be,
-//! so that is the jitter of the segment that goes on, and its deadline is that
-//! of the request: each bound counts from the publisher's sending.
+//! *segment*. A message may leave a broker as late as the bound of the segment to
+//! it, so that bound is the jitter of the next segment. The deadline of that
+//! segment is the one of the request: every bound counts from the publisher's
+//! sending.
 
 mod entries;
 mod ledger;
@@ -48,7 +49,7 @@ pub(crate) struct Stream {
     pub(crate) tag: u8,
     pub(crate) receivers: Vec<Receiver>,
     pub(crate) path_set: PathSet,
-    /// What is laid for links that may fail.
+    /// Detours for links that may fail.
     pub(crate) detours: Detours,
     /// The segments that use it, and what each may send.
     pub(crate) users: BTreeMap<String, Use>,
@@ -58,17 +59,18 @@ pub(crate) struct Stream {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Use {
     pub(crate) key: Key,
-    /// What it may send: bits per second on the wire, bytes at once.
+    /// Its policed rate in bits per second on the wire, and its burst in bytes.
     pub(crate) rate_bps: u64,
     pub(crate) burst_bytes: u64,
 }
 
-/// To whom a stream goes.
+/// A receiver of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Receiver {
     pub(crate) peer: Peer,
     pub(crate) at: End,
-    /// It gets what was sent to a group as if it were sent to itself.
+    /// Address to which packets for a group are rewritten before it receives
+    /// them.
     pub(crate) mac: Option<crate::plan::Mac>,
 }
 
@@ -97,7 +99,7 @@ pub(crate) enum Role {
 /// Why a request cannot be decided yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Unready {
-    /// Nobody knows where a host is.
+    /// The location of a host is unknown.
     Unknown(IpAddr),
     /// It can never be: in plain words.
     Impossible(String),
@@ -109,7 +111,8 @@ pub(crate) struct Parts {
     pub(crate) segments: Vec<Segment>,
     /// The port of the broker, if its service is on the path.
     pub(crate) broker: Option<End>,
-    /// Subscribers at the broker itself, to whom no packet goes.
+    /// Subscribers on the broker's machine, which receive no packets over the
+    /// network.
     pub(crate) local: Vec<Peer>,
     /// The address of its group.
     pub(crate) group: Option<IpAddr>,
@@ -119,7 +122,7 @@ impl Parts {
     /// Takes a request apart.
     ///
     /// # Errors
-    /// Somebody is nowhere yet, or it contradicts itself.
+    /// A host is unknown, or the request contradicts itself.
     pub(crate) fn of(
         request: &Request,
         topology: &Topology,

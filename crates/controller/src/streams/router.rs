@@ -29,7 +29,7 @@ pub(crate) struct PathSet {
     pub(crate) rendezvous: Option<u64>,
 }
 
-/// What is asked of a path.
+/// A query for paths.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted<'a> {
     pub(crate) source: End,
@@ -106,8 +106,8 @@ impl Router {
         self.fabric = Model::new(&nodes, &links).unwrap_or_default();
     }
 
-    /// Paths for a stream beside what is admitted, the best first; none if it
-    /// cannot get there.
+    /// Path sets for a stream beside the admitted flows, the best first; empty if
+    /// a receiver is unreachable.
     pub(crate) fn path_sets(
         &mut self,
         map: &Map,

@@ -1,5 +1,5 @@
-//! Asking who has an address, without telling one: the ARP probe of RFC 5227,
-//! which claims nothing and which whoever has the address answers.
+//! ARP probes (RFC 5227): ask for the owner of an address without claiming one.
+//! The owner of the address answers.
 
 use std::net::Ipv4Addr;
 
@@ -8,7 +8,7 @@ use crate::plan::Mac;
 /// Ethernet and IPv4, a request.
 const REQUEST: [u8; 8] = [0, 1, 8, 0, 6, 4, 0, 1];
 
-/// A frame that asks who has an address.
+/// A frame that asks for the owner of an address.
 pub(crate) fn probe(asker: Mac, wanted: Ipv4Addr) -> Vec<u8> {
     let mut frame = Vec::with_capacity(42);
     frame.extend([0xff; 6]);

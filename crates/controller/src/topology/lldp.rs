@@ -1,8 +1,8 @@
 //! The probes by which links are found: LLDP frames (IEEE 802.1AB) that say
 //! which port of which switch sent them.
 //!
-//! Chassis and port are locally assigned texts, so that other listeners see
-//! what they are. What does not have exactly this form is somebody else's.
+//! Chassis and port are locally assigned texts, readable for other listeners. A
+//! frame that does not have exactly this form was sent by another device.
 
 use crate::plan::Mac;
 

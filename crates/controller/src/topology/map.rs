@@ -2,10 +2,10 @@
 //! links with rates and delays, which come from the document where it names
 //! them.
 //!
-//! Nodes and links are never taken out, so indices stay what they are: a link
-//! that is down has no rate, which closes it to paths. All hosts at one port are
-//! one node, for they share its link. A broker is two nodes, what comes and
-//! what goes, and the link between them is its service.
+//! Nodes and links are never removed, so indices stay valid: a link that is down
+//! has no rate, which closes it to paths. All hosts at one port are one node, as
+//! they share its link. A broker is two nodes, one for arrivals and one for
+//! departures, and the link between them is its service.
 
 use std::collections::{BTreeMap, HashMap};
 

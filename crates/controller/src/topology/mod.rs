@@ -1,10 +1,10 @@
 //! What there is: switches, their ports, the links between them, and hosts.
 //!
-//! A link is there once a probe came over it, in its direction; it is gone when
-//! a port at one of its ends is down, when something below says so (BFD), or
-//! when no more probes come. A port over which no probe ever came leads to
-//! hosts; hosts are learned from what they send there. Only what changes is
-//! told, so that whoever computes paths computes them once.
+//! A link exists once a probe came over it, in its direction; it is gone when a
+//! port at one of its ends is down, when a lower layer reports so (BFD), or when
+//! no more probes come. A port over which no probe ever came leads to hosts;
+//! hosts are learned from the frames they send. Only changes are reported, so
+//! that paths are computed once for each.
 
 pub(crate) mod arp;
 pub(crate) mod lldp;
@@ -61,7 +61,7 @@ pub struct PortState {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Switch {
     pub(crate) name: String,
-    /// It can be told what to do.
+    /// Whether it is connected.
     pub(crate) connected: bool,
     pub(crate) ports: BTreeMap<PortNumber, Port>,
 }
@@ -83,7 +83,7 @@ pub(crate) struct Port {
     inner: bool,
 }
 
-/// What an earlier life used a port for, as its switch's entries tell.
+/// The use of a port by an earlier run, according to its switch's entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Earlier {
     /// That is not known, or hosts were there.
@@ -105,7 +105,7 @@ impl Port {
 struct Link {
     to: End,
     seen: Nanos,
-    /// It is there because somebody said so; it does not age.
+    /// Whether it was configured; it does not age then.
     stated: bool,
 }
 
@@ -116,7 +116,7 @@ pub struct Host {
     pub name: String,
     /// Its IP addresses.
     pub addresses: Vec<IpAddr>,
-    /// Where it is; `None` as long as nobody knows.
+    /// Where it is; `None` while unknown.
     pub at: Option<End>,
 }
 
@@ -205,8 +205,7 @@ impl Topology {
             .unwrap_or_else(|| format!("s{number}"))
     }
 
-    /// A switch can be told what to do; these are its ports. False if there
-    /// are too many.
+    /// A switch has connected with these ports. False if there are too many.
     pub(crate) fn connected(
         &mut self,
         datapath: u64,
@@ -254,8 +253,7 @@ impl Topology {
         true
     }
 
-    /// A switch cannot be told anything for the time being. What it forwards it
-    /// goes on to forward.
+    /// A switch has disconnected. It continues to forward by its entries.
     pub(crate) fn disconnected(&mut self, datapath: u64) {
         if let Some(switch) = self.switches.get_mut(&datapath) {
             switch.connected = false;
@@ -358,7 +356,7 @@ impl Topology {
         self.adjacent(from, to, now, false, changes);
     }
 
-    /// Somebody says that a link leads from one port to another.
+    /// Adds a configured link.
     pub(crate) fn stated(&mut self, from: End, to: End, now: Nanos, changes: &mut Vec<Change>) {
         self.adjacent(from, to, now, true, changes);
     }
@@ -424,7 +422,8 @@ impl Topology {
         let old: Vec<_> = self
             .links
             .iter()
-            // Nobody could tell, as long as one of the switches is away.
+            // While one of the switches is disconnected, missing probes mean
+            // nothing.
             .filter(|(from, link)| !link.stated && connected(**from) && connected(link.to))
             .filter(|(_, link)| now - link.seen > timeout)
             .map(|(from, link)| (*from, link.to))
@@ -490,7 +489,7 @@ impl Topology {
         })
     }
 
-    /// A port leads to hosts, somebody says.
+    /// Configures a port as one that leads to hosts.
     pub(crate) fn state_edge(&mut self, end: End, changes: &mut Vec<Change>) {
         if let Some(port) = self.port_mut(end)
             && !std::mem::replace(&mut port.edge, true)
@@ -499,7 +498,7 @@ impl Topology {
         }
     }
 
-    /// A host sent something; its address, if it told one.
+    /// A host sent a frame, with its IP address if the frame contained one.
     pub(crate) fn heard(
         &mut self,
         mac: Mac,
@@ -555,7 +554,7 @@ impl Topology {
         }
     }
 
-    /// A host was there in an earlier life; what is known meanwhile is better.
+    /// Restores a host of an earlier run; newer information takes precedence.
     pub(crate) fn recall(&mut self, mac: Mac, address: Option<IpAddr>, at: End) {
         let elsewhere = self
             .hosts
@@ -577,7 +576,7 @@ impl Topology {
         hosts.next().is_none().then_some(*mac)
     }
 
-    /// Who has an address, and where.
+    /// The host with an address.
     pub(crate) fn host(&self, address: IpAddr) -> Option<(Mac, &Host)> {
         let mac = *self.by_address.get(&address)?;
         Some((mac, self.hosts.get(&mac)?))

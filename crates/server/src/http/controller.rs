@@ -224,8 +224,8 @@ async fn metrics(State(observer): State<Observer>) -> String {
             counts.switches_down,
         ),
         (
-            "punctual_controller_promises_lost_total",
-            "Times that a flow lost its promise.",
+            "punctual_controller_guarantees_lost_total",
+            "Times that a flow lost its guarantee.",
             counts.lost,
         ),
         (
@@ -243,12 +243,12 @@ async fn metrics(State(observer): State<Observer>) -> String {
         counts.longest_ns as f64 / 1e9,
     );
     out.family(
-        "punctual_controller_link_promised_ratio",
+        "punctual_controller_link_guaranteed_ratio",
         Kind::Gauge,
-        "Share of a link that is promised to flows.",
+        "Share of a link that is reserved for guaranteed flows.",
     );
     for link in &status.links {
-        out.sample(&[("link", &link.name)], link.promised);
+        out.sample(&[("link", &link.name)], link.guaranteed);
     }
     out.finish()
 }
