@@ -2,7 +2,9 @@
 //! target `store`, which `crates/store/tests/replay.rs` also runs over the
 //! seeds.
 
-use punctual_store::{Batch, Image, Log, LogConfig, Medium as _, Op, Simulated, Start, Store as _};
+use punctual_store::{
+    Batch, Image, Log, LogConfig, Medium as _, Op, SimulatedDisk, Start, Store as _,
+};
 
 /// Reads the input as an operation, and as the first segment of a log.
 pub fn store(data: &[u8]) {
@@ -22,7 +24,7 @@ pub fn store(data: &[u8]) {
 
 /// No panic, and what was read can be added to and is read again.
 fn segment(data: &[u8]) {
-    let mut disk = Simulated::default();
+    let mut disk = SimulatedDisk::default();
     // On a disk in memory neither can fail.
     let made = disk.create(1, data.len() as u64);
     made.and_then(|()| disk.write(1, 0, data)).expect("room");
@@ -45,7 +47,7 @@ fn segment(data: &[u8]) {
     assert_eq!(told(&mut log), before);
 }
 
-fn told(log: &mut Log<Simulated>) -> Vec<String> {
+fn told(log: &mut Log<SimulatedDisk>) -> Vec<String> {
     let mut told = Vec::new();
     log.recover(&mut |op| told.push(format!("{op:?}")))
         .expect("it can be read");

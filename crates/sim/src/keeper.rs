@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use punctual_broker::{Nanos, Operations, StoreTrouble};
-use punctual_store::{Batch, Log, LogConfig, Simulated, Start, Store, StoreError};
+use punctual_store::{Batch, Log, LogConfig, SimulatedDisk, Start, Store, StoreError};
 
 use punctual_model::Rng;
 
@@ -22,7 +22,7 @@ const CALLS: u64 = 8;
 
 /// What a shard handed over.
 #[derive(Debug)]
-struct Waiting {
+struct PendingWrite {
     shard: u16,
     operations: Operations,
 }
@@ -31,12 +31,12 @@ struct Waiting {
 #[derive(Debug)]
 pub(crate) struct Keeper {
     /// Not there while it is being read again.
-    store: Option<Log<Simulated>>,
+    store: Option<Log<SimulatedDisk>>,
     /// Wall clock's time at the zero of the world's.
     pub(crate) wall: u64,
     /// Longest time until a commit ends.
     pub(crate) delay: Nanos,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<PendingWrite>,
     /// How many of them are being committed.
     running: usize,
     /// What the disk does.
@@ -73,7 +73,7 @@ pub(crate) enum End {
 impl Keeper {
     pub(crate) fn new(shards: u16, delay: Nanos) -> Self {
         Self {
-            store: Some(open(Simulated::default(), 0)),
+            store: Some(open(SimulatedDisk::default(), 0)),
             wall: 1_700_000_000_000_000_000,
             delay,
             waiting: VecDeque::new(),
@@ -87,7 +87,7 @@ impl Keeper {
         }
     }
 
-    pub(crate) fn store(&mut self) -> &mut Log<Simulated> {
+    pub(crate) fn store(&mut self) -> &mut Log<SimulatedDisk> {
         let store = self.store.as_mut();
         store.unwrap_or_else(|| unreachable!("it is there but while it is read"))
     }
@@ -118,7 +118,7 @@ impl Keeper {
 
     /// Takes what a shard hands over. True if a commit is to begin.
     pub(crate) fn post(&mut self, shard: u16, operations: Operations) -> bool {
-        self.waiting.push_back(Waiting { shard, operations });
+        self.waiting.push_back(PendingWrite { shard, operations });
         self.begin()
     }
 
@@ -219,7 +219,7 @@ impl Keeper {
     }
 }
 
-fn open(disk: Simulated, seed: u64) -> Log<Simulated> {
+fn open(disk: SimulatedDisk, seed: u64) -> Log<SimulatedDisk> {
     let opened = Log::open(disk, CONFIG, Start { seed, wall: 0 });
     opened.unwrap_or_else(|error| panic!("it cannot be read: {error}"))
 }

@@ -4,7 +4,7 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
-use crate::op::{Content, EntryOp, Highest, Ids, SessionOp, SubscriptionOp, WillOp};
+use crate::op::{Content, EntryOp, HighestNumbers, Ids, SessionOp, SubscriptionOp, WillOp};
 use crate::{Batch, Op};
 
 /// An operation that owns what it is made of.
@@ -208,7 +208,7 @@ pub(crate) fn owned() -> impl Strategy<Value = Owned> {
             },
             2 => Op::WillGone { session },
             3 => Op::GivenBack { segment: 300 },
-            _ => Op::Highest(Highest {
+            _ => Op::Highest(HighestNumbers {
                 session,
                 message: 7,
                 entry: 300,

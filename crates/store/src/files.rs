@@ -1,11 +1,12 @@
 //! Segments as files of a directory, which one process has to itself.
 //!
-//! A file is made with all its room (`fallocate`), and the directory is synced
-//! whenever a name in it comes or goes. Two locks of the system (`flock`) keep other
-//! processes away, and go with the process however that ends: one of the directory, which
-//! nobody can remove and make again beside it, and one of the file `lock` in it, for file
-//! systems that lock no directories. Its two lines have fixed places, so that writing
-//! them again needs no room: the number of the process, and the mark of the log.
+//! A file is created with all its space (`fallocate`), and the directory is synced
+//! whenever a name in it is added or removed. Two advisory locks (`flock`) exclude other
+//! processes, and end with the process however it ends: one on the directory, which
+//! cannot be removed and created again beside the running process, and one on the file
+//! `lock` in it, for file systems that do not lock directories. The two lines of that
+//! file have fixed positions, so that rewriting them needs no space: the process id, and
+//! the mark of the log.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, TryLockError};
@@ -46,9 +47,10 @@ struct Segment {
 /// What may be done with the directory.
 #[derive(Debug)]
 enum Access {
-    /// Nobody else writes to it.
+    /// For writing; no other process writes to it.
     Write(Lock),
-    /// Somebody may, and had set this mark before the segments were opened.
+    /// For reading; another process may write to it, and had set this mark before the
+    /// segments were opened.
     Read(Option<CommitMark>),
 }
 
@@ -100,9 +102,8 @@ impl Files {
         Ok(files)
     }
 
-    /// Opens what is there at this moment for reading, also while another
-    /// process writes to it: what a log says at one time stays readable through
-    /// files that are open.
+    /// Opens the present segments for reading, also while another process writes to the
+    /// log: segments that are removed later stay readable through the open files.
     ///
     /// # Errors
     /// What the system says.
@@ -126,7 +127,7 @@ impl Files {
             });
             match opened {
                 Ok(()) => return Ok(files),
-                // It was given back meanwhile, and what it had is elsewhere.
+                // The segment was removed meanwhile; its live records are in another one.
                 Err(error) if is_missing(&error) => {}
                 Err(error) => return Err(failed(error)),
             }
@@ -134,8 +135,8 @@ impl Files {
         Err(failed(io::ErrorKind::ResourceBusy.into()))
     }
 
-    /// Whether the directory had segments and no lock file when it was opened for writing:
-    /// it was copied without it, or somebody removed it.
+    /// Whether the directory had segments and no lock file when it was opened for
+    /// writing: it was copied without that file, or the file was removed.
     pub fn lacked_lock(&self) -> bool {
         matches!(&self.access, Access::Write(lock) if lock.was_missing)
     }
@@ -305,7 +306,7 @@ impl Medium for Files {
     fn sync(&mut self, segment: u32) -> io::Result<()> {
         self.file(segment)?.sync_data()?;
         match self.files.get(&segment) {
-            // What is in a file without a name is not safe.
+            // Data in a file without a name would be lost.
             Some(opened) => self.verify_segment(segment, opened),
             None => Ok(()),
         }
@@ -371,8 +372,8 @@ fn name(segment: u32) -> String {
     format!("{segment:010}{SUFFIX}")
 }
 
-/// Gives a file all its room. Where the file system cannot promise that, zeros
-/// are written.
+/// Allocates all space of a file. Where the file system does not support that, zeros are
+/// written.
 fn allocate(mut file: &File, size: u64) -> io::Result<()> {
     match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, size) {
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
@@ -402,8 +403,7 @@ fn lock(place: &Path) -> Result<(File, Option<CommitMark>), StoreError> {
         .read_to_end(&mut text)
         .map_err(failed)?;
     let mark = parse_mark(&text);
-    // Only for the message of whoever comes second: it need not succeed on a
-    // full disk.
+    // Only for the error message of a second process, so it may fail on a full disk.
     let _ = write_lock(&file, mark);
     Ok((file, mark))
 }

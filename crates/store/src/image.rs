@@ -14,12 +14,14 @@ use std::hash::BuildHasherDefault;
 use hashbrown::{HashMap, HashSet};
 
 use crate::numbers::{ByNumber, NumberHasher};
-use crate::op::{Content, EntryOp, Highest, Ids, RECORD_HEADER, SessionOp, SubscriptionOp, WillOp};
-use crate::rising::Rising;
+use crate::op::{
+    Content, EntryOp, HighestNumbers, Ids, RECORD_HEADER, SessionOp, SubscriptionOp, WillOp,
+};
+use crate::rising::RisingMap;
 use crate::{Batch, Op, Wall};
 
-/// Ends of entries, and removals of retained messages, that are remembered
-/// because what they are about may come later: far more than can be under way
+/// Bound on ends of entries, and removals of retained messages, that are remembered
+/// because their entry or message may arrive later: far more than can be in flight
 /// between shards.
 const REMEMBERED: usize = 1 << 18;
 
@@ -33,8 +35,8 @@ pub struct Image<C = Box<[u8]>> {
     pub(crate) messages: ByNumber<Message<C>>,
     pub(crate) retained: BTreeMap<Box<str>, Retained>,
     pub(crate) flows: BTreeMap<Box<str>, Flow>,
-    /// What was said of entries that have not come, by entry and session.
-    early: BTreeMap<(u64, u64), Early>,
+    /// Operations on entries that have not arrived yet, by entry and session.
+    early: BTreeMap<(u64, u64), EarlyChange>,
     /// Versions of removals, and the other way round.
     removed: HashMap<Box<str>, u64>,
     removals: BTreeMap<u64, Box<str>>,
@@ -43,7 +45,7 @@ pub struct Image<C = Box<[u8]>> {
     /// A log is being read, in which what refers to a content may come long
     /// after everything else that did is done with.
     reading: bool,
-    pub(crate) highest: Highest,
+    pub(crate) highest: HighestNumbers,
     entries: u64,
     live: u64,
 }
@@ -54,8 +56,8 @@ pub(crate) struct Session {
     /// `None` while other things came before it.
     pub(crate) meta: Option<Meta>,
     pub(crate) subscriptions: BTreeMap<Box<str>, Subscription>,
-    pub(crate) entries: Rising<Entry>,
-    pub(crate) received: BTreeMap<u16, Received>,
+    pub(crate) entries: RisingMap<Entry>,
+    pub(crate) received: BTreeMap<u16, ReceivedPublish>,
     pub(crate) will: Option<Will>,
 }
 
@@ -72,7 +74,7 @@ pub(crate) struct Meta {
 
 /// A publication with QoS 2 that is not released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Received {
+pub(crate) struct ReceivedPublish {
     gist: u32,
     pub(crate) mark: u32,
 }
@@ -93,7 +95,7 @@ pub(crate) struct Entry {
     qos: u8,
     retain: bool,
     pub(crate) sent: Option<u16>,
-    /// PUBREC came; the message is not referred to any more.
+    /// Whether PUBREC arrived, so that the content is not needed any more.
     pub(crate) step: bool,
     pub(crate) mark: u32,
 }
@@ -138,9 +140,9 @@ pub(crate) struct Flow {
     pub(crate) mark: u32,
 }
 
-/// What was said of an entry before it came.
+/// Operations on an entry that arrived before the entry.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Early {
+pub(crate) struct EarlyChange {
     pub(crate) sent: Option<u16>,
     pub(crate) step: bool,
     pub(crate) done: bool,
@@ -158,7 +160,7 @@ impl<C> Default for Image<C> {
             removals: BTreeMap::new(),
             fresh: Vec::new(),
             reading: false,
-            highest: Highest::default(),
+            highest: HighestNumbers::default(),
             entries: 0,
             live: 0,
         }
@@ -182,10 +184,10 @@ impl Image {
         self.settle();
     }
 
-    /// Operations that lead to this state, in the order in which recovery tells
-    /// them: numbers, flows, contents, retained messages, and then one session
-    /// after the other with its entries in order. What is not complete (see
-    /// [`Image::drop_unfinished`]) is told as well.
+    /// Passes the operations that produce this state to `tell`, in the order of recovery:
+    /// numbers, flows, contents, retained messages, and then one session after the other
+    /// with its entries in order. Incomplete items (see [`Image::drop_unfinished`]) are
+    /// included.
     pub fn operations(&self, tell: &mut dyn FnMut(Op<'_>)) {
         self.tell_numbers(tell);
         let mut messages: Vec<_> = self.messages.iter().collect();
@@ -230,8 +232,9 @@ impl<C> Image<C> {
         self.flows.len()
     }
 
-    /// Applies one operation; `mark` says where it is kept, `keep` what is kept
-    /// of a content. After those of a group comes [`Image::settle`].
+    /// Applies one operation. `mark` is the segment that contains it; `keep` makes the
+    /// stored form of a content. After a group of operations, [`Image::settle`] has to be
+    /// called.
     pub(crate) fn apply_op(
         &mut self,
         op: &Op<'_>,
@@ -295,7 +298,7 @@ impl<C> Image<C> {
                 gist,
             } => {
                 let state = self.sessions.entry(session).or_default();
-                let received = Received { gist, mark };
+                let received = ReceivedPublish { gist, mark };
                 if state.received.insert(packet_id, received).is_none() {
                     self.live += ITEM;
                 }
@@ -487,15 +490,15 @@ impl<C> Image<C> {
         }
     }
 
-    fn early(&mut self, session: u64, entry: u64) -> &mut Early {
+    fn early(&mut self, session: u64, entry: u64) -> &mut EarlyChange {
         if self.early.len() >= REMEMBERED && !self.early.contains_key(&(entry, session)) {
             self.early.pop_first();
         }
         self.early.entry((entry, session)).or_default()
     }
 
-    /// What was said of an entry that has not come.
-    pub(crate) fn said_early(&self, session: u64, entry: u64) -> Early {
+    /// The operations on an entry that has not arrived yet.
+    pub(crate) fn said_early(&self, session: u64, entry: u64) -> EarlyChange {
         let early = self.early.get(&(entry, session));
         early.copied().unwrap_or_default()
     }
@@ -594,9 +597,9 @@ impl<C> Image<C> {
         message.is_some_and(|message| message.content.is_some())
     }
 
-    /// After a crash: drops what was never complete, which is entries and
-    /// retained messages without their contents, and what sessions have that
-    /// are not there. Nothing of it was acknowledged. Returns how much it was.
+    /// After a crash: drops incomplete items, that is entries and retained messages
+    /// without their contents, and items of sessions that do not exist. None of them was
+    /// acknowledged. Returns their number.
     pub fn drop_unfinished(&mut self) -> u64 {
         self.early.clear();
         let (mut dropped, mut finished) = (0, Vec::new());
@@ -638,7 +641,7 @@ impl<C> Image<C> {
         dropped
     }
 
-    /// Numbers and flows, as recovery tells them before the contents.
+    /// Passes numbers and flows to `tell`, which recovery does before the contents.
     pub(crate) fn tell_numbers(&self, tell: &mut dyn FnMut(Op<'_>)) {
         tell(Op::Highest(self.highest));
         for (key, flow) in &self.flows {
@@ -646,7 +649,7 @@ impl<C> Image<C> {
         }
     }
 
-    /// What recovery tells after the contents.
+    /// Passes everything after the contents to `tell`.
     pub(crate) fn tell_rest(&self, tell: &mut dyn FnMut(Op<'_>)) {
         for (topic, retained) in &self.retained {
             tell(retained.op(topic));
@@ -806,8 +809,8 @@ impl Content<'_> {
 }
 
 impl<C: PartialEq> Image<C> {
-    /// Tells what has to be written again of something that is in the part of
-    /// the log that `mark` and `kept` say; nothing if that is done with.
+    /// The operations to be rewritten for an item in the segment `mark`, if that segment
+    /// contains its live version; none if the item is obsolete.
     pub(crate) fn still(&self, op: &Op<'_>, mark: u32, kept: &C, tell: &mut dyn FnMut(Op<'_>)) {
         let state = |session| self.sessions.get(session);
         match op {
@@ -844,7 +847,7 @@ impl<C: PartialEq> Image<C> {
                 gist,
             } => {
                 let it = state(session).and_then(|it| it.received.get(packet_id));
-                if it == Some(&Received { gist: *gist, mark }) {
+                if it == Some(&ReceivedPublish { gist: *gist, mark }) {
                     tell(*op);
                 }
             }
@@ -868,7 +871,7 @@ impl<C: PartialEq> Image<C> {
         }
     }
 
-    /// Notes that what [`Image::still`] told is in another part of the log.
+    /// Notes that the operations of [`Image::still`] were rewritten into another segment.
     pub(crate) fn moved(&mut self, op: &Op<'_>, mark: u32, kept: C) {
         let mark = |it: &mut u32| *it = mark;
         match op {
@@ -919,8 +922,8 @@ impl Session {
     }
 }
 
-impl Early {
-    /// What has to be written after the entry.
+impl EarlyChange {
+    /// The operation to be written after the entry.
     pub(crate) fn op(self, of: &EntryOp<'_>) -> Option<Op<'static>> {
         let (session, entry) = (of.session, of.entry);
         match self.sent {
@@ -937,18 +940,18 @@ impl Early {
 
 /// What a store does with one operation of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum Disposition {
     /// Writes and applies it.
     Write,
     /// Writes an entry together with how far it is already said to be.
-    WriteSent(Early),
+    WriteSent(EarlyChange),
     /// Applies it only: it is about something that is not there.
     Remember,
     /// Neither: another operation of the group has undone it.
     Skip,
 }
 
-impl Fate {
+impl Disposition {
     pub(crate) fn is_written(&self) -> bool {
         matches!(self, Self::Write | Self::WriteSent(_))
     }
@@ -957,14 +960,13 @@ impl Fate {
 impl<C> Image<C> {
     /// What of a group has to be written. What begins and ends in the same
     /// group cancels, and so does what changes nothing.
-    pub(crate) fn fates(&self, group: &[Op<'_>]) -> Vec<Fate> {
+    pub(crate) fn fates(&self, group: &[Op<'_>]) -> Vec<Disposition> {
         let sums = Sums::of(group);
         let each = group.iter().enumerate();
-        let mut fates: Vec<Fate> = each
+        let mut fates: Vec<Disposition> = each
             .map(|(at, op)| self.fate(at, op, group, &sums))
             .collect();
-        // A content is needed if something that refers to it is written: usually that
-        // is what comes next.
+        // A content is needed if a later operation refers to it, usually the next one.
         let refers = |at: usize, to: u64| {
             let message = match group.get(at) {
                 Some(Op::Entry(EntryOp { message, .. }) | Op::Retain { message, .. }) => *message,
@@ -997,22 +999,28 @@ impl<C> Image<C> {
         }
         for (at, message) in unsure {
             if !needed.contains(&message) {
-                fates[at] = Fate::Skip;
+                fates[at] = Disposition::Skip;
             }
         }
         fates
     }
 
-    fn fate(&self, at: usize, op: &Op<'_>, group: &[Op<'_>], sums: &Sums<'_>) -> Fate {
-        let write = |yes| if yes { Fate::Write } else { Fate::Skip };
+    fn fate(&self, at: usize, op: &Op<'_>, group: &[Op<'_>], sums: &Sums<'_>) -> Disposition {
+        let write = |yes| {
+            if yes {
+                Disposition::Write
+            } else {
+                Disposition::Skip
+            }
+        };
         match *op {
             Op::Entry(EntryOp { session, entry, .. }) => {
                 let early = self.said_early(session, entry);
                 match sums.done.contains(&(session, entry)) {
-                    _ if early.done => Fate::Remember,
-                    true => Fate::Skip,
-                    false if early != Early::default() => Fate::WriteSent(early),
-                    false => Fate::Write,
+                    _ if early.done => Disposition::Remember,
+                    true => Disposition::Skip,
+                    false if early != EarlyChange::default() => Disposition::WriteSent(early),
+                    false => Disposition::Write,
                 }
             }
             Op::Sent { session, entry, .. } | Op::Step { session, entry } => {
@@ -1023,18 +1031,18 @@ impl<C> Image<C> {
                 // Said too early, it still says which identifier was the last.
                 let counts = matches!(op, Op::Sent { .. });
                 match (known, sums.done.contains(&(session, entry))) {
-                    (_, true) => Fate::Skip,
-                    (false, false) if !counts => Fate::Remember,
-                    (_, false) => Fate::Write,
+                    (_, true) => Disposition::Skip,
+                    (false, false) if !counts => Disposition::Remember,
+                    (_, false) => Disposition::Write,
                 }
             }
             Op::Done { session, entry } => {
                 if self.has_entry(session, entry) {
-                    Fate::Write
+                    Disposition::Write
                 } else if sums.entries.contains_key(&(session, entry)) {
-                    Fate::Skip
+                    Disposition::Skip
                 } else {
-                    Fate::Remember
+                    Disposition::Remember
                 }
             }
             Op::Received {
@@ -1057,15 +1065,15 @@ impl<C> Image<C> {
                         .get(topic)
                         .is_some_and(|it| it.version <= version)
                 {
-                    true => Fate::Write,
-                    false => Fate::Remember,
+                    true => Disposition::Write,
+                    false => Disposition::Remember,
                 }
             }
-            _ => Fate::Write,
+            _ => Disposition::Write,
         }
     }
 
-    /// Bytes that are not kept any more after an operation, roughly.
+    /// Approximate number of bytes that an operation makes obsolete.
     pub(crate) fn replaced_by(&self, op: &Op<'_>) -> u64 {
         let state = |session| self.sessions.get(session);
         let content = |message: u64| match self.messages.get(&message) {
@@ -1137,7 +1145,7 @@ struct Sums<'a> {
 impl<'a> Sums<'a> {
     fn of(group: &[Op<'a>]) -> Self {
         let mut sums = Self::default();
-        // Numbers of entries rise, so most of what is done with is older than the group.
+        // Numbers of entries rise, so most removed entries are older than the group.
         let mut first = u64::MAX;
         let (mut some_done, mut some_said) = (false, false);
         let mut before = None;
@@ -1223,7 +1231,10 @@ mod tests {
             vec![came, other, step],
         ] {
             let fates = image.fates(&group);
-            assert!(fates.iter().all(Fate::is_written), "{group:?}: {fates:?}");
+            assert!(
+                fates.iter().all(Disposition::is_written),
+                "{group:?}: {fates:?}"
+            );
         }
         for group in [vec![came, sent, done], vec![came, other, sent, step, done]] {
             let fates = image.fates(&group);
@@ -1231,9 +1242,9 @@ mod tests {
             assert!(written.map(|it| *it.0).all(|op| op == other), "{fates:?}");
         }
         // Early, it says which identifier was the last.
-        assert_eq!(image.fates(&[sent, came])[0], Fate::Write);
+        assert_eq!(image.fates(&[sent, came])[0], Disposition::Write);
         for early in [step, done] {
-            assert_eq!(image.fates(&[early])[0], Fate::Remember);
+            assert_eq!(image.fates(&[early])[0], Disposition::Remember);
         }
     }
 }

@@ -1,9 +1,9 @@
 //! What a broker must not forget, and how it is kept.
 //!
-//! The broker's core says what changes as operations ([`op::Op`]), collects
-//! those of one turn in a [`op::Batch`], and goes on; whoever keeps them
-//! applies batches in order and says when they are safe. [`Image`] is the state
-//! that operations mean: the reference for every [`Store`].
+//! The broker's core describes changes as operations ([`op::Op`]), collects those of one
+//! turn in a [`op::Batch`], and does not wait. A [`Store`] applies batches in order and
+//! reports when they are durable. [`Image`] is the state that a sequence of operations
+//! produces: the reference for every [`Store`].
 //!
 //! Invariant: after a crash a store hands over the state after some prefix of
 //! the groups that it was given, and that prefix includes every group that it
@@ -31,11 +31,11 @@ mod writer;
 pub use files::Files;
 pub use image::Image;
 pub use log::{Log, LogConfig, Start};
-pub use medium::{CommitMark, Medium, Simulated};
+pub use medium::{CommitMark, Medium, SimulatedDisk};
 pub use numbers::{ByNumber, NumberHasher};
 pub use op::{Batch, Op, Wall};
-pub use rising::Rising;
+pub use rising::RisingMap;
 pub use store::{Damage, Memory, Report, Store, StoreError, StoreStats, Tail};
-pub use tentative::Tentative;
+pub use tentative::TentativeBatch;
 #[cfg(feature = "disk")]
-pub use writer::{Histogram, Outcome, Poster, Told, Writer, WriterConfig, WriterStats};
+pub use writer::{Histogram, Outcome, Poster, Writer, WriterConfig, WriterEvent, WriterStats};

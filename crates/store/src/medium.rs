@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 use std::io;
 
-/// What is kept beside the segments of a log: that so many of its commits were confirmed.
-/// What is missing at the end of a log can be told by nothing else.
+/// The mark stored beside the segments of a log: how many of its commits were confirmed.
+/// Only the mark reveals that commits are missing at the end of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CommitMark {
     /// Identity of the store.
@@ -26,9 +26,8 @@ pub trait Medium {
     /// As the system says, here and below.
     fn list(&mut self) -> io::Result<Vec<u32>>;
 
-    /// Makes a segment of `size` zeros with all the room that it needs, so that
-    /// no write in it can fail for want of room. That it exists is safe when
-    /// this returns.
+    /// Creates a segment of `size` zeros with all its space allocated, so that no write
+    /// into it can fail on a full disk. Its existence is durable on return.
     ///
     /// # Errors
     /// [`io::ErrorKind::StorageFull`] if there is no room; nothing is made.
@@ -52,11 +51,11 @@ pub trait Medium {
     /// As the system says; any part may have been written.
     fn write(&mut self, segment: u32, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Makes safe what was written to a segment.
+    /// Makes all writes to a segment durable.
     ///
     /// # Errors
-    /// It is not known what is safe; what was written since the last time has to
-    /// be written again.
+    /// It is unknown which writes are durable; all writes since the last successful sync
+    /// have to be repeated.
     fn sync(&mut self, segment: u32) -> io::Result<()>;
 
     /// Removes a segment. That it is gone is safe when this returns.
@@ -88,19 +87,19 @@ pub trait Medium {
     /// a bounded number of segments in one call, the others in the next ones.
     ///
     /// # Errors
-    /// What is gone or was replaced, and what to do about it. As long as it is gone each
-    /// call says so.
+    /// A file is missing or was replaced; the message contains the remedy. Each call
+    /// fails as long as that is so.
     fn verify(&mut self) -> io::Result<()>;
 }
 
 /// Bytes that a disk writes at once.
 const SECTOR: usize = 512;
 
-/// A disk in memory that loses, tears and reorders what was not synced when the
-/// power fails, and fails on demand. No randomness of its own: what survives is
-/// decided by who calls [`Simulated::crash`].
+/// A disk in memory that loses, tears and reorders unsynced writes at a power failure,
+/// and fails on demand. It has no randomness of its own: the caller of
+/// [`SimulatedDisk::crash`] decides which writes survive.
 #[derive(Debug, Clone, Default)]
-pub struct Simulated {
+pub struct SimulatedDisk {
     segments: BTreeMap<u32, Segment>,
     mark: Option<CommitMark>,
     /// Bytes that fit on it.
@@ -136,7 +135,7 @@ impl Segment {
     }
 }
 
-impl Simulated {
+impl SimulatedDisk {
     /// The power fails: of the sectors written since the last sync those
     /// survive for which `survives` says so. Everything works again.
     pub fn crash(&mut self, mut survives: impl FnMut() -> bool) {
@@ -183,7 +182,7 @@ impl Simulated {
     }
 }
 
-impl Medium for Simulated {
+impl Medium for SimulatedDisk {
     fn list(&mut self) -> io::Result<Vec<u32>> {
         self.step()?;
         Ok(self.segments().collect())

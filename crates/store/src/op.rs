@@ -7,8 +7,8 @@
 //! used for something else: an operation that changes gets a new one, and the
 //! format of the log that it is written to rises.
 //!
-//! Invariant: what is encoded is decoded as the same, and what is decoded is
-//! encoded as the same bytes.
+//! Invariant: decoding an encoded operation gives the same operation, and encoding a
+//! decoded one gives the same bytes.
 
 use std::fmt::Debug;
 
@@ -26,7 +26,7 @@ pub const RECORD_HEADER: usize = 8;
 /// shards may be applied in another order than they arose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op<'a> {
-    /// A session exists with these properties; what it had stays.
+    /// A session exists with these properties; its subscriptions and entries stay.
     Session(SessionOp<'a>),
     /// A session and all that it has is gone.
     SessionEnd {
@@ -35,7 +35,7 @@ pub enum Op<'a> {
     },
     /// A session subscribes; replaces one with the same filter.
     Subscription(SubscriptionOp<'a>),
-    /// A session does not subscribe any more.
+    /// A session has unsubscribed.
     Unsubscription {
         /// Whose it was.
         session: u64,
@@ -48,7 +48,7 @@ pub enum Op<'a> {
     Message {
         /// Its number.
         message: u64,
-        /// What was published.
+        /// The content.
         content: Content<'a>,
     },
     /// A message waits for a session. It may come before its session, and is
@@ -58,50 +58,50 @@ pub enum Op<'a> {
     /// one after it (unless its `Done` comes in the same group: then neither
     /// need be kept). Before its entry it is remembered until that comes.
     Sent {
-        /// To whom.
+        /// The receiving session.
         session: u64,
         /// Number of the entry.
         entry: u64,
         /// With which packet identifier, from 1.
         packet_id: u16,
     },
-    /// PUBREC came for a message that was sent: PUBREL is what remains, and its
-    /// content is not needed any more. Before its entry it is remembered.
+    /// PUBREC arrived for a message that was sent: PUBREL is due, and the content is not
+    /// needed any more. If it precedes its entry, it is remembered.
     Step {
-        /// From whom.
+        /// The publishing session.
         session: u64,
         /// Number of the entry.
         entry: u64,
     },
-    /// A message does not wait for a session any more, for whatever reason.
-    /// Before its entry it is remembered, and the entry never kept.
+    /// A message is not queued for a session any more, for whatever reason. If it
+    /// precedes its entry, it is remembered, and the entry is never stored.
     Done {
         /// Whose it was.
         session: u64,
         /// Number of the entry.
         entry: u64,
     },
-    /// A publication with QoS 2 was accepted; replaces what is known of another with
-    /// that identifier.
+    /// A publication with QoS 2 was accepted; replaces an earlier one with this
+    /// identifier.
     Received {
-        /// Who published it.
+        /// The publishing session.
         session: u64,
         /// Its packet identifier, from 1.
         packet_id: u16,
-        /// What tells it from another one with that identifier, as the core makes it of
-        /// topic and content; 0 if that is not known, which takes no room.
+        /// Digest of topic and content, which distinguishes it from another publication
+        /// with this identifier; 0 if unknown, which takes no space.
         gist: u32,
     },
     /// The publisher has released it.
     Released {
-        /// Who published it.
+        /// The publishing session.
         session: u64,
         /// Its packet identifier, from 1.
         packet_id: u16,
     },
     /// A session has a will; replaces another.
     Will(WillOp<'a>),
-    /// A session has no will any more.
+    /// The will of a session was removed.
     WillGone {
         /// Whose it was.
         session: u64,
@@ -116,8 +116,8 @@ pub enum Op<'a> {
         /// Rises with each change of any retained message.
         version: u64,
     },
-    /// Nothing is retained on a topic any more. Ignored if a higher version is
-    /// known of the topic.
+    /// The retained message of a topic was removed. Ignored if a higher version of the
+    /// topic is known.
     RetainGone {
         /// On which topic.
         topic: &'a str,
@@ -127,19 +127,19 @@ pub enum Op<'a> {
     /// Something small under a key: a flow that is admitted, or, under keys that begin
     /// with `mesh/`, names of messages that came from neighbour brokers.
     Flow {
-        /// What tells it from others.
+        /// Its key.
         key: &'a str,
         /// Whatever its owner wants to know again.
         value: &'a [u8],
     },
     /// That is over.
     FlowGone {
-        /// What told it from others.
+        /// Its key.
         key: &'a str,
     },
-    /// How far a message that was sent is, as recovery tells it after its entry.
+    /// State of a message that was sent; recovery passes it after its entry.
     Inflight {
-        /// To whom.
+        /// The receiving session.
         session: u64,
         /// Number of the entry.
         entry: u64,
@@ -149,23 +149,23 @@ pub enum Op<'a> {
         step: bool,
     },
     /// Numbers up to these have been used.
-    Highest(Highest),
-    /// Nothing is needed of a segment of the log any more, nor of those before it: that
-    /// its file is not there is no damage.
+    Highest(HighestNumbers),
+    /// A segment of the log, and those before it, have no live records: a missing file of
+    /// them is no damage.
     GivenBack {
         /// Its number.
         segment: u32,
     },
 }
 
-/// A session, without what it has.
+/// A session, without its subscriptions and entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionOp<'a> {
     /// Its number.
     pub session: u64,
     /// The client that it is of.
     pub client_id: &'a str,
-    /// Who the client said to be, which decides what it may do.
+    /// User name of the client, by which its rights are decided.
     pub user: Option<&'a str>,
     /// Protocol level: 4 or 5.
     pub version: u8,
@@ -192,7 +192,7 @@ pub struct SubscriptionOp<'a> {
     pub properties: &'a [u8],
 }
 
-/// What was published.
+/// The content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Content<'a> {
     /// On which topic.
@@ -207,7 +207,7 @@ pub struct Content<'a> {
     pub qos: u8,
     /// As published.
     pub retain: bool,
-    /// When it is of no use any more.
+    /// When it expires.
     pub expires: Option<Wall>,
     /// Urgency, as the core writes it.
     pub stamp: &'a [u8],
@@ -216,7 +216,7 @@ pub struct Content<'a> {
 /// A message that waits for a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EntryOp<'a> {
-    /// For whom.
+    /// The receiving session.
     pub session: u64,
     /// Its number, which rises broker-wide and is the order of the queue.
     pub entry: u64,
@@ -243,13 +243,13 @@ pub struct WillOp<'a> {
     pub due: Option<Wall>,
     /// Seconds after its publication that it is of use.
     pub expiry: Option<u32>,
-    /// What is to be published; `expires` is not set.
+    /// The message; `expires` is not set.
     pub content: Content<'a>,
 }
 
 /// The highest numbers that were ever used; 0 for none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Highest {
+pub struct HighestNumbers {
     /// Of sessions.
     pub session: u64,
     /// Of messages.
@@ -260,7 +260,7 @@ pub struct Highest {
     pub version: u64,
 }
 
-impl Highest {
+impl HighestNumbers {
     /// Takes notice of the numbers in an operation.
     pub fn see(&mut self, op: &Op<'_>) {
         let raise = |highest: &mut u64, number: u64| *highest = (*highest).max(number);
@@ -352,13 +352,13 @@ impl PartialEq for Ids<'_> {
 
 impl Eq for Ids<'_> {}
 
-/// Bytes that are not what they should be.
+/// Why bytes are not an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum OpError {
     /// They end too early.
     #[error("the record ends within its {0}")]
     Short(&'static str),
-    /// They go on after the last field.
+    /// Bytes follow the last field.
     #[error("{0} bytes too many")]
     Long(usize),
     /// A field has no such value.
@@ -532,7 +532,7 @@ impl<'a> Op<'a> {
     /// Reads what [`Op::encode`] wrote, to the last byte.
     ///
     /// # Errors
-    /// Names the field that is not what it should be.
+    /// Names the invalid field.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, OpError> {
         let mut reader = Reader(bytes);
         let op = match reader.byte("tag")? {
@@ -642,7 +642,7 @@ impl<'a> Op<'a> {
                 packet_id: reader.packet_id()?,
                 step: reader.flag("step")?,
             },
-            tag::HIGHEST => Op::Highest(Highest {
+            tag::HIGHEST => Op::Highest(HighestNumbers {
                 session: reader.number("session")?,
                 message: reader.number("message")?,
                 entry: reader.number("entry")?,
@@ -962,7 +962,7 @@ impl<'a> Record<'a> {
         Reader(rest).number("message").ok()
     }
 
-    /// Its operation if it is what was written with this salt.
+    /// Its operation, if the record is intact under this salt.
     pub(crate) fn checked(self, salt: u32) -> Result<Op<'a>, OpError> {
         match self.is_intact(salt) {
             true => self.op(),
@@ -970,7 +970,7 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Whether it is what was written with this salt.
+    /// Whether the record is intact under this salt.
     pub(crate) fn is_intact(self, salt: u32) -> bool {
         let Some((header, body)) = self.bytes.split_first_chunk::<RECORD_HEADER>() else {
             return false;
@@ -1070,7 +1070,7 @@ mod tests {
 
     #[test]
     fn the_highest_numbers_are_seen() {
-        let mut highest = Highest::default();
+        let mut highest = HighestNumbers::default();
         highest.see(&Op::SessionEnd { session: 7 });
         highest.see(&Op::Done {
             session: 1,
@@ -1080,11 +1080,11 @@ mod tests {
             topic: "t",
             version: 3,
         });
-        highest.see(&Op::Highest(Highest {
+        highest.see(&Op::Highest(HighestNumbers {
             message: 4,
-            ..Highest::default()
+            ..HighestNumbers::default()
         }));
-        let seen = Highest {
+        let seen = HighestNumbers {
             session: 7,
             message: 4,
             entry: 9,

@@ -1,5 +1,5 @@
-//! A list by numbers that rise, as those of the entries of a session do: what comes
-//! has the highest number, and what goes is usually near the front.
+//! A list ordered by rising numbers, such as those of the entries of a session: new items
+//! have the highest number, and removed ones are usually near the front.
 //!
 //! Invariant: the first and the last place are taken, and at most half of the places
 //! between them, and a few, are not.
@@ -13,14 +13,14 @@ const FEW: usize = 16;
 /// removed keys are near its front, for which both cost O(1), and O(log n) where there
 /// are gaps.
 #[derive(Debug, Clone)]
-pub struct Rising<V> {
+pub struct RisingMap<V> {
     list: VecDeque<(u64, Option<V>)>,
     len: usize,
     /// Places for which there is memory when it is empty, at most.
     spare: usize,
 }
 
-impl<V> Default for Rising<V> {
+impl<V> Default for RisingMap<V> {
     fn default() -> Self {
         Self {
             list: VecDeque::new(),
@@ -30,15 +30,15 @@ impl<V> Default for Rising<V> {
     }
 }
 
-impl<V: PartialEq> PartialEq for Rising<V> {
+impl<V: PartialEq> PartialEq for RisingMap<V> {
     fn eq(&self, other: &Self) -> bool {
         self.len == other.len && self.iter().eq(other.iter())
     }
 }
 
-impl<V: Eq> Eq for Rising<V> {}
+impl<V: Eq> Eq for RisingMap<V> {}
 
-impl<V> Rising<V> {
+impl<V> RisingMap<V> {
     /// An empty one that has memory for so many at most while it is empty again; others have
     /// for a few.
     pub fn with_spare(spare: usize) -> Self {
@@ -188,7 +188,7 @@ mod tests {
     proptest! {
         #[test]
         fn it_is_a_map(steps in proptest::collection::vec((0..5, 0u64..40), 0..200)) {
-            let (mut map, mut rising) = (BTreeMap::new(), Rising::default());
+            let (mut map, mut rising) = (BTreeMap::new(), RisingMap::default());
             for (at, (kind, number)) in steps.into_iter().enumerate() {
                 // As it is meant, and anywhere.
                 let highest = map.last_key_value().map_or(0, |(last, _)| last + 1 + number / 10);

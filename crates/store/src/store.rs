@@ -2,7 +2,7 @@
 
 use std::{fmt, io};
 
-use crate::op::Highest;
+use crate::op::HighestNumbers;
 use crate::{Batch, Image, Op};
 
 /// Damages that a [`Report`] names; more are only counted.
@@ -28,15 +28,15 @@ pub trait Store {
     /// packet identifier is final.
     ///
     /// # Errors
-    /// What is kept cannot be read at all. What cannot be read of it is left
-    /// out, and named in the report.
+    /// The store cannot be read at all. Single unreadable items are skipped, and named in
+    /// the report.
     fn recover(&mut self, tell: &mut dyn FnMut(Op<'_>)) -> Result<Report, StoreError>;
 
     /// How much it is.
     fn stats(&self) -> StoreStats;
 
-    /// Why nothing that makes it grow should come any more: there is little room
-    /// left, for what is on its way already. Sees first whether room can be had.
+    /// Whether batches that make the store grow should stop, and why: the remaining space
+    /// is needed for batches in flight. Tries to allocate space first.
     fn full(&mut self) -> Option<StoreError> {
         None
     }
@@ -59,7 +59,7 @@ pub enum StoreError {
         /// Bytes.
         needed: u64,
     },
-    /// The disk does not do what it should.
+    /// An operation of the disk failed.
     #[error("{what}: {message}")]
     Io {
         /// What could not be done, with which file.
@@ -119,10 +119,10 @@ pub enum StoreError {
     Emptied {
         /// Number of one that was confirmed.
         commit: u64,
-        /// The first of what is damaged, if something is there.
+        /// The first damage, if there is any.
         damage: Option<Damage>,
     },
-    /// What was written is not there any more, or is not only this process's.
+    /// A file is missing, was replaced, or is used by another process, too.
     #[error("{0}")]
     Lost(String),
 }
@@ -165,14 +165,14 @@ pub struct Report {
     pub torn: u64,
     /// Where the log ends with such a commit.
     pub tail: Option<Tail>,
-    /// What was kept without what belongs to it, and never confirmed.
+    /// Number of incomplete items that were dropped; none of them was confirmed.
     pub unfinished: u64,
     /// What cannot be read, the first of it.
     pub damages: Vec<Damage>,
     /// How much more.
     pub more_damages: u64,
     /// Numbers up to these have been used.
-    pub highest: Highest,
+    pub highest: HighestNumbers,
 }
 
 impl Report {
@@ -185,7 +185,7 @@ impl Report {
         }
     }
 
-    /// Counts what is there.
+    /// Adds the items of an image.
     pub(crate) fn count<C>(&mut self, image: &Image<C>) {
         self.sessions = image.sessions() as u64;
         self.entries = image.entries();
@@ -196,9 +196,9 @@ impl Report {
     }
 }
 
-/// A last commit that is not complete. As a rule it was being written when the power
-/// failed; nothing in the files tells that from one that was confirmed and of which the end
-/// was lost since, perhaps with commits after it.
+/// An incomplete last commit. As a rule it was being written when the power failed. The
+/// files do not distinguish that from a confirmed commit whose end was lost later,
+/// perhaps with commits after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tail {
     /// In which segment.
@@ -234,7 +234,7 @@ pub struct Damage {
     pub offset: u64,
     /// How many bytes.
     pub len: u64,
-    /// What is wrong.
+    /// Description.
     pub what: String,
 }
 
@@ -268,7 +268,7 @@ pub struct StoreStats {
 }
 
 impl StoreStats {
-    /// Counts what is there.
+    /// Adds the items of an image.
     pub(crate) fn count<C>(&mut self, image: &Image<C>) {
         self.sessions = image.sessions() as u64;
         self.entries = image.entries();
@@ -288,7 +288,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// What it keeps.
+    /// The state.
     pub fn image(&self) -> &Image {
         &self.image
     }

@@ -1,7 +1,7 @@
 //! Operations of which some turn out to be needless before they are handed over.
 //!
-//! Invariant: the batch that comes of it has what was pushed and not withdrawn, in
-//! its order.
+//! Invariant: the resulting batch has the operations that were pushed and not withdrawn,
+//! in their order.
 
 use crate::op::{Batch, Op, RECORD_HEADER};
 
@@ -11,15 +11,15 @@ const WITHDRAWN: [u8; 4] = [0xFF; 4];
 
 /// A batch that grows, of which operations can still be withdrawn.
 #[derive(Debug, Default)]
-pub struct Tentative {
-    /// With what was withdrawn.
+pub struct TentativeBatch {
+    /// All operations, withdrawn ones included.
     all: Batch,
     /// Operations that were withdrawn, and bytes of their records.
     withdrawn: usize,
     withdrawn_bytes: usize,
 }
 
-impl Tentative {
+impl TentativeBatch {
     /// Appends an operation; says where it is, for [`Self::withdraw`]. `None` if it
     /// is left out, see [`Batch::push`].
     pub fn push(&mut self, op: &Op<'_>) -> Option<usize> {
@@ -28,8 +28,8 @@ impl Tentative {
         (self.all.len > before).then_some(place)
     }
 
-    /// Takes back an operation; returns the bytes of its record, and 0 if there is
-    /// none at that place any more.
+    /// Withdraws an operation; returns the bytes of its record, or 0 if there is none at
+    /// that position.
     pub fn withdraw(&mut self, place: usize) -> usize {
         let record = self.all.bytes.get_mut(place..);
         let Some(header) = record.and_then(<[u8]>::first_chunk_mut::<RECORD_HEADER>) else {
@@ -53,7 +53,7 @@ impl Tentative {
         self.all.bytes.len()
     }
 
-    /// Bytes of what is left.
+    /// Bytes of the operations that were not withdrawn.
     pub fn bytes(&self) -> usize {
         self.all.bytes.len() - self.withdrawn_bytes
     }
@@ -74,7 +74,7 @@ impl Tentative {
         self.all.bytes.capacity()
     }
 
-    /// What is left.
+    /// The batch without withdrawn operations.
     pub fn into_batch(self) -> Batch {
         let Batch { mut bytes, len } = self.all;
         if self.withdrawn == 0 {
@@ -100,8 +100,8 @@ impl Tentative {
         }
     }
 
-    /// What is left, with what `put` appends for each of `more` at its place ([`Self::end`]);
-    /// places rise.
+    /// The batch without withdrawn operations. For each of `more`, `put` appends
+    /// operations at its position ([`Self::end`]); positions rise.
     pub fn into_batch_with<T>(
         self,
         more: impl IntoIterator<Item = (usize, T)>,
@@ -116,7 +116,7 @@ impl Tentative {
         batch
     }
 
-    /// Appends what is left between two places.
+    /// Appends the operations between two positions that were not withdrawn.
     fn copy(&self, from: &mut usize, to: usize, batch: &mut Batch) {
         while *from < to
             && let Some([a, b, c, d, mark @ ..]) = header_at(&self.all.bytes, *from)
@@ -148,7 +148,7 @@ mod tests {
             ops in proptest::collection::vec((arbitrary::owned(), any::<bool>()), 0..20),
             others in proptest::collection::vec((0usize..20, arbitrary::owned()), 0..5),
         ) {
-            let mut tentative = Tentative::default();
+            let mut tentative = TentativeBatch::default();
             let places: Vec<usize> = ops
                 .iter()
                 .map(|(op, _)| tentative.push(&op.op()).expect("it is short"))
@@ -181,9 +181,9 @@ mod tests {
             let more = others
                 .iter()
                 .map(|(at, other)| (places.get(*at).copied().unwrap_or(end), other));
-            let copy = Tentative {
+            let copy = TentativeBatch {
                 all: tentative.all.clone(),
-                ..Tentative::default()
+                ..TentativeBatch::default()
             };
             let with = copy.into_batch_with(more, |batch, other| batch.push(&other.op()));
             prop_assert_eq!(with, all);

@@ -1,19 +1,20 @@
-//! The thread that waits for the disk, so that nobody else has to.
+//! The writer thread, which waits for the disk so that no other thread has to.
 //!
-//! Shards post batches and go on. The writer takes what waits, up to a number
-//! of bytes, as one group, commits it, and tells each shard. A group is closed
-//! when its first batch has waited for [`WriterConfig::group_delay`] or as long as
-//! commits take lately, when it is large enough, or when a batch asks for it;
-//! while one commit runs the next group gathers. Batches are taken in the order in which they were posted.
+//! Shards post batches and do not wait. The writer takes waiting batches, up to a number
+//! of bytes, as one group, commits it, and notifies each shard. A group is closed when
+//! its first batch has waited for [`WriterConfig::group_delay`] or for the recent
+//! duration of commits, when it is large enough, or when a batch requests it; while one
+//! commit runs, the next group gathers. Batches are taken in the order in which they were
+//! posted.
 //!
 //! On a core that is wanted by both, the threads that serve clients come first.
 //!
-//! A store that has little room left says so before it refuses anything, and the writer
-//! passes that on: who posts then posts nothing that grows, and what was posted before
-//! still finds room. A group that fails all the same stays, is tried again with all that
-//! came since, and its batches are reported once. Posting never waits and never refuses: who posts
-//! knows by what was reported how much of it waits, and stops reading those who
-//! cause it at a bound of its own.
+//! A store with little space reports that before it refuses a batch, and the writer
+//! forwards the report: shards then post no batches that make the store grow, and batches
+//! posted before still have space. A group that fails nevertheless stays, is retried with
+//! all batches posted since, and its batches are reported once. Posting never waits and
+//! never refuses: a shard knows by the reports how many of its bytes wait, and stops
+//! reading from the clients that cause them at a bound of its own.
 
 use std::collections::VecDeque;
 use std::io;
@@ -66,14 +67,14 @@ pub enum Outcome {
     },
 }
 
-/// What the writer tells.
+/// A notification of the writer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Told {
+pub enum WriterEvent {
     /// To a shard, what became of a batch.
     Batch(u16, Outcome),
-    /// To all, that nothing that makes the store grow should be posted any more, and
-    /// why, and again when that is of another kind; or that it may be again. What was
-    /// posted before is told of as ever.
+    /// To all shards: no batch that makes the store grow should be posted, and why
+    /// (repeated when the reason changes); or, with `None`, such batches are allowed
+    /// again. Batches posted before are reported as usual.
     Full(Option<StoreError>),
 }
 
@@ -145,23 +146,23 @@ pub struct WriterStats {
     pub waiting_bytes: usize,
     /// How long the oldest batch has waited, if one does.
     pub oldest_wait: Option<Duration>,
-    /// What is kept.
+    /// State of the store.
     pub store: StoreStats,
 }
 
 /// The thread.
 #[derive(Debug)]
 pub struct Writer<S> {
-    shared: Arc<Shared>,
+    shared: Arc<WriterQueue>,
     thread: JoinHandle<S>,
 }
 
 /// A way to the writer.
 #[derive(Debug, Clone)]
-pub struct Poster(Arc<Shared>);
+pub struct Poster(Arc<WriterQueue>);
 
 #[derive(Debug)]
-struct Shared {
+struct WriterQueue {
     config: WriterConfig,
     queue: Mutex<Queue>,
     changed: Condvar,
@@ -174,7 +175,7 @@ struct Shared {
 struct Queue {
     /// What the writer has not taken. It takes all of it in one move, for shards wait
     /// for the lock.
-    posted: Vec<Posted>,
+    posted: Vec<QueuedBatch>,
     /// Bytes of this, and of what the writer had in no group when it looked last.
     bytes: usize,
     /// How many of these ask that their group is closed.
@@ -185,7 +186,7 @@ struct Queue {
 }
 
 #[derive(Debug)]
-struct Posted {
+struct QueuedBatch {
     shard: u16,
     ticket: u64,
     ops: Batch,
@@ -196,10 +197,9 @@ struct Posted {
 }
 
 impl<S: Store + Send + 'static> Writer<S> {
-    /// Starts the thread. `tell` is called by it, once for each batch that was
-    /// committed and once for each that failed before, and when the store has become
-    /// [full](Store::full), or is not any more: as against `full`, which is what the
-    /// store said of that to those who are told.
+    /// Starts the thread. The thread calls `tell` once for each batch that was committed,
+    /// once for each that failed before, and when the store becomes [full](Store::full)
+    /// or ceases to be. `full` is the state that the receivers of `tell` know already.
     ///
     /// # Errors
     /// There can be no other thread.
@@ -207,9 +207,9 @@ impl<S: Store + Send + 'static> Writer<S> {
         store: S,
         full: Option<StoreError>,
         config: WriterConfig,
-        tell: impl Fn(Told) + Send + 'static,
+        tell: impl Fn(WriterEvent) + Send + 'static,
     ) -> io::Result<Self> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(WriterQueue {
             config,
             queue: Mutex::default(),
             changed: Condvar::new(),
@@ -234,8 +234,8 @@ impl<S: Store + Send + 'static> Writer<S> {
             full,
         };
         let thread = thread::Builder::new().name("store".into()).spawn(move || {
-            // Bulk that keeps the disk busy must not keep the processor from those
-            // who serve clients. That this may be impossible does no harm.
+            // Bulk writes must not take the processor from the threads that serve
+            // clients. Failure of this call is harmless.
             let _ = rustix::process::setpriority_process(None, NICE);
             work.run()
         })?;
@@ -247,8 +247,8 @@ impl<S: Store + Send + 'static> Writer<S> {
         Poster(self.shared.clone())
     }
 
-    /// Commits what waits, in one attempt more if it fails, and ends the thread.
-    /// What is posted afterwards is lost.
+    /// Commits the waiting batches, with one more attempt if that fails, and ends the
+    /// thread. Batches posted later are lost.
     ///
     /// # Panics
     /// As the store did.
@@ -275,7 +275,7 @@ impl Poster {
             let was_empty = queue.posted.is_empty();
             queue.bytes += bytes;
             queue.impatient += usize::from(sync);
-            queue.posted.push(Posted {
+            queue.posted.push(QueuedBatch {
                 shard,
                 ticket,
                 ops,
@@ -296,7 +296,7 @@ impl Poster {
         self.0.bytes.load(Ordering::Relaxed)
     }
 
-    /// What was done up to now.
+    /// Statistics so far.
     pub fn stats(&self) -> WriterStats {
         let mut stats = self.0.stats().clone();
         stats.waiting_bytes = self.waiting_bytes();
@@ -305,7 +305,7 @@ impl Poster {
     }
 }
 
-impl Shared {
+impl WriterQueue {
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -329,17 +329,17 @@ impl Queue {
 
 /// What the thread does.
 struct Work<S, T> {
-    shared: Arc<Shared>,
+    shared: Arc<WriterQueue>,
     store: S,
     tell: T,
-    /// What gets into the place of what was posted: empty, with its memory.
-    swapped: Vec<Posted>,
+    /// An empty list that replaces the posted one, to reuse its memory.
+    swapped: Vec<QueuedBatch>,
     /// Batches that are in no group yet.
-    taken: VecDeque<Posted>,
+    taken: VecDeque<QueuedBatch>,
     /// Of the group.
-    batches: Vec<Posted>,
+    batches: Vec<QueuedBatch>,
     group: Batch,
-    /// What has come into a group, and is still counted in the queue.
+    /// Bytes that are in a group and still counted in the queue.
     grouped_bytes: usize,
     grouped_impatient: usize,
     /// How long commits take lately, at most [`WriterConfig::group_delay`].
@@ -348,7 +348,7 @@ struct Work<S, T> {
     full: Option<StoreError>,
 }
 
-impl<S: Store, T: Fn(Told)> Work<S, T> {
+impl<S: Store, T: Fn(WriterEvent)> Work<S, T> {
     fn run(mut self) -> S {
         self.look();
         loop {
@@ -358,7 +358,7 @@ impl<S: Store, T: Fn(Told)> Work<S, T> {
             } else {
                 self.commit();
             }
-            // What fails now fails for good: nobody waits any more.
+            // A failure now is final.
             if closed {
                 return self.store;
             }
@@ -377,7 +377,7 @@ impl<S: Store, T: Fn(Told)> Work<S, T> {
         queue.taken = first.map(|it| it.at);
         let has_failed = !self.batches.is_empty();
         if has_failed {
-            // The last attempt failed. What came since may give room back.
+            // The last attempt failed. Batches posted since may free space.
             if !queue.closed {
                 let waited = shared
                     .changed
@@ -459,13 +459,13 @@ impl<S: Store, T: Fn(Told)> Work<S, T> {
                     batch.reported = true;
                     let (ticket, error) = (batch.ticket, error.clone());
                     let outcome = Outcome::Failed { ticket, error };
-                    (self.tell)(Told::Batch(batch.shard, outcome));
+                    (self.tell)(WriterEvent::Batch(batch.shard, outcome));
                 }
             }
         }
     }
 
-    /// Sees whether the store may grow, and tells of it if that has changed.
+    /// Checks whether the store may grow, and notifies if that has changed.
     fn look(&mut self) {
         let full = self.store.full();
         // How much is missing, and of which segment, changes all the time.
@@ -477,14 +477,14 @@ impl<S: Store, T: Fn(Told)> Work<S, T> {
         stats.store = store;
         drop(stats);
         if is_news {
-            (self.tell)(Told::Full(full.clone()));
+            (self.tell)(WriterEvent::Full(full.clone()));
         }
         self.full = full;
     }
 
     /// `before` operations had been written.
     fn committed(&mut self, took: Duration, before: u64) {
-        // Before publishers hear that they may go on.
+        // This precedes the notification that publishers may continue.
         self.look();
         let bytes: usize = self.batches.iter().map(|it| it.bytes).sum();
         let mut stats = self.shared.stats();
@@ -505,7 +505,7 @@ impl<S: Store, T: Fn(Told)> Work<S, T> {
         self.shared.bytes.fetch_sub(bytes, Ordering::Relaxed);
         for batch in self.batches.drain(..) {
             let outcome = Outcome::Committed(batch.ticket);
-            (self.tell)(Told::Batch(batch.shard, outcome));
+            (self.tell)(WriterEvent::Batch(batch.shard, outcome));
         }
         self.group.clear();
     }
@@ -577,10 +577,10 @@ mod tests {
             is_full: Arc::clone(&is_full),
         };
         let writer = Writer::spawn(store, was_full, config, move |told| match told {
-            Told::Batch(shard, outcome) => {
+            WriterEvent::Batch(shard, outcome) => {
                 teller.send((shard, outcome)).expect("the test listens");
             }
-            Told::Full(why) => teller_of_full.send(why).expect("the test listens"),
+            WriterEvent::Full(why) => teller_of_full.send(why).expect("the test listens"),
         });
         Rig {
             writer: writer.expect("a thread"),

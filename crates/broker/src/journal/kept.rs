@@ -31,7 +31,7 @@ pub(super) use self::light::Light;
 
 use std::collections::VecDeque;
 
-use punctual_store::{Batch, Op, Rising, Tentative};
+use punctual_store::{Batch, Op, RisingMap, TentativeBatch};
 
 use self::foreign::Foreign;
 use super::wall::Offset;
@@ -58,7 +58,7 @@ const SPARE: usize = 1 << 20;
 #[derive(Debug, Default)]
 struct Chunk {
     ticket: u64,
-    ops: Tentative,
+    ops: TentativeBatch,
     /// Messages beside these, bytes of their operations, and the first of their entries.
     light: usize,
     light_bytes: usize,
@@ -138,12 +138,12 @@ pub(crate) struct Kept {
     handed: u64,
     /// Bytes of all that were not.
     bytes: usize,
-    contents: Rising<Content>,
+    contents: RisingMap<Content>,
     last_content: u64,
     /// No content has a lower number in the store.
     least_message: u64,
-    entries: Rising<Entry>,
-    lights: Rising<light::Known>,
+    entries: RisingMap<Entry>,
+    lights: RisingMap<light::Known>,
     foreign: Foreign,
     /// Whose messages are not needed any more.
     pub(crate) freed: Vec<ConnId>,
@@ -152,7 +152,7 @@ pub(crate) struct Kept {
     /// How long a chunk stays at most; 0 for not at all.
     patience: Nanos,
     habits: Habits,
-    spare: Tentative,
+    spare: TentativeBatch,
 }
 
 /// What receivers and commits take lately.
@@ -181,11 +181,11 @@ impl Kept {
             closed: VecDeque::new(),
             handed: ticket - 1,
             bytes: 0,
-            contents: Rising::default(),
+            contents: RisingMap::default(),
             last_content: 0,
             least_message: u64::MAX,
-            entries: Rising::default(),
-            lights: Rising::with_spare(SPARE_LIGHTS),
+            entries: RisingMap::default(),
+            lights: RisingMap::with_spare(SPARE_LIGHTS),
             foreign: Foreign::default(),
             freed: Vec::new(),
             now: Nanos(0),
@@ -198,7 +198,7 @@ impl Kept {
                 commit: Nanos::MAX,
                 useful: true,
             },
-            spare: Tentative::default(),
+            spare: TentativeBatch::default(),
         }
     }
 
@@ -490,7 +490,7 @@ impl Kept {
         taken
     }
 
-    fn reuse(&mut self, mut ops: Tentative) {
+    fn reuse(&mut self, mut ops: TentativeBatch) {
         if (self.spare.capacity()..SPARE).contains(&ops.capacity()) {
             ops.clear();
             self.spare = ops;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use hashbrown::{HashMap, HashSet};
 use punctual_codec::{QoS, SubscribeOptions, Version, topic};
-use punctual_store::op::{Content, Highest, SessionOp, SubscriptionOp};
+use punctual_store::op::{Content, HighestNumbers, SessionOp, SubscriptionOp};
 use punctual_store::{ByNumber, Op, Wall};
 
 use super::sessions::{AWAITED, BEHIND, BETWEEN, DEMOTED, NUMBERED, OWED};
@@ -384,7 +384,7 @@ const MOST_UNCOMMITTED: u64 = 1 << 24;
 
 impl Directory {
     /// Numbers that were used before are not used again.
-    fn resume(&self, highest: Highest) {
+    fn resume(&self, highest: HighestNumbers) {
         let raise = |next: &AtomicU64, highest: u64| {
             next.fetch_max(highest.saturating_add(1), Ordering::Relaxed);
         };

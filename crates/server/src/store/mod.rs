@@ -17,7 +17,7 @@ use punctual_broker::{Operations, StoreTrouble, SysSource};
 use punctual_net::{Handle, StoreDesk, StoreNews, StoreOptions};
 use punctual_store::{
     Damage, Files, Log, LogConfig, Op, Outcome, Poster, Report, Start, Store as _, StoreError,
-    Told, Writer, WriterConfig, WriterStats,
+    Writer, WriterConfig, WriterEvent, WriterStats,
 };
 
 use self::trouble::{Line, Trouble};
@@ -237,11 +237,11 @@ impl Keeper {
         let tell = move |told| {
             let now = Instant::now();
             let line = match &told {
-                Told::Batch(_, Outcome::Committed(_)) => trouble.borrow_mut().committed(now),
-                Told::Batch(_, Outcome::Failed { error, .. }) => {
+                WriterEvent::Batch(_, Outcome::Committed(_)) => trouble.borrow_mut().committed(now),
+                WriterEvent::Batch(_, Outcome::Failed { error, .. }) => {
                     trouble.borrow_mut().failed(error, now)
                 }
-                Told::Full(why) => trouble.borrow_mut().full(why.as_ref(), now),
+                WriterEvent::Full(why) => trouble.borrow_mut().full(why.as_ref(), now),
             };
             line.iter().for_each(Line::log);
             let Some(shared) = shared.upgrade() else {
@@ -251,8 +251,8 @@ impl Keeper {
                 return;
             };
             match told {
-                Told::Batch(shard, outcome) => handle.store(shard, news(outcome)),
-                Told::Full(why) => {
+                WriterEvent::Batch(shard, outcome) => handle.store(shard, news(outcome)),
+                WriterEvent::Full(why) => {
                     let news = StoreNews::Full(why.as_ref().map(StoreTrouble::from));
                     (0..handle.shards() as u16).for_each(|shard| handle.store(shard, news));
                 }

@@ -1,13 +1,12 @@
-//! Giving back room: what is still needed of the oldest segment is written
-//! again at the end of the log, and then that segment goes.
+//! Cleaning: live records of the oldest segment are rewritten at the end of the log, and
+//! then that segment is removed.
 //!
-//! It is done a little with each commit, in the same frame and with the same
-//! sync, and in proportion to it, so that no commit waits for long. What is
-//! moved comes before the operations of the commit, because it is as it was
-//! before them.
+//! It is done in small steps with each commit, in the same frame and with the same sync,
+//! in proportion to the size of the commit, so that no commit waits for long. Rewritten
+//! records precede the operations of the commit, as they represent the state before them.
 
 use super::frame;
-use super::segment::{self, Found, Next, START};
+use super::segment::{self, ReadStep, START, SegmentItem};
 use super::{BALLAST, Log, Place, Reserve};
 use crate::{Medium, Op, StoreError, op};
 
@@ -29,7 +28,7 @@ pub(super) struct Cleaning {
     bytes: Vec<u8>,
     loaded: usize,
     at: usize,
-    /// It is known that there is room for what is still needed of it.
+    /// Whether there is space for its live records.
     fits: bool,
 }
 
@@ -42,23 +41,23 @@ pub(super) struct Round {
     room: u64,
 }
 
-/// Moving does not help.
+/// The state in which cleaning cannot free space.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Hopeless {
+pub(super) struct CleaningLimit {
     /// Bytes that were kept.
     live: u64,
     /// The room that there was.
     room: u64,
 }
 
-/// Where looking goes on once what was put into a frame is written.
+/// Where cleaning continues once the records in the frame are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Moved {
+pub(super) enum CleaningStep {
     /// Nothing is looked through.
     Nothing,
     /// At this byte.
     Until(usize),
-    /// Nothing is needed of it any more.
+    /// The segment has no live records any more.
     All,
 }
 
@@ -69,21 +68,20 @@ impl<M: Medium> Log<M> {
         self.used() > 2 * self.image.live_bytes() + slack
     }
 
-    /// Puts some of what is still needed of the oldest segment into the frame
-    /// of a commit.
-    pub(super) fn put_moved(&mut self, commit: usize) -> Moved {
+    /// Puts some live records of the oldest segment into the frame of a commit.
+    pub(super) fn put_moved(&mut self, commit: usize) -> CleaningStep {
         if self.cleaning.is_none() && !self.is_cleaning_due() {
-            return Moved::Nothing;
+            return CleaningStep::Nothing;
         }
         self.look(LOOK + LOOK_PER_BYTE * commit)
     }
 
-    fn look(&mut self, bytes: usize) -> Moved {
+    fn look(&mut self, bytes: usize) -> CleaningStep {
         let Some(&oldest) = self.segments.front() else {
-            return Moved::Nothing;
+            return CleaningStep::Nothing;
         };
         if self.segments.len() == 1 && self.open {
-            return Moved::Nothing;
+            return CleaningStep::Nothing;
         }
         let end = oldest.end as usize;
         let cleaning = self.cleaning.get_or_insert_with(|| Cleaning {
@@ -97,31 +95,31 @@ impl<M: Medium> Log<M> {
             let part = &mut cleaning.bytes[cleaning.loaded..to];
             let from = cleaning.loaded as u64;
             if self.medium.read(oldest.header.segment, from, part).is_err() {
-                return Moved::Nothing;
+                return CleaningStep::Nothing;
             }
             cleaning.loaded = to;
             if to < end {
-                return Moved::Until(cleaning.at);
+                return CleaningStep::Until(cleaning.at);
             }
         }
         if self.short.is_some() && !cleaning.fits {
             cleaning.fits = true;
-            // Beside it come what is committed meanwhile, and the frames themselves.
+            // Space is also needed for commits meanwhile, and for frame headers.
             if self.needed() + self.config.segment_bytes / 8 > self.room() {
                 // The room that there is is for what gives back more.
                 self.cleaning = None;
                 self.give_up();
-                return Moved::Nothing;
+                return CleaningStep::Nothing;
             }
         }
         let Some(cleaning) = &self.cleaning else {
-            return Moved::Nothing;
+            return CleaningStep::Nothing;
         };
         let (mut at, until) = (cleaning.at, cleaning.at + bytes);
         let (image, frame) = (&self.image, &mut self.frame);
         let segment = oldest.header.segment;
-        let mut found = |found: Found<'_>| {
-            if let Found::Record { record, offset } = found
+        let mut found = |found: SegmentItem<'_>| {
+            if let SegmentItem::Record { record, offset } = found
                 && let Ok(op) = record.op()
             {
                 let place = Place {
@@ -140,25 +138,25 @@ impl<M: Medium> Log<M> {
                 Some(oldest.end),
                 &mut found,
             ) {
-                Next::At(next) => at = next,
-                Next::End(_) => {
+                ReadStep::At(next) => at = next,
+                ReadStep::End(_) => {
                     frame.push(&Op::GivenBack { segment });
-                    return Moved::All;
+                    return CleaningStep::All;
                 }
             }
         }
-        Moved::Until(at)
+        CleaningStep::Until(at)
     }
 
-    /// Bytes that moving what is still needed of the oldest segment takes, roughly.
+    /// Approximate number of bytes for rewriting the live records of the oldest segment.
     fn needed(&self) -> u64 {
         let (Some(oldest), Some(cleaning)) = (self.segments.front(), &self.cleaning) else {
             return 0;
         };
         let (mut needed, segment) = (0, oldest.header.segment);
         let mut bytes = Vec::new();
-        let mut found = |found: Found<'_>| {
-            if let Found::Record { record, offset } = found
+        let mut found = |found: SegmentItem<'_>| {
+            if let SegmentItem::Record { record, offset } = found
                 && let Ok(op) = record.op()
             {
                 let len = record.bytes.len() as u32;
@@ -175,7 +173,7 @@ impl<M: Medium> Log<M> {
             }
         };
         let (mut at, end) = (cleaning.at, Some(oldest.end));
-        while let Next::At(next) =
+        while let ReadStep::At(next) =
             segment::read(&oldest.header, &cleaning.bytes, at, end, &mut found)
         {
             at = next;
@@ -206,8 +204,8 @@ impl<M: Medium> Log<M> {
             .is_none_or(|it| live + segment / 16 < it.live || room + segment / 16 < it.room)
     }
 
-    /// If the log has one segment, of which much is done with, it goes on in the one in
-    /// reserve, where what is kept of the first has room.
+    /// If the log has one segment, which is mostly obsolete, continues in the reserve
+    /// segment, which has space for the live records of the first.
     fn turn_over(&mut self) {
         let least = self.config.segment_bytes / 4;
         if self.segments.len() == 1
@@ -218,17 +216,17 @@ impl<M: Medium> Log<M> {
         }
     }
 
-    /// Moves nothing until what is kept is less, or more has been written.
+    /// Pauses cleaning until there are fewer live records, or more has been written.
     fn give_up(&mut self) {
         self.round = None;
-        self.hopeless = Some(Hopeless {
+        self.hopeless = Some(CleaningLimit {
             live: self.image.live_bytes(),
             room: self.room(),
         });
     }
 
-    /// The disk is full: before so many bytes are written, gives back so much that all
-    /// that nobody needs is given back before an eighth of a segment has been written.
+    /// The disk is full: cleans before a commit of so many bytes, at a rate at which all
+    /// obsolete space is freed before an eighth of a segment has been written.
     pub(super) fn make_room(&mut self, commit: u64) {
         let passes = 8 * (self.used() / self.config.segment_bytes.max(1) + 1);
         let mut left = (commit * passes).div_ceil(LOOK_SHORT as u64) + 1;
@@ -236,16 +234,16 @@ impl<M: Medium> Log<M> {
         let wanted = self.config.segment_bytes + self.config.segment_bytes / 4;
         while left > 0 && self.is_scarce(wanted) {
             match self.move_some() {
-                Ok(Moved::Until(_) | Moved::All) => left -= 1,
+                Ok(CleaningStep::Until(_) | CleaningStep::All) => left -= 1,
                 _ => break,
             }
             self.provide();
         }
     }
 
-    /// What was put into the frame up to its byte `end` is in `segment` now,
-    /// whose byte `at` is the frame's first.
-    pub(super) fn have_moved(&mut self, end: usize, moved: Moved, segment: u32, at: u64) {
+    /// The records in the frame up to its byte `end` were written to `segment`; the frame
+    /// begins at byte `at` there.
+    pub(super) fn have_moved(&mut self, end: usize, moved: CleaningStep, segment: u32, at: u64) {
         let mut offset = frame::HEADER as u64;
         for record in self.frame.records(end) {
             let len = record.bytes.len() as u32;
@@ -261,8 +259,8 @@ impl<M: Medium> Log<M> {
         }
         self.stats.moved_bytes += offset - frame::HEADER as u64;
         match (moved, &mut self.cleaning) {
-            (Moved::Until(at), Some(cleaning)) => cleaning.at = at,
-            (Moved::All, Some(_)) => {
+            (CleaningStep::Until(at), Some(cleaning)) => cleaning.at = at,
+            (CleaningStep::All, Some(_)) => {
                 let oldest = self.segments.front().map(|it| it.header.segment);
                 // One that cannot be removed is looked at again.
                 if oldest.is_some_and(|oldest| self.give_back(oldest)) {
@@ -297,7 +295,7 @@ impl<M: Medium> Log<M> {
     }
 
     /// Moves a part, with a commit of its own.
-    fn move_some(&mut self) -> Result<Moved, StoreError> {
+    fn move_some(&mut self) -> Result<CleaningStep, StoreError> {
         self.make_place()?;
         self.begin_frame();
         let much = match self.short {
@@ -305,9 +303,9 @@ impl<M: Medium> Log<M> {
             None => LOOK_MUCH,
         };
         let moved = self.look(much);
-        let nothing = self.frame.count() == 1 && moved != Moved::All;
-        if moved == Moved::Nothing || nothing {
-            if let (Moved::Until(at), Some(cleaning)) = (moved, &mut self.cleaning) {
+        let nothing = self.frame.count() == 1 && moved != CleaningStep::All;
+        if moved == CleaningStep::Nothing || nothing {
+            if let (CleaningStep::Until(at), Some(cleaning)) = (moved, &mut self.cleaning) {
                 cleaning.at = at;
             }
             return Ok(moved);
@@ -318,8 +316,8 @@ impl<M: Medium> Log<M> {
         Ok(moved)
     }
 
-    /// The disk is full: gives back one segment, if much of what is in use is
-    /// done with. Whether it worked shows when room is asked for again.
+    /// The disk is full: frees one segment, if much of the used space is obsolete. The
+    /// next allocation shows whether that helped.
     pub(super) fn reclaim(&mut self) {
         let (live, segment) = (self.image.live_bytes(), self.config.segment_bytes);
         let done_with = self.used().saturating_sub(live);
@@ -329,7 +327,7 @@ impl<M: Medium> Log<M> {
         }
         while self.is_scarce(self.enough()) {
             match self.move_some() {
-                Ok(Moved::Until(_)) => {}
+                Ok(CleaningStep::Until(_)) => {}
                 _ => break,
             }
         }
@@ -345,15 +343,15 @@ impl<M: Medium> Log<M> {
             && oldest <= last
         {
             let moved = self.move_some()?;
-            if moved == Moved::Nothing && self.open && self.segments.len() == 1 {
-                // It had to go on in that one.
+            if moved == CleaningStep::Nothing && self.open && self.segments.len() == 1 {
+                // The log had to continue in that segment.
                 return Err(StoreError::Full {
                     what: "the disk",
                     needed: self.config.segment_bytes,
                 });
             }
             let stays = self.segments.front().map(|it| it.header.segment) == Some(oldest);
-            if moved == Moved::Nothing || moved == Moved::All && stays {
+            if moved == CleaningStep::Nothing || moved == CleaningStep::All && stays {
                 return Err(StoreError::Io {
                     what: format!("segment {oldest} cannot be given back"),
                     kind: std::io::ErrorKind::Other,

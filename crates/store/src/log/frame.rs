@@ -14,10 +14,10 @@
 //! | 24 to 27 | checksum of all after the header |
 //! | 28 to 31 | checksum of the header, the segment, its salt, and the position |
 //!
-//! Invariant: a frame that was cut off, or of which sectors never got to the disk,
-//! lacks its mark or has more sectors with only zeros than its header says,
-//! because a segment has only zeros where nothing has been written. So what has
-//! changed since is told from what was never there.
+//! Invariant: a frame that was cut off, or of which sectors were never written to the
+//! disk, lacks its mark or has more all-zero sectors than its header says, because an
+//! unwritten part of a segment contains only zeros. So data that changed later is
+//! distinguished from data that was never written.
 
 use super::segment::{Header, u32_at};
 use crate::Op;
@@ -79,7 +79,7 @@ impl Draft {
         (self.bytes.len() + MARK.len()).next_multiple_of(ALIGN) as u64
     }
 
-    /// Completes it for its place. No record can be added any more.
+    /// Completes the frame for its position; no record can be added after that.
     pub(super) fn seal(&mut self, header: &Header, sequence: u64, at: u64) -> &[u8] {
         let (records, end) = (self.bytes.len(), self.len() as usize);
         op::seal_records(&mut self.bytes[HEADER..], header.record_salt());
@@ -155,8 +155,8 @@ fn measure(header: &Header, bytes: &[u8], at: usize) -> Option<(usize, usize, u6
     Some((records, len, sequence))
 }
 
-/// Whether what is wrong with the last bytes of a segment is that they never got
-/// to the disk, rather than that they have changed since.
+/// Whether the last bytes of a segment were never fully written, rather than changed
+/// later.
 pub(super) fn is_torn(header: &Header, bytes: &[u8], at: usize) -> bool {
     let head = &bytes[..bytes.len().min(HEADER)];
     match measure(header, bytes, at) {
@@ -172,7 +172,7 @@ pub(super) fn is_torn(header: &Header, bytes: &[u8], at: usize) -> bool {
     }
 }
 
-/// Whether these bytes are what follows the last record of a frame.
+/// Whether these bytes are the padding after the last record of a frame.
 pub(super) fn is_padding(bytes: &[u8]) -> bool {
     let zeros = bytes.strip_suffix(&MARK);
     zeros.is_some_and(|zeros| zeros.len() < ALIGN && is_zero(zeros))

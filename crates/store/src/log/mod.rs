@@ -1,22 +1,22 @@
 //! A store that appends: every commit is one write at the end of a log and one
 //! sync.
 //!
-//! What is done with is not touched: its room is given back by writing what is
-//! still needed of the oldest segment again at the end, together with commits,
-//! and removing that segment (`clean.rs`). As segments go strictly in the order
-//! in which they came, whatever undoes something is kept as long as what it
-//! undoes. What is kept, without the contents of messages, is in memory as an
-//! [`Image`] that says for each thing in which segment it is.
+//! Obsolete records are not modified. Their space is freed by rewriting the live records
+//! of the oldest segment at the end, together with commits, and removing that segment
+//! (`clean.rs`). As segments are removed strictly in the order of their creation, a
+//! record that undoes another one (a tombstone) is kept as long as that one. The live
+//! state, without the contents of messages, is in memory as an [`Image`] that knows for
+//! each item the segment that contains it.
 //!
-//! What needs room is refused unless one and a half segments are left beside it, in
-//! the last one, in reserve, and in a ballast (segment 0). From a quarter of a segment
-//! more on it is said that no more of it should come: by then some is on its way that was
-//! accepted, and must not stand before what gives back room. What does not need room goes
-//! on in these, and what nobody needs of the oldest segments is given back meanwhile, so
-//! that there is always one to move the next into. On a full disk a segment that is
-//! given back becomes the ballast: it stays the log's, whoever else wants room. What is
-//! left of a commit that failed is not written over while there is room elsewhere;
-//! without any it is wiped, so that there is a way on.
+//! A batch that makes the store grow is refused unless one and a half segments stay free
+//! after it: in the last segment, in reserve, and in a ballast (segment 0). A quarter of
+//! a segment earlier the store reports that no more such batches should come: some
+//! accepted ones are in flight then, and must not block batches that free space. Batches
+//! that do not grow the store use this space, and obsolete segments are freed meanwhile,
+//! so that there is always one to rewrite the next into. On a full disk a freed segment
+//! becomes the ballast: it stays allocated to the log. The remains of a failed commit are
+//! not overwritten while there is space elsewhere; otherwise they are wiped, so that the
+//! log can continue.
 //!
 //! Invariant: a segment is read up to the end of the last commit that
 //! succeeded; a commit is there as a whole or not at all.
@@ -31,11 +31,11 @@ mod tests;
 use std::collections::VecDeque;
 use std::{io, iter};
 
-use self::clean::{Cleaning, Hopeless, Moved, Round};
+use self::clean::{Cleaning, CleaningLimit, CleaningStep, Round};
 use self::frame::Draft;
 use self::open::Window;
 use self::segment::{FORMAT, Header, Origin, START};
-use crate::image::Fate;
+use crate::image::Disposition;
 use crate::numbers::mix;
 use crate::op::{Record, Records};
 use crate::store::Damage;
@@ -87,12 +87,12 @@ struct Segment {
     size: u64,
     /// After the last commit that succeeded.
     end: u64,
-    rest: Rest,
+    rest: SegmentTail,
 }
 
 /// What is after the last commit of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Rest {
+enum SegmentTail {
     /// Zeros, or what is left of a commit that was never confirmed.
     Free,
     /// The same, but not even a header comes before it.
@@ -102,7 +102,7 @@ enum Rest {
 }
 
 impl Segment {
-    fn without_commits(segment: u32, size: u64, rest: Rest) -> Self {
+    fn without_commits(segment: u32, size: u64, rest: SegmentTail) -> Self {
         Self {
             header: Header::nothing(segment, size),
             size,
@@ -148,7 +148,7 @@ pub struct Log<M> {
     /// Since when everything is moved once on a full disk.
     round: Option<Round>,
     /// When it was last seen that moving anything gives back nothing.
-    hopeless: Option<Hopeless>,
+    hopeless: Option<CleaningLimit>,
     /// The highest number of a segment that was ever used.
     last_segment: u32,
     sequence: u64,
@@ -270,7 +270,7 @@ impl<M: Medium> Log<M> {
 
     /// Appends what has to be written of a group to the frame that is being
     /// made, and notes at which of its bytes each operation is.
-    fn put_group(&mut self, group: &Batch, ops: &[Op<'_>], fates: &[Fate]) -> Growth {
+    fn put_group(&mut self, group: &Batch, ops: &[Op<'_>], fates: &[Disposition]) -> Growth {
         let mut growth = Growth::default();
         for ((record, op), fate) in group.records().zip(ops).zip(fates) {
             growth.offsets.push(self.frame.end() as u64);
@@ -279,7 +279,7 @@ impl<M: Medium> Log<M> {
             }
             growth.count(op, record.bytes.len());
             self.frame.put(record);
-            if let (Op::Entry(entry), Fate::WriteSent(early)) = (op, fate)
+            if let (Op::Entry(entry), Disposition::WriteSent(early)) = (op, fate)
                 && let Some(op) = early.op(entry)
             {
                 self.frame.push(&op);
@@ -289,7 +289,12 @@ impl<M: Medium> Log<M> {
     }
 
     /// Whether a group may grow what is kept, and the disk what is used.
-    fn admit(&mut self, added: u64, ops: &[Op<'_>], fates: &[Fate]) -> Result<(), StoreError> {
+    fn admit(
+        &mut self,
+        added: u64,
+        ops: &[Op<'_>],
+        fates: &[Disposition],
+    ) -> Result<(), StoreError> {
         let live = self.image.live_bytes();
         let most = self.config.max_bytes.saturating_add(self.config.overdraft);
         // What is written comes out of the room that has to be left.
@@ -506,7 +511,7 @@ impl<M: Medium> Log<M> {
             header,
             size,
             end: START as u64 + len,
-            rest: Rest::Free,
+            rest: SegmentTail::Free,
         });
         self.sequence = sequence;
         Ok((number, START as u64))
@@ -532,7 +537,7 @@ impl<M: Medium> Log<M> {
         let Segment { size, end, .. } = last;
         let number = last.header.segment;
         match last.rest {
-            Rest::Free => {
+            SegmentTail::Free => {
                 self.wipe(number, end, size)?;
                 self.open = true;
                 // What was looked through of it is not all of it any more.
@@ -540,7 +545,7 @@ impl<M: Medium> Log<M> {
                     self.cleaning = None;
                 }
             }
-            Rest::Blank if size >= self.config.segment_bytes => {
+            SegmentTail::Blank if size >= self.config.segment_bytes => {
                 self.wipe(number, 0, size)?;
                 if self.segments.len() == 1 {
                     self.cleaning = None;
@@ -630,7 +635,7 @@ impl<M: Medium> Store for Log<M> {
         let ops: Vec<Op<'_>> = group.iter().collect();
         let fates = self.image.fates(&ops);
         let (mut segment, mut at, mut growth) = (0, 0, Growth::default());
-        if fates.iter().any(Fate::is_written) {
+        if fates.iter().any(Disposition::is_written) {
             self.make_place()?;
             self.provide();
             self.make_room(group.as_bytes().len() as u64);
@@ -642,7 +647,7 @@ impl<M: Medium> Store for Log<M> {
             let is_admitted = admitted.is_ok();
             let mut written = admitted.and_then(|()| self.write_frame());
             let is_full = matches!(written, Err(StoreError::Full { .. }));
-            if is_full && (!is_admitted || moved != Moved::Nothing) {
+            if is_full && (!is_admitted || moved != CleaningStep::Nothing) {
                 // There may be room once something is given back, or without what was to
                 // be moved.
                 if !is_admitted {
@@ -650,7 +655,7 @@ impl<M: Medium> Store for Log<M> {
                     self.provide();
                     self.admit(growth.added, &ops, &fates)?;
                 }
-                moved = Moved::Nothing;
+                moved = CleaningStep::Nothing;
                 self.begin_frame();
                 (start, before) = (self.frame.end(), self.frame.count());
                 growth = self.put_group(group, &ops, &fates);
@@ -663,7 +668,7 @@ impl<M: Medium> Store for Log<M> {
         }
         let offsets = growth.offsets.iter().copied().chain(iter::repeat(0));
         for (((record, op), fate), offset) in group.records().zip(&ops).zip(&fates).zip(offsets) {
-            if *fate == Fate::Skip {
+            if *fate == Disposition::Skip {
                 self.image.highest.see(op);
                 continue;
             }

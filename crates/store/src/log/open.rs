@@ -1,13 +1,13 @@
-//! Reading a log at its start: which segments are it, and what they say.
+//! Opening a log: selects its segments, and reads them.
 //!
-//! Invariant: nothing is changed on the medium, and what is intact is read once,
-//! in parts that are small beside the log.
+//! Invariant: the medium is not changed, and intact data is read once, in parts that are
+//! small compared with the log.
 
 use std::collections::BTreeMap;
 
 use super::frame::{self, Frame, is_zero};
-use super::segment::{self, FORMAT, Found, Header, Next, Opening, Origin, START};
-use super::{BALLAST, Log, Place, Reserve, Rest, Segment, unreadable};
+use super::segment::{self, FORMAT, Header, Opening, Origin, ReadStep, START, SegmentItem};
+use super::{BALLAST, Log, Place, Reserve, Segment, SegmentTail, unreadable};
 use crate::image::Image;
 use crate::op::{Record, Records};
 use crate::store::Damage;
@@ -68,7 +68,7 @@ impl<M: Medium> Log<M> {
                     header: *header,
                     size,
                     end,
-                    rest: Rest::Free,
+                    rest: SegmentTail::Free,
                 });
                 continue;
             }
@@ -123,8 +123,8 @@ impl<M: Medium> Log<M> {
             }
             self.open = false;
             let rest = match opening {
-                Opening::Unused | Opening::Torn if !is_damaged => Rest::Blank,
-                _ => Rest::Unknown,
+                Opening::Unused | Opening::Torn if !is_damaged => SegmentTail::Blank,
+                _ => SegmentTail::Unknown,
             };
             self.segments
                 .push_back(Segment::without_commits(number, size, rest));
@@ -133,7 +133,7 @@ impl<M: Medium> Log<M> {
         self.compare_with_mark()
     }
 
-    /// Compares what was read with what is known of it beside the segments.
+    /// Compares the frames that were read with the mark beside the segments.
     fn compare_with_mark(&mut self) -> Result<(), StoreError> {
         let mark = self.medium.mark();
         let mark =
@@ -180,7 +180,7 @@ impl<M: Medium> Log<M> {
         Ok(others)
     }
 
-    /// Leaves out what is there of a commit that is not complete, perhaps the last one.
+    /// Skips the remains of an incomplete commit, perhaps the last one.
     fn leave_out(&mut self, segment: u32, offset: u64, len: u64, is_last: bool) {
         self.report.torn += len;
         self.report.tail = is_last.then_some(Tail {
@@ -212,7 +212,7 @@ impl<M: Medium> Log<M> {
         }
     }
 
-    /// Leaves those segments that are the log, not what is of another store.
+    /// Keeps the segments of this log, and drops those of another store.
     fn choose(&mut self, openings: &mut Vec<(u32, Opening)>) {
         fn header((_, opening): &(u32, Opening)) -> Option<&Header> {
             match opening {
@@ -311,10 +311,10 @@ impl<M: Medium> Log<M> {
             // It is not, or not all that should be there is.
             let bytes = window.get(medium, number, 0, size as usize)?;
             torn = loop {
-                let found = &mut |found: Found<'_>| replay.found(found);
+                let found = &mut |found: SegmentItem<'_>| replay.found(found);
                 match segment::read(header, bytes, at, end, found) {
-                    Next::At(next) => at = next,
-                    Next::End(torn) => break torn,
+                    ReadStep::At(next) => at = next,
+                    ReadStep::End(torn) => break torn,
                 }
             };
         }
@@ -322,14 +322,14 @@ impl<M: Medium> Log<M> {
         if torn > 0 {
             self.leave_out(number, at as u64, torn, true);
         }
-        // After a clean end the last segment goes on; a full disk may have no
-        // room for another.
+        // After a clean end the log continues in the last segment, as a full disk may
+        // have no space for another.
         self.open = torn == 0;
         Ok(at as u64)
     }
 }
 
-/// Bytes that are read at once: what is looked at stays in a cache.
+/// Bytes that are read at once: small enough for a processor cache.
 const PART: usize = 1 << 20;
 /// Bytes of the header of a frame, at most.
 const HEAD: usize = 32;
@@ -395,11 +395,11 @@ impl Replay<'_> {
         }
     }
 
-    fn found(&mut self, found: Found<'_>) {
+    fn found(&mut self, found: SegmentItem<'_>) {
         match found {
-            Found::Commit(commit) => self.begin(commit),
-            Found::Record { record, offset } => self.record(record, offset),
-            Found::Damage(damage) => self.report.damage(damage),
+            SegmentItem::Commit(commit) => self.begin(commit),
+            SegmentItem::Record { record, offset } => self.record(record, offset),
+            SegmentItem::Damage(damage) => self.report.damage(damage),
         }
     }
 

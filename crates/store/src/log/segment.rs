@@ -25,8 +25,8 @@
 //! Checksums of frames and records depend on the salt, so that no payload passes
 //! for one.
 //!
-//! A header says where the segment before it ends. What is found there beyond
-//! that end was never confirmed; what cannot be read before it is damaged.
+//! A header contains the end of the previous segment. Data beyond that end was never
+//! confirmed; unreadable data before it is damaged.
 
 use super::frame::{self, Frame, is_zero};
 use crate::Wall;
@@ -50,7 +50,7 @@ const COPY: usize = 512;
 const ENVELOPE: usize = 40;
 const HEADER: usize = 128;
 
-/// What tells a store from others.
+/// Identity of a store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Origin {
     pub(crate) identity: u64,
@@ -77,14 +77,14 @@ pub(crate) enum Opening {
     Header(Header),
     /// Nothing has been written.
     Unused,
-    /// Perhaps what is left of a header of which not everything got to the disk, or not
-    /// everything was taken back: there is nothing where it has nothing.
+    /// Possibly the remains of a header that was written or wiped incompletely: the rest
+    /// is zero where the header is missing.
     Torn,
     /// Something else, or damaged.
     Unknown,
-    /// A header of a later version, and who wrote it.
+    /// A header of a later format version, and the program that wrote it.
     Newer(u32, Option<String>),
-    /// A header with features that are not known, and who wrote it.
+    /// A header with unknown features, and the program that wrote it.
     Features(u32, Option<String>),
 }
 
@@ -210,8 +210,8 @@ impl Header {
     }
 }
 
-/// What is found in a segment, in its order.
-pub(crate) enum Found<'a> {
+/// An item of a segment, in the order of reading.
+pub(crate) enum SegmentItem<'a> {
     /// A commit begins, with this number if that can be read.
     Commit(Option<u64>),
     /// A record that is as it was written.
@@ -224,49 +224,54 @@ pub(crate) enum Found<'a> {
     Damage(Damage),
 }
 
-/// Where reading a segment goes on.
+/// How reading a segment continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum ReadStep {
     /// At this byte.
     At(usize),
     /// Nowhere: so many bytes follow of a commit that was never confirmed.
     End(u64),
 }
 
-/// Reads what is at `at`: a frame, or what is left of one. `end` says that the
-/// bytes are known to be all that was confirmed; otherwise what never got to the
-/// disk was not, and what cannot be read besides is damaged.
+/// Reads the frame, or remains of a frame, at `at`. With `end` the bytes are known to be
+/// exactly the confirmed ones. Otherwise a frame that was not fully written counts as
+/// unconfirmed, and other unreadable data as damaged.
 pub(crate) fn read(
     header: &Header,
     bytes: &[u8],
     at: usize,
     end: Option<u64>,
-    found: &mut dyn FnMut(Found<'_>),
-) -> Next {
+    found: &mut dyn FnMut(SegmentItem<'_>),
+) -> ReadStep {
     let known = end.map(|end| (end as usize).min(bytes.len()));
     let rest = bytes[..known.unwrap_or(bytes.len())].get(at..);
     let rest = rest.unwrap_or_default();
     let frame = frame::parse(header, rest, at);
     if let Some(frame) = frame.filter(|frame| frame.is_intact) {
-        found(Found::Commit(Some(frame.sequence)));
+        found(SegmentItem::Commit(Some(frame.sequence)));
         let mut offset = (at + frame::HEADER) as u64;
         for record in Records::new(frame.records) {
-            found(Found::Record { record, offset });
+            found(SegmentItem::Record { record, offset });
             offset += record.bytes.len() as u64;
         }
-        return Next::At(at + frame.len);
+        return ReadStep::At(at + frame.len);
     }
     let written = written(rest);
     if written == 0 {
         if let Some(end) = end.filter(|end| *end > at as u64) {
             let len = end as usize - at;
-            found(Found::damage(header, at, len, "nothing is there any more"));
+            found(SegmentItem::damage(
+                header,
+                at,
+                len,
+                "nothing is there any more",
+            ));
         }
-        return Next::End(0);
+        return ReadStep::End(0);
     }
     let next = header.next_frame(rest, at);
     if next.is_none() && known.is_none() && frame::is_torn(header, rest, at) {
-        return Next::End(written as u64);
+        return ReadStep::End(written as u64);
     }
     let len = match (frame, next) {
         (Some(frame), _) => frame.len,
@@ -274,9 +279,9 @@ pub(crate) fn read(
         (None, None) => written.next_multiple_of(frame::ALIGN),
     };
     let len = len.min(rest.len());
-    found(Found::Commit(frame.map(|frame| frame.sequence)));
+    found(SegmentItem::Commit(frame.map(|frame| frame.sequence)));
     salvage(header, at, &rest[..len], frame, found);
-    Next::At(at + len)
+    ReadStep::At(at + len)
 }
 
 /// Reads the records of a damaged frame that are intact.
@@ -285,11 +290,16 @@ fn salvage(
     at: usize,
     bytes: &[u8],
     frame: Option<Frame<'_>>,
-    found: &mut dyn FnMut(Found<'_>),
+    found: &mut dyn FnMut(SegmentItem<'_>),
 ) {
     if frame.is_none() {
         let len = bytes.len().min(frame::HEADER);
-        found(Found::damage(header, at, len, "no commit begins here"));
+        found(SegmentItem::damage(
+            header,
+            at,
+            len,
+            "no commit begins here",
+        ));
     }
     let end = match frame {
         Some(frame) => (frame::HEADER + frame.records.len()).min(bytes.len()),
@@ -305,7 +315,7 @@ fn salvage(
             Some(record) => match record.checked(header.record_salt()) {
                 Ok(_) => {
                     let offset = (at + from) as u64;
-                    found(Found::Record { record, offset });
+                    found(SegmentItem::Record { record, offset });
                     from += record.bytes.len();
                     continue;
                 }
@@ -314,14 +324,14 @@ fn salvage(
             None => "no record begins here".into(),
         };
         let len = next_record(header, rest);
-        found(Found::damage(header, at + from, len, error));
+        found(SegmentItem::damage(header, at + from, len, error));
         from += len;
     }
     if let Some(frame) = frame.filter(|frame| frame.len > end)
         && !bytes.get(end..).is_some_and(frame::is_padding)
     {
         let what = "the end of the commit is not as it was written";
-        found(Found::damage(header, at + end, frame.len - end, what));
+        found(SegmentItem::damage(header, at + end, frame.len - end, what));
     }
 }
 
@@ -338,7 +348,7 @@ fn next_record(header: &Header, bytes: &[u8]) -> usize {
     next.unwrap_or(bytes.len())
 }
 
-impl Found<'_> {
+impl SegmentItem<'_> {
     fn damage(header: &Header, offset: usize, len: usize, what: impl ToString) -> Self {
         Self::Damage(Damage {
             segment: header.segment,
@@ -374,7 +384,7 @@ pub(super) fn written(bytes: &[u8]) -> usize {
     last * BLOCK + within.map_or(0, |within| within + 1)
 }
 
-/// Puts the checksum of what is before them into the last four bytes.
+/// Writes the checksum of the preceding bytes into the last four bytes.
 fn seal(bytes: &mut [u8]) {
     if let Some((fields, checksum)) = bytes.split_last_chunk_mut::<4>() {
         *checksum = crc32fast::hash(fields).to_le_bytes();

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use punctual_model::Rng;
 
 use super::*;
-use crate::Simulated;
+use crate::SimulatedDisk;
 use crate::script::{Progress, Script};
 
 const CONFIG: LogConfig = LogConfig {
@@ -21,7 +21,7 @@ fn start(seed: u64) -> Start {
     Start { seed, wall: 3 }
 }
 
-fn open(disk: Simulated) -> Log<Simulated> {
+fn open(disk: SimulatedDisk) -> Log<SimulatedDisk> {
     Log::open(disk, CONFIG, start(7)).expect("a store")
 }
 
@@ -54,7 +54,7 @@ fn of_image(image: &Image) -> Vec<String> {
     kept(|tell| image.operations(tell))
 }
 
-fn of_log(log: &mut Log<Simulated>) -> Vec<String> {
+fn of_log(log: &mut Log<SimulatedDisk>) -> Vec<String> {
     kept(|tell| {
         log.recover(tell).expect("it can be read");
     })
@@ -100,7 +100,7 @@ fn groups() -> impl Strategy<Value = Vec<Vec<u64>>> {
 struct Run {
     script: Script,
     model: Image,
-    log: Option<Log<Simulated>>,
+    log: Option<Log<SimulatedDisk>>,
 }
 
 impl Run {
@@ -108,11 +108,11 @@ impl Run {
         Self {
             script: Script::default(),
             model: Image::default(),
-            log: Some(open(Simulated::default())),
+            log: Some(open(SimulatedDisk::default())),
         }
     }
 
-    fn log(&mut self) -> &mut Log<Simulated> {
+    fn log(&mut self) -> &mut Log<SimulatedDisk> {
         self.log.as_mut().expect("a log")
     }
 
@@ -282,7 +282,7 @@ proptest! {
             ..CONFIG
         };
         let mut run = Run::new();
-        run.log = Some(Log::open(Simulated::default(), config, start(7)).expect("a store"));
+        run.log = Some(Log::open(SimulatedDisk::default(), config, start(7)).expect("a store"));
         let mut states = vec![Vec::new()];
         for draws in &groups {
             let group = run.group(draws);
@@ -306,7 +306,7 @@ proptest! {
 
 }
 
-fn sessions(log: &mut Log<Simulated>) -> Vec<u64> {
+fn sessions(log: &mut Log<SimulatedDisk>) -> Vec<u64> {
     let mut found = Vec::new();
     let tell = &mut |op: Op<'_>| {
         if let Op::Session(op) = op {
@@ -317,8 +317,8 @@ fn sessions(log: &mut Log<Simulated>) -> Vec<u64> {
     found
 }
 
-fn with_sessions(count: u64) -> Log<Simulated> {
-    let mut log = open(Simulated::default());
+fn with_sessions(count: u64) -> Log<SimulatedDisk> {
+    let mut log = open(SimulatedDisk::default());
     for session in 1..=count {
         let mut group = Batch::new();
         group.push(&session_op(session));
@@ -346,7 +346,7 @@ fn what_is_left_of_first_commits_is_no_other_thing() {
     let group: Batch = [session_op(1)].into_iter().collect();
     let tries = (0..4).flat_map(|first| (0..4).map(move |second| [first, second]));
     for calls in tries {
-        let mut disk = Simulated::default();
+        let mut disk = SimulatedDisk::default();
         for _ in 0..3 {
             let mut log = open(disk);
             for calls in calls {
@@ -384,7 +384,7 @@ fn a_bound_on_what_is_kept_holds_and_what_gives_back_passes() {
         max_bytes: 1000,
         ..CONFIG
     };
-    let mut log = Log::open(Simulated::default(), config, start(7)).expect("a store");
+    let mut log = Log::open(SimulatedDisk::default(), config, start(7)).expect("a store");
     let mut group = Batch::new();
     let mut session = 0;
     let refused = loop {
@@ -419,9 +419,9 @@ fn a_bound_is_said_before_it_refuses() {
         overdraft: 500,
         ..CONFIG
     };
-    let mut log = Log::open(Simulated::default(), config, start(7)).expect("a store");
+    let mut log = Log::open(SimulatedDisk::default(), config, start(7)).expect("a store");
     let mut session = 0;
-    let mut grow = |log: &mut Log<Simulated>| {
+    let mut grow = |log: &mut Log<SimulatedDisk>| {
         session += 1;
         let group: Batch = [session_op(session)].into_iter().collect();
         log.commit(&group).map(|()| session)
@@ -478,7 +478,7 @@ fn a_full_disk_is_said_before_it_refuses_and_not_for_ever() {
 
 #[test]
 fn what_begins_and_ends_at_once_is_not_written() {
-    let mut log = open(Simulated::default());
+    let mut log = open(SimulatedDisk::default());
     let mut group = Batch::new();
     group.push(&session_op(1));
     log.commit(&group).expect("room");
@@ -504,14 +504,14 @@ fn what_begins_and_ends_at_once_is_not_written() {
     assert_eq!((after.entries, after.messages), (0, 0));
 }
 
-fn on_small_disk() -> Log<Simulated> {
-    let mut log = open(Simulated::default());
+fn on_small_disk() -> Log<SimulatedDisk> {
+    let mut log = open(SimulatedDisk::default());
     log.medium_mut().capacity = Some(4 * CONFIG.segment_bytes);
     log
 }
 
 /// Takes away what it has for a full disk, as one had that an earlier version filled.
-fn strip(log: &mut Log<Simulated>) {
+fn strip(log: &mut Log<SimulatedDisk>) {
     let reserves = [log.reserve.take(), log.ballast.take()];
     for reserve in reserves.into_iter().flatten() {
         assert!(log.remove(reserve.segment));
@@ -521,8 +521,8 @@ fn strip(log: &mut Log<Simulated>) {
 
 /// A store on a disk that it fills, as an earlier version left it: its last segment was the
 /// one in reserve. And which sessions it has.
-fn full() -> (Log<Simulated>, u64) {
-    let mut log = open(Simulated::default());
+fn full() -> (Log<SimulatedDisk>, u64) {
+    let mut log = open(SimulatedDisk::default());
     let mut sessions = 0;
     while log.segments.len() < 4 {
         sessions += 1;
@@ -538,7 +538,7 @@ fn end(session: u64) -> Batch {
 }
 
 /// Ends sessions until there is room for others.
-fn makes_room(mut log: Log<Simulated>, from: u64, to: u64) {
+fn makes_room(mut log: Log<SimulatedDisk>, from: u64, to: u64) {
     for session in from..=to {
         log.commit(&end(session)).expect("it gives back room");
         let group: Batch = [session_op(to + 1)].into_iter().collect();
@@ -635,14 +635,14 @@ fn where_all_cannot_be_given_back_for_want_of_room_the_log_goes_on() {
 }
 
 /// What a program that writes for ever leaves of a disk: what is given back is gone.
-fn others_take_the_rest(log: &mut Log<Simulated>) {
+fn others_take_the_rest(log: &mut Log<SimulatedDisk>) {
     let used = log.medium().used();
     log.medium_mut().capacity = Some(used);
 }
 
 /// Sessions with messages that wait, until no more can be stored; how many each has.
-fn filled(sessions: u64, capacity: u64) -> (Log<Simulated>, Image, u64) {
-    let mut log = open(Simulated::default());
+fn filled(sessions: u64, capacity: u64) -> (Log<SimulatedDisk>, Image, u64) {
+    let mut log = open(SimulatedDisk::default());
     log.medium_mut().capacity = Some(capacity * CONFIG.segment_bytes);
     let mut model = Image::default();
     let mut entry = 0;
@@ -692,7 +692,7 @@ fn put_message(session: u64, entry: u64, group: &mut Batch) {
 }
 
 /// What has to be there is there after the power fails, too.
-fn is_as(log: Log<Simulated>, model: &Image) -> Log<Simulated> {
+fn is_as(log: Log<SimulatedDisk>, model: &Image) -> Log<SimulatedDisk> {
     let mut disk = log.into_medium();
     disk.crash(|| false);
     let mut log = open(disk);

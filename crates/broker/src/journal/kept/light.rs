@@ -142,7 +142,7 @@ impl super::Chunk {
     /// What is left of it, with the messages of `lights` that are its.
     pub(super) fn hand_over(
         self,
-        lights: &mut punctual_store::Rising<Known>,
+        lights: &mut punctual_store::RisingMap<Known>,
         offset: Offset,
     ) -> Batch {
         if self.light == 0 {

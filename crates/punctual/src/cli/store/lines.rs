@@ -7,7 +7,9 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use punctual_codec::{Properties, PropertySet, SubscribeOptions, Version, topic};
 use punctual_manager::State;
-use punctual_store::op::{Content, EntryOp, Highest, Ids, SessionOp, SubscriptionOp, Wall, WillOp};
+use punctual_store::op::{
+    Content, EntryOp, HighestNumbers, Ids, SessionOp, SubscriptionOp, Wall, WillOp,
+};
 use punctual_store::{Batch, Op};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use serde_json::Value;
@@ -333,7 +335,7 @@ impl Line {
                 message,
                 entry,
                 version,
-            } => Op::Highest(Highest {
+            } => Op::Highest(HighestNumbers {
                 session,
                 message,
                 entry,

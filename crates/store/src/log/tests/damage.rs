@@ -1,23 +1,23 @@
 //! What is damaged is named, and costs no more than itself.
 
 use super::*;
-use crate::log::segment::{self, Found, Next, Opening};
+use crate::log::segment::{self, Opening, ReadStep, SegmentItem};
 
 /// Where the records of the first segment are, and what of them is told.
-fn records(disk: &mut Simulated) -> Vec<(std::ops::Range<usize>, Option<String>)> {
+fn records(disk: &mut SimulatedDisk) -> Vec<(std::ops::Range<usize>, Option<String>)> {
     let bytes = disk.safe_bytes(1).expect("a segment").clone();
     let Opening::Header(header) = Header::read(&bytes) else {
         panic!("no header");
     };
     let (mut at, mut records) = (START, Vec::new());
-    let mut found = |found: Found<'_>| {
-        if let Found::Record { record, offset } = found {
+    let mut found = |found: SegmentItem<'_>| {
+        if let SegmentItem::Record { record, offset } = found {
             let told = kept(|tell| tell(record.op().expect("an operation"))).pop();
             let (at, len) = (offset as usize, record.bytes.len());
             records.push((at..at + len, told));
         }
     };
-    while let Next::At(next) = segment::read(&header, &bytes, at, None, &mut found) {
+    while let ReadStep::At(next) = segment::read(&header, &bytes, at, None, &mut found) {
         at = next;
     }
     records
@@ -25,7 +25,7 @@ fn records(disk: &mut Simulated) -> Vec<(std::ops::Range<usize>, Option<String>)
 
 #[test]
 fn each_flipped_bit_is_found_and_costs_only_what_it_is_in() {
-    let mut log = open(Simulated::default());
+    let mut log = open(SimulatedDisk::default());
     let zeros = |key| Op::Flow {
         key,
         value: &[0; 1100],
@@ -87,7 +87,7 @@ fn each_flipped_bit_is_found_and_costs_only_what_it_is_in() {
 
 #[test]
 fn what_never_got_to_the_disk_is_not_called_damaged() {
-    let mut log = open(Simulated::default());
+    let mut log = open(SimulatedDisk::default());
     log.commit(&[session_op(1)].into_iter().collect())
         .expect("room");
     let before = of_log(&mut log);
@@ -198,8 +198,8 @@ fn a_missing_segment_is_noticed() {
 }
 
 /// Several segments of which none was given back.
-fn segments() -> Simulated {
-    let mut log = open(Simulated::default());
+fn segments() -> SimulatedDisk {
+    let mut log = open(SimulatedDisk::default());
     let mut session = 0;
     while log.segments.len() < 3 {
         session += 1;
@@ -214,7 +214,7 @@ fn segments() -> Simulated {
 }
 
 /// What is damaged, or why it is not opened at all.
-fn damages(disk: &Simulated) -> Vec<String> {
+fn damages(disk: &SimulatedDisk) -> Vec<String> {
     match Log::open(disk.clone(), CONFIG, start(7)) {
         Ok(log) => {
             let damages = log.report().damages.iter();
@@ -320,7 +320,7 @@ fn a_segment_whose_header_is_gone_is_not_taken_for_a_first_commit() {
 /// Whatever is left of the files: nothing that was confirmed can be read.
 #[test]
 fn a_store_that_was_emptied_is_not_begun_anew() {
-    type Harm = fn(&mut Simulated);
+    type Harm = fn(&mut SimulatedDisk);
     let harms: [(&str, Harm); 5] = [
         ("all segments removed", |disk| {
             let all: Vec<u32> = disk.segments().collect();
@@ -357,7 +357,7 @@ fn a_store_that_was_emptied_is_not_begun_anew() {
         }
     }
     // A store that never had a commit has nothing to lose.
-    let mut log = open(Simulated::default());
+    let mut log = open(SimulatedDisk::default());
     log.medium_mut().fail_after = Some(1);
     log.commit(&[session_op(1)].into_iter().collect())
         .expect_err("the disk fails");
@@ -440,7 +440,7 @@ fn a_payload_cannot_pass_for_a_commit() {
     for shift in 0..32 {
         let mut value = vec![1; shift];
         value.extend_from_slice(&stolen[..200]);
-        let mut log = Log::open(Simulated::default(), CONFIG, start(8)).expect("a store");
+        let mut log = Log::open(SimulatedDisk::default(), CONFIG, start(8)).expect("a store");
         log.commit(&[session_op(9)].into_iter().collect())
             .expect("room");
         let flow = Op::Flow {
@@ -473,7 +473,7 @@ fn a_payload_cannot_pass_for_a_commit() {
 fn what_is_left_of_a_first_commit_passes_for_no_part_of_the_next() {
     // Records that lie at the same bytes in both.
     let groups = [1..=30, 31..=60].map(|sessions| sessions.map(session_op).collect::<Batch>());
-    let mut log = open(Simulated::default());
+    let mut log = open(SimulatedDisk::default());
     log.medium_mut().fail_after = Some(2);
     assert!(log.commit(&groups[0]).is_err());
     // Of the first all but the header of the segment gets to the disk.

@@ -6,7 +6,7 @@ use super::*;
 fn a_segment_of_another_store_is_left_alone() {
     let other = Log::open(with_sessions(3).into_medium(), CONFIG, start(9)).expect("a store");
     let mut other = other.into_medium();
-    let mut log = Log::open(Simulated::default(), CONFIG, start(8)).expect("a store");
+    let mut log = Log::open(SimulatedDisk::default(), CONFIG, start(8)).expect("a store");
     for session in 100..400 {
         log.commit(&[session_op(session)].into_iter().collect())
             .expect("room");
