@@ -1,15 +1,14 @@
-//! The subscription table: who wants which topics, and what has to be said about
-//! it on which link.
+//! The subscription table: the filters of own clients and of neighbours, and which of them are
+//! advertised on which link.
 //!
-//! A trie of topic filters, each with the *sources* that want it (this broker's own
-//! clients, or the neighbour on a link) and the links on which it was told. On link
-//! L a filter is told while somebody other than L wants it and no filter that covers
-//! it and is wanted by somebody other than L exists. So a topic new to a tree of N
-//! brokers costs N-1 advertisements, and none where a covering filter is known; the
-//! last subscriber's leaving withdraws it. Changes gather until [`Table::changes`]
-//! is asked for them; additions go before removals, so that a filter that replaces
-//! another leaves no gap. They are worked off in slices (`round`), so that
-//! no set of filters keeps the broker from its other work.
+//! A trie of topic filters, each with the *sources* that want it (this broker's own clients, or the
+//! neighbour on a link) and the links on which it was advertised. A filter is advertised on link L
+//! while a source other than L wants it, and no filter that covers it is wanted by a source other
+//! than L. So a new topic in a tree of N brokers costs N-1 advertisements, and none where a
+//! covering filter is known; it is withdrawn when the last subscriber leaves. Changes are collected
+//! until [`Table::changes`] is called; additions precede removals, so that a filter that replaces
+//! another leaves no gap. They are processed in slices (`round`), so that no set of filters keeps
+//! the broker from its other work.
 //!
 //! After a reconnect both ends compare sums over 64 parts of the filters
 //! ([`Table::digests_told`]), and only parts that differ are sent. Bounded by
@@ -53,7 +52,8 @@ fn bucket(digest: u64) -> usize {
 const LINKS: u64 = !OWN;
 /// The place of a node where no filter ends.
 const NOWHERE: u32 = u32::MAX;
-/// Nodes that are visited to see who receives a topic, or which links a new filter concerns.
+/// Bound on the nodes that are visited to find the receivers of a topic, or the links with filters
+/// that overlap.
 pub const SEARCH: u64 = 100_000;
 
 #[derive(Debug)]
@@ -61,16 +61,16 @@ struct Node {
     parent: u32,
     level: Box<str>,
     children: BTreeMap<Box<str>, u32>,
-    /// Who wants the filter that ends here.
+    /// The sources that want the filter that ends here, a bit each.
     sources: u64,
-    /// The same when the round that goes on, or the last one, took it over.
+    /// The same as seen by the present or last round.
     settled: u64,
-    /// Links on which it was told, or would have been if they carried.
+    /// Links on which it was advertised, or would have been if they carried.
     told: u64,
     /// Where it is among the filters of its part.
     place: u32,
     part: u8,
-    /// The way to it has a wildcard.
+    /// Whether the filter has a wildcard.
     is_wide: bool,
     /// It waits for the next round.
     changed: bool,
@@ -120,7 +120,7 @@ impl Sums {
     }
 }
 
-/// Changes to be told on a link.
+/// Changes to be advertised on a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Changes {
     /// On which.
@@ -147,12 +147,12 @@ pub struct Table {
     free: Vec<u32>,
     /// Nodes whose sources changed, for the next round.
     changed: VecDeque<u32>,
-    /// Those of them that are wanted on more links since a round goes on.
+    /// Those of them that became wanted on more links during the present round.
     fresh: VecDeque<u32>,
     round: Option<Round>,
     /// Nodes where filters end, by the parts of these.
     by_part: Vec<Vec<u32>>,
-    /// Over what was told, and over what neighbours want.
+    /// Checksums of the advertised filters, and of the filters of neighbours.
     told_sums: Sums,
     wanted_sums: Sums,
     /// How many filters neighbours want, by links.
@@ -161,7 +161,7 @@ pub struct Table {
     work: u64,
     /// Own clients by filter.
     own: HashMap<Box<str>, u32, foldhash::fast::RandomState>,
-    /// Links on which changes are told.
+    /// Links on which changes are advertised.
     active: u64,
     /// Filters with a source.
     len: usize,
@@ -201,17 +201,17 @@ impl Table {
         }
     }
 
-    /// Filters that somebody wants.
+    /// Number of filters with a source.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether nobody wants anything.
+    /// Whether no filter has a source.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Additions and removals told to neighbours so far.
+    /// Additions and removals sent to neighbours so far.
     pub fn advertised(&self) -> u64 {
         self.advertised
     }
@@ -248,12 +248,13 @@ impl Table {
         }
     }
 
-    /// Whether nobody else at this broker wants a filter than somebody who does not want it any more.
+    /// Whether a filter has one own subscription, so that the next [`Self::unsubscribe`] removes
+    /// it.
     pub fn is_last(&self, filter: &str) -> bool {
         self.own.get(&*within_levels(filter)) == Some(&1)
     }
 
-    /// A neighbour told changes.
+    /// Applies changes of a neighbour.
     pub fn apply(
         &mut self,
         link: LinkId,
@@ -278,7 +279,7 @@ impl Table {
         applied
     }
 
-    /// A neighbour told all it wants of one part.
+    /// Replaces the filters of a neighbour in one part.
     pub fn replace(&mut self, link: LinkId, index: u8, filters: Vec<Box<str>>) -> AppliedChanges {
         let all: HashSet<&str, foldhash::fast::RandomState> =
             filters.iter().map(|filter| &**filter).collect();
@@ -324,8 +325,8 @@ impl Table {
         self.counts[usize::from(link.0 % LinkId::MAX)]
     }
 
-    /// Whether own clients want a topic, and the links over which it is wanted. If that is not
-    /// known after [`SEARCH`] nodes of the table, everybody is said to want it.
+    /// Whether own clients want a topic, and the links over which it is wanted. If that is
+    /// undecided after [`SEARCH`] nodes of the table, every source counts as wanting it.
     pub fn receivers(&self, topic: &str) -> (bool, Vec<LinkId>) {
         let levels: Vec<&str> = topic.split('/').collect();
         let links = || (0..LinkId::MAX).map(LinkId);
@@ -380,18 +381,18 @@ impl Table {
         found_links
     }
 
-    /// From now on changes are told on a link. What was told on the others is taken as told there,
-    /// and compared by [`Self::digests_told`].
+    /// A link begins to carry: changes are advertised on it from now on. The filters recorded as
+    /// advertised are taken as known there, and compared by [`Self::digests_told`].
     pub fn activate(&mut self, link: LinkId) {
         self.active |= bit(link);
     }
 
-    /// Nothing is told on a link any more.
+    /// A link ceases to carry: nothing is advertised on it.
     pub fn deactivate(&mut self, link: LinkId) {
         self.active &= !bit(link);
     }
 
-    /// Sums over what was told on a link, by parts.
+    /// Checksums of the filters advertised on a link, by parts.
     pub fn digests_told(&self, link: LinkId) -> Box<[u64; BUCKETS]> {
         self.told_sums.of(link)
     }
@@ -401,7 +402,7 @@ impl Table {
         self.wanted_sums.of(link)
     }
 
-    /// What was told on a link of one part.
+    /// The filters of one part that were advertised on a link.
     pub fn told(&mut self, link: LinkId, index: u8) -> Vec<Box<str>> {
         let filters = self.of_part(index, |node| node.told & bit(link) != 0);
         self.advertised += filters.len() as u64;
@@ -412,14 +413,14 @@ impl Table {
         &self.nodes[node as usize]
     }
 
-    /// Who wants the filter that ends in a node.
+    /// The sources that want the filter that ends in a node.
     fn sources(&self, node: &Node) -> u64 {
         node.sources & !self.leaving
     }
 
     /// Adds or removes a source; says whether that is a change.
     fn set(&mut self, filter: &str, source: u64, wanted: bool) -> bool {
-        // Its number was given to somebody else before all of it was forgotten.
+        // The link number was reused before its old filters were completely removed.
         while self.leaving & source != 0 {
             self.forget_at_next();
         }

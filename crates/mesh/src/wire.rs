@@ -146,7 +146,7 @@ pub type Member = (BrokerId, Box<str>);
 pub struct Open {
     /// Lowest and highest supported version.
     pub versions: (u8, u8),
-    /// Who speaks.
+    /// The sender.
     pub id: BrokerId,
     /// Different after every start of the sender.
     pub instance: u64,

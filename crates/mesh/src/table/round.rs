@@ -1,20 +1,21 @@
-//! How changes of the table become what is told on links, a slice at a time.
+//! Rounds: how changes of the table become advertisements on links, a slice at a time.
 //!
-//! Whether a filter is told depends on all filters that cover it, and one filter may cover all others.
-//! So changes are worked off in rounds. A round takes over the changes there are ([`Node::settled`]);
-//! what changes meanwhile waits for the next one, so all of a round sees the same table. It visits
-//! filters that those that changed cover, sees for each whether it is to be told, and tells it at
-//! once if it is. What is not to be told any more is withdrawn at the end: whoever covers it, or is
-//! not covered by it any more, is told by then. A round that is interrupted leaves neighbours with
+//! Whether a filter is advertised depends on all filters that cover it, and one filter may cover
+//! all others. So changes are processed in rounds. A round works on a snapshot of the sources
+//! ([`Node::settled`]); later changes wait for the next round. It visits the changed filters and
+//! the filters that they cover, decides for each whether it is to be advertised, and if so
+//! advertises it at once. Withdrawals come at the end, when the filters that cover a withdrawn one,
+//! or were covered by it, have been advertised. A round that is interrupted leaves neighbours with
 //! more filters than they need, and never with fewer.
 //!
-//! Two things keep a round short, whatever the filters are. Where walks to covered filters
-//! visit as many nodes as the table has, all filters are looked at instead. And where the search for
-//! what covers a filter visits many nodes ([`COVERING`]) without an answer, the filter is told: its messages
-//! would come anyhow.
+//! Two bounds keep a round short, whatever the filters are. When walks to covered filters have
+//! visited as many nodes as the table has, all filters are examined instead. And if the search for
+//! covering filters has visited many nodes ([`COVERING`]) without an answer, the filter is
+//! advertised: that is never wrong, since its messages would come anyway.
 //!
-//! A filter that is wanted on more links while a round goes on is told there before the round ends, unless
-//! it is covered by something that the round knows: what covered it before may be withdrawn.
+//! A filter that becomes wanted on more links during a round is advertised there before the round
+//! ends, unless a filter in the snapshot covers it: the filter that covered it before may be
+//! withdrawn.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -26,8 +27,8 @@ use super::{Changes, LINKS, LinkId, MAX_LEVELS, NOWHERE, Node, ROOT, Table, bit,
 pub const SLICE: u64 = 10_000;
 /// Nodes that are visited to see whether a filter is covered, beside two for each of its levels.
 pub const COVERING: u64 = 256;
-/// Units of the longest piece of work that is not divided: a filter's levels, the search for what
-/// covers it, and one for each link on which it is told.
+/// Units of the longest indivisible piece of work: a filter's levels, the search for covering
+/// filters, and one for each link on which it is advertised.
 pub const PIECE: u64 = 3 * MAX_LEVELS as u64 + COVERING + LinkId::MAX as u64 + 2;
 
 /// Where a round is.
@@ -52,7 +53,7 @@ pub(super) struct Round {
 /// What a slice tells, by links.
 type News = BTreeMap<LinkId, (Vec<Box<str>>, Vec<Box<str>>)>;
 
-/// Links on which filters with those sources are wanted by somebody else.
+/// Links on which filters with these sources are wanted by another source.
 pub(super) fn wanted(sources: u64) -> u64 {
     match sources.count_ones() {
         0 => 0,
@@ -76,8 +77,8 @@ impl Table {
         !self.changed.is_empty() || self.is_amid()
     }
 
-    /// Whether the changes that the last call of [`Self::changes`] began with were not told
-    /// completely.
+    /// Whether a round is in progress: not all of its changes were returned by [`Self::changes`]
+    /// yet.
     pub fn is_amid(&self) -> bool {
         self.round.is_some() || self.leaving != 0
     }
@@ -87,9 +88,9 @@ impl Table {
         self.work
     }
 
-    /// Goes on telling what changed, for [`SLICE`] units of work: the next messages, of bounded size,
-    /// in the order in which they are to be sent. All that had changed before the first of several
-    /// calls is told when [`Self::is_amid`] is not so any more.
+    /// Continues the round, or begins one, for [`SLICE`] units of work: returns the next messages,
+    /// of bounded size, in the order in which they are to be sent. When [`Self::is_amid`] is false,
+    /// all changes made before the round have been returned.
     pub fn changes(&mut self) -> Vec<Changes> {
         self.changes_within(SLICE)
     }
@@ -110,7 +111,7 @@ impl Table {
             if self.work >= end {
                 break false;
             }
-            // What covers a filter says nothing before the round knows who wants that.
+            // Covering is decided only once the snapshot of the sources is complete.
             if round.changed.is_empty()
                 && let Some(at) = self.fresh.pop_front()
             {
@@ -184,7 +185,7 @@ impl Table {
         true
     }
 
-    /// From now on the round knows who wants a filter.
+    /// Adds a filter to the snapshot of the round.
     fn take_over(&mut self, at: u32, round: &mut Round) {
         let node = &mut self.nodes[at as usize];
         node.changed = false;
@@ -203,8 +204,8 @@ impl Table {
         }
     }
 
-    /// Of the links on which a filter is wanted, those on which no other covers it, as far as the
-    /// round knows.
+    /// Of the links on which a filter is wanted, those on which no other filter in the snapshot
+    /// covers it.
     fn due(&mut self, at: u32, wanted: u64) -> u64 {
         if wanted == 0 {
             return 0;
@@ -219,12 +220,12 @@ impl Table {
         wanted & uncovered(search.found)
     }
 
-    /// Sees on which links a filter is to be told.
+    /// Decides on which links a filter is advertised.
     fn look_at(&mut self, at: u32, round: &mut Round, news: &mut News) {
         let due = self.due(at, wanted(self.at(at).settled));
         let node = &mut self.nodes[at as usize];
         let (add, remove) = (due & !node.told, node.told & !due);
-        // What is to be withdrawn, or nobody wants, is not removed before its turn comes.
+        // A filter that is to be withdrawn, or has no source, is removed only in its turn.
         let ends = remove != 0 || node.settled == 0;
         node.touched = ends;
         if ends {
@@ -241,7 +242,7 @@ impl Table {
         self.tell(at, add, news);
     }
 
-    /// A filter is told on these links from now on.
+    /// Advertises a filter on these links.
     fn tell(&mut self, at: u32, links: u64, news: &mut News) {
         if links != 0 {
             let filter = self.filter(at);
@@ -250,7 +251,7 @@ impl Table {
         }
     }
 
-    /// A filter is not told any more on these links, unless that may be otherwise by now.
+    /// Withdraws a filter on these links, unless it has changed meanwhile.
     fn withdraw(&mut self, at: u32, links: u64, news: &mut News) {
         let node = &mut self.nodes[at as usize];
         node.touched = false;
@@ -291,7 +292,7 @@ impl Table {
         self.work += u64::from(links.count_ones());
     }
 
-    /// Removes what nobody wants and nobody was told.
+    /// Removes nodes without sources, advertisements and children.
     fn prune(&mut self, mut at: u32) {
         while at != ROOT {
             let node = &self.nodes[at as usize];

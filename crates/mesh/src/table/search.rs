@@ -1,8 +1,8 @@
 //! Ways through the trie of filters: what covers a filter, and what it covers or overlaps.
 //!
-//! A filter branches where the trie has both a wildcard and the level itself, so the number of ways
-//! can grow as 2 to the power of its levels. No way is walked by recursion, every step counts as
-//! one unit of work, and whoever walks says after how many units it is enough.
+//! A search branches where the trie has both a wildcard and the level itself, so the number of
+//! paths can grow as 2 to the power of the levels. There is no recursion, every step counts as one
+//! unit of work, and the caller limits the units.
 
 use std::ops::Bound;
 
@@ -76,7 +76,7 @@ pub(super) enum Relation {
     Overlapping,
 }
 
-/// A node on the way, how many levels of the filter lead there, and which of its children was
+/// A node on the path, how many levels of the filter lead there, and which of its children was
 /// visited last; [`ROOT`] if none was.
 #[derive(Debug)]
 struct Stop {

@@ -49,7 +49,7 @@ pub enum TransferMessage {
     Abort(TransferId),
     /// The copy was made the session, durably, or is not known any more.
     Done(TransferId),
-    /// The sender has a session, and could not ask everybody when it was made.
+    /// The sender has a session that was created while some homes could not be asked.
     Claim {
         /// Of the session.
         mark: Mark,
@@ -73,7 +73,7 @@ pub enum TransferMessage {
 pub enum Event {
     /// Another home looks for the session ([`Action::Found`] is the answer).
     Lookup {
-        /// Who asks.
+        /// The home that asks.
         by: HomeId,
         /// For a CONNECT with this stamp.
         at: Stamp,
@@ -84,7 +84,7 @@ pub enum Event {
     Located {
         /// Of which CONNECT.
         at: Stamp,
-        /// What others have; who has nothing need not be in it.
+        /// What other homes have; homes that have nothing may be omitted.
         answers: Vec<(HomeId, Located)>,
         /// Whether that is all.
         extent: Extent,
@@ -109,13 +109,13 @@ pub enum Event {
     CopyFailed(TransferId),
     /// An [`Action::Write`] is durable.
     Written(u64),
-    /// Who waits for CONNACK has closed its connection.
+    /// The client that waits for CONNACK has closed its connection.
     Closed(Stamp),
     /// The client has sent something, and so has heard of the session it was given.
     Confirmed,
     /// The session has ended by itself: it has expired, or its client wanted no other.
     Ended,
-    /// All has passed that was on its way when [`Action::Fence`] asked with this epoch.
+    /// The fence of [`Action::Fence`] with this epoch has passed.
     FencePassed(Stamp),
 }
 
@@ -127,7 +127,7 @@ pub enum Extent {
     All,
     /// Every one that is to be waited for; some are not reached, or have not answered for long.
     Reached,
-    /// Not every one that is to be waited for, or whom this broker reaches has changed meanwhile.
+    /// Not every broker that is to be waited for, or the reached brokers have changed meanwhile.
     Incomplete,
 }
 
@@ -148,7 +148,7 @@ pub enum Action {
     },
     /// Answer to [`Event::Lookup`].
     Found {
-        /// Who asked.
+        /// The home that asked.
         by: HomeId,
         /// With which stamp.
         at: Stamp,
@@ -164,8 +164,8 @@ pub enum Action {
     },
     /// The session has another connection now: end that of its client here (0x8E).
     Disconnect,
-    /// The session gives out nothing any more, and goes on to queue. The parts are made of what it
-    /// has now.
+    /// The session stops delivery and continues to queue. The parts are made of its present
+    /// content.
     Freeze(Freeze),
     /// It gives out what it has again.
     Thaw,
@@ -175,8 +175,8 @@ pub enum Action {
     KeepPart(TransferId, u32, Arc<[u8]>),
     /// Parts of a session that comes no further.
     DropParts,
-    /// Put a fence behind what is on its way to the stub, see [`Event::FencePassed`]; the question
-    /// names the client and the stub.
+    /// Send a fence behind the messages in flight to the stub, see [`Event::FencePassed`]; the
+    /// fence names the client and the stub.
     Fence(Stub),
     /// Say [`Event::Due`] with this after so long.
     Arm(Timer, Nanos),
@@ -197,7 +197,7 @@ pub enum Change {
     Prepare {
         /// Of which transfer.
         id: TransferId,
-        /// Who decides its fate.
+        /// The old owner, which decides its fate.
         from: HomeId,
         /// Of the session as it was there.
         mark: Mark,
@@ -241,7 +241,7 @@ pub enum Answer {
 pub enum Refusal {
     /// A bound is reached, here or at the owner.
     Busy,
-    /// The session is on its way between two brokers.
+    /// The session is being transferred between two brokers.
     OnItsWay,
     /// The client has connected again, here or elsewhere.
     Superseded,
@@ -251,7 +251,7 @@ pub enum Refusal {
     OthersSilent,
 }
 
-/// What waits for time to pass. A timer that is due after what it was for has ended does nothing.
+/// A timer. It does nothing if its purpose has ended when it is due.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Timer {
     /// A client waits for CONNACK; with how many parts had come then.

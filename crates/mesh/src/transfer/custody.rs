@@ -14,7 +14,7 @@ use super::{Settings, totals::Totals};
 const REPEAT: Nanos = Nanos::from_millis(200);
 /// Longest time in the queue of CONNECTs, as a multiple of `session_wait`.
 const PATIENCE: u64 = 16;
-/// After which others are asked again who could not all answer.
+/// Pause before an incomplete look-up is repeated.
 const LOOK_UP_AGAIN: Nanos = Nanos::from_millis(25);
 /// The longest of these times.
 const LONGEST_REPEAT: Nanos = Nanos::from_secs(30);
@@ -109,7 +109,7 @@ pub(super) enum OutboundTransfer {
     Committed { id: TransferId, to: HomeId },
 }
 
-/// What waits for a write.
+/// Writes in progress, and actions that wait for them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(super) struct PendingWrites {
     issued: u64,
@@ -126,7 +126,7 @@ pub(super) struct Custody {
     pub(super) stub: Option<Stub>,
     /// The stub's epoch for which a fence is asked.
     pub(super) fence: Option<Stamp>,
-    /// Of a blind session: who has answered its claim, at which visit of theirs.
+    /// Of a blind session: the homes that have answered its claim, with the number of their visit.
     pub(super) compared: Option<BTreeMap<HomeId, u64>>,
     /// Homes that have not answered the claim of a session that is or was here, with its mark. One that
     /// yields to it leads here, so the stub stays until then, as long as the home is reached.
@@ -229,8 +229,8 @@ impl Step<'_> {
         self.shared.actions.push_back((client, action));
     }
 
-    /// Does something that others see: when all is durable that was changed before. So nobody ever
-    /// hears of what a crash undoes.
+    /// Does something that other homes or the client can see, once all earlier changes are durable.
+    /// So a crash never undoes what was made visible.
     fn act_when_durable(&mut self, action: Action) {
         let writes = &mut self.custody.writes;
         if writes.durable == writes.issued {
@@ -266,7 +266,7 @@ impl Step<'_> {
         }
     }
 
-    /// A copy was not made: nobody is to hear that it is durable.
+    /// A copy could not be made: `Stored` must not be sent for it.
     fn copy_failed(&mut self, id: &TransferId) {
         if let Some(copy) = self.find_copy(None, id) {
             self.custody.inbound.remove(copy);

@@ -39,7 +39,7 @@ impl fmt::Display for HomeId {
 pub struct Stamp {
     /// Microseconds since 1970, and more where the clock stood still.
     pub micros: u64,
-    /// Who issued it.
+    /// The home that issued it.
     pub by: HomeId,
 }
 
@@ -64,16 +64,16 @@ pub struct TransferId {
 /// What decides between two sessions of one client. Durable with the session, and moves with it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Mark {
-    /// Whether the client was told of this session and has sent something since: it knows what it
-    /// has here. False is always safe, and is answered with Session Present 0.
+    /// Whether the client has received a CONNACK for this session and sent a packet since, so that
+    /// it knows of the session. False is always safe, and is answered with Session Present 0.
     pub confirmed: bool,
     /// Stamp of the last CONNECT that the session was given to.
     pub epoch: Stamp,
     /// Stamp of the Clean Start with which its line of sessions began, if one did: nothing that was
     /// accepted for an earlier session is delivered to it.
     pub born: Option<Stamp>,
-    /// Whether it was made while somebody who might have a greater session could not be asked, and was
-    /// not compared with all of these since then.
+    /// Whether it was created while a home that might have a greater session could not be asked,
+    /// and was not compared with all such homes since.
     pub blind: bool,
 }
 
@@ -92,7 +92,7 @@ impl Mark {
 /// Where messages go that still come for a session that has left.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Stub {
-    /// Who has the session now, or gets it.
+    /// The home that has the session now, or receives it.
     pub target: HomeId,
     /// Its epoch there.
     pub target_epoch: Stamp,
@@ -112,16 +112,16 @@ pub enum Record {
     Copy {
         /// Of which transfer.
         id: TransferId,
-        /// Who decides its fate.
+        /// The old owner, which decides its fate.
         from: HomeId,
         /// Of the session as it was there.
         mark: Mark,
     },
-    /// What remains of a session that has left: its subscriptions, and what comes for them.
+    /// What remains of a session that has left: its subscriptions, whose messages are forwarded.
     Stub {
         /// Where that goes.
         stub: Stub,
-        /// Transfers that are not confirmed, and with whom.
+        /// Transfers that are not confirmed, with their new owners.
         outcomes: Vec<(TransferId, HomeId)>,
     },
 }

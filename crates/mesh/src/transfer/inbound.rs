@@ -157,7 +157,7 @@ impl Step<'_> {
             }
             unresolved = true;
         }
-        // Elsewhere a copy counts only if nobody has the session that it is of.
+        // A copy elsewhere counts only if no home has the session.
         let copies = all().filter(|(home, _)| newest.is_none() || *home == own.0);
         match copies.map(|(_, it)| it.copy).max().unwrap_or_default() {
             CopyState::Open => return self.refuse_or_answer(at, Refusal::OnItsWay),
@@ -189,7 +189,7 @@ impl Step<'_> {
         self.connack(at, Answer::Granted { present });
     }
 
-    /// The client goes on with the session that is here.
+    /// The client resumes the session that is here.
     fn resume(&mut self, at: Stamp) {
         self.thaw();
         if let Some(mark) = &mut self.session {
@@ -200,7 +200,7 @@ impl Step<'_> {
         }
     }
 
-    /// A session that nobody could be found to have.
+    /// Begins a session, as none was found.
     fn begin(&mut self, at: Stamp, blind: bool) {
         let mark = Mark {
             confirmed: false,
@@ -456,7 +456,7 @@ impl Step<'_> {
         }
     }
 
-    /// What another home is answered that puts a fence behind what is on its way to its stub.
+    /// The answer to the fence of another home's stub.
     pub(super) fn fence_asked(&mut self, by: &HomeId, theirs: &Stub) -> FenceAnswer {
         if self.looks_up() {
             return FenceAnswer::LookingUp;

@@ -1,34 +1,36 @@
 //! Transfer of sessions between the brokers of a mesh: the protocol, as a state machine.
 //!
-//! A client may connect to any broker, and goes on with its session wherever that is. Every session
+//! A client may connect to any broker, and resumes its session from wherever that is. Every session
 //! has one *owner*. When its client connects elsewhere, the owner ends the client's old connection,
-//! *freezes* the session (it goes on to queue, and delivers nothing), and sends a snapshot of it in
-//! parts. The new broker stores the snapshot durably as a *copy* and says so (`Stored`). Then the
-//! owner decides, in one durable write: the session is taken out, and what remains is a *stub* that
-//! forwards what still comes for it, and the *outcome* of the transfer. With `Commit` the copy becomes
-//! the session, and the client gets its CONNACK. Whatever is lost before that write leaves the session
-//! where it was; whatever is lost after it is repeated until the new owner has confirmed (`Done`). A
-//! copy whose outcome its old owner does not know was never committed (presumed abort). So there is
-//! one session at every moment, or none and a copy with an outcome, whoever crashes.
+//! *freezes* the session (it continues to queue, and delivers nothing), and sends a snapshot of it
+//! in parts. The new broker stores the snapshot durably as a *copy* and says so (`Stored`). Then
+//! the owner decides, in one durable write: the session is removed, and a *stub* remains, which
+//! forwards messages that still arrive for it, with the *outcome* of the transfer. With `Commit`
+//! the copy becomes the session, and the client gets its CONNACK. Whatever is lost before that
+//! write leaves the session where it was; whatever is lost after it is repeated until the new owner
+//! has confirmed (`Done`). A copy whose outcome its old owner does not know was never committed
+//! (presumed abort). So there is one session at every moment, or none and a copy with an outcome,
+//! whichever broker crashes.
 //!
 //! *Stamps.* Every CONNECT gets a stamp, hybrid clock and name of the broker. The stamp of the CONNECT
 //! that a session was given to last is its *epoch*. A request with a stamp that is not greater is
 //! refused: its client has connected elsewhere since. Of several CONNECTs that wait, the one with the
 //! greatest stamp wins: a look-up ends the older ones at the brokers that it passes.
 //!
-//! *Look-up.* Who gets a CONNECT asks all brokers of the mesh what they have of the client, unless the
-//! session is its own and nobody can have a greater one. If a session is found, it is resumed or
-//! taken. While it is known to be on its way between brokers that are reached, the client is refused
-//! (0x88; 3.1.1: 0x03) and tries again. Only if nobody who is reached has it, a new session begins. A
-//! client with Clean Start need not wait: its look-up goes on and ends what is older. So does that of
-//! a client whose look-up is not waited for any more, since a home hangs.
+//! *Look-up.* A broker that receives a CONNECT asks all brokers of the mesh what they have of the
+//! client, unless it owns the session and no other can have a greater one. If a session is found,
+//! it is resumed or taken. While it is known to be on its way between brokers that are reached, the
+//! client is refused (0x88; 3.1.1: 0x03) and tries again. Only if no reached broker has it, a new
+//! session begins. A client with Clean Start need not wait: its look-up continues and ends older
+//! sessions. So does the look-up of a client that is not waited for any more, because a home hangs.
 //!
-//! *Stub and fence.* Messages on their way to the old owner are forwarded by its stub, addressed to the
-//! session and not as publications: they are checked against the session's own history of what it has
-//! queued, and against nothing else. The stub ends once a fence has passed everything that was on
-//! its way, no other stub leads there, no client is looking for the session, and no claim is open.
-//! Two things of the fence are the shell's affair: it is asked once all brokers are told what is
-//! wanted now, and no broker answers while it queues a forwarded message for who asks.
+//! *Stub and fence.* Messages on their way to the old owner are forwarded by its stub, addressed to
+//! the session and not as publications: they are checked against the session's own history of what
+//! it has queued, and against nothing else. The stub ends once a fence has passed everything that
+//! was on its way, no other stub leads there, no client is looking for the session, and no claim is
+//! open. The shell ensures two properties of the fence: it is sent after the present filters were
+//! advertised to all brokers, and no broker answers while a forwarded message for the asking broker
+//! is in its queue.
 //!
 //! *After a partition or a crash* there may be two sessions. Of these the greater in the order
 //! (`confirmed`, epoch) survives: one whose client is known to have heard of it beats one that was
@@ -95,9 +97,10 @@
 //! # Durability
 //!
 //! The machine changes at once, and what others see of it waits until all is durable that was
-//! changed before ([`Action::Write`], [`Event::Written`]): messages, answers to look-ups, CONNACK. So a crash
-//! undoes only what nobody has heard of. Durable are sessions with their marks, copies, stubs and
-//! outcomes ([`Transfers::recover`]). Freezes, waiting clients and parts are not.
+//! changed before ([`Action::Write`], [`Event::Written`]): messages, answers to look-ups, CONNACK.
+//! So a crash undoes only changes that no other party has seen. Durable are sessions with their
+//! marks, copies, stubs and outcomes ([`Transfers::recover`]). Freezes, waiting clients and parts
+//! are not.
 //!
 //! # Why some of the rules are there
 //!
@@ -111,7 +114,7 @@
 //! - Clean Start ends what is older with its look-up, which is repeated until it is answered. A
 //!   message of its own might be lost, and the old session would remain.
 //! - A Clean Start that is overtaken by a later CONNECT may have ended an outcome and not yet the
-//!   copy. So a copy counts in a look-up although nobody has a stub that leads there.
+//!   copy. So a copy counts in a look-up although no stub leads there.
 //! - A claim is answered only when nothing comes that could still become a lesser session.
 //! - The owner of a lesser session claims at one home after the other. If the greater session moves
 //!   from a home that has not heard the claim yet to one that has answered it, no claim meets it. So a session
@@ -122,10 +125,11 @@
 //!   claim that was sent before a restart, and arrives after the stub has ended, leads to nothing.)
 //! - A stub ends at no moment at which its own broker looks for the session: the answers may be older
 //!   than the `Commit` that its end waited for.
-//! - A broker that has just started takes others to be away until it is told who is reached.
+//! - A broker that has just started assumes that others are away until the set of reached brokers
+//!   is reported.
 //! - A session that its client need not have heard of may end at once. Until it is confirmed, messages for
 //!   the session that is away do not go into it.
-//! - What waits for a write is held once, however often it is said again.
+//! - An action that waits for a write is held once, however often it is repeated.
 //!
 //! # What is given up
 //!

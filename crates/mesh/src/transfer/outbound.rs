@@ -182,7 +182,7 @@ impl Step<'_> {
         }
     }
 
-    /// Another home has a session, and could not ask everybody when it was made.
+    /// Another home has a session that was created while some homes could not be asked.
     pub(super) fn claim(&mut self, from: &HomeId, mark: Mark) {
         if let Some(own) = self.session.clone() {
             if own.order() > mark.order() {
@@ -299,7 +299,7 @@ impl Step<'_> {
         }
     }
 
-    /// The stub, if nothing but what is on its way keeps it.
+    /// The stub, if only messages in flight may still need it.
     fn ready_stub(&self) -> Option<&Stub> {
         let stub = self.custody.stub.as_ref()?;
         let is_sure = match &self.session {
@@ -357,7 +357,7 @@ impl Step<'_> {
         self.custody.fence = epoch;
     }
 
-    /// It has changed who is reached.
+    /// The set of reached homes has changed.
     pub(super) fn reach_changed(&mut self) {
         let peers = &self.shared.peers;
         if (self.frozen()).is_some_and(|(_, to)| !peers.reaches(to)) {
@@ -484,7 +484,7 @@ impl Step<'_> {
         self.act(Action::GaveUp(kept));
     }
 
-    /// A home does not come back: what waits for it alone is given up.
+    /// A home will not return: records that wait for it alone are given up.
     pub(super) fn forget(&mut self, home: &HomeId) {
         let copies = self.custody.inbound.iter().filter_map(|it| match it {
             InboundTransfer::Prepared { id, from, .. } if from == home => {

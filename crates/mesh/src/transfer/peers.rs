@@ -16,17 +16,17 @@ pub(super) struct Peers {
     visits: u64,
     /// Whether there are others that are not reached.
     away: bool,
-    /// Those of them that were reached, or that others know, as far as there is room; with how many
-    /// homes had come into reach when that was noticed.
+    /// Absent homes that were reached before, or that other homes know (bounded); with the value of
+    /// `visits` when that was noticed.
     absent: BTreeMap<HomeId, u64>,
     /// Whose blind sessions have not all been heard of since it came.
     awaited: BTreeSet<HomeId>,
-    /// Who asks to be told when it has answered all claims of this home.
+    /// Homes that wait for [`TransferMessage::ClaimsDone`](super::TransferMessage::ClaimsDone).
     asking: BTreeSet<HomeId>,
 }
 
 impl Default for Peers {
-    /// Before it is said who is reached, others may be away.
+    /// Before the first report of reached homes, others may be away.
     fn default() -> Self {
         Self {
             reached: BTreeMap::new(),
@@ -40,7 +40,7 @@ impl Default for Peers {
 }
 
 impl Peers {
-    /// Takes note of who is reached now; returns who was not before.
+    /// Sets the reached homes; returns those that were not reached before.
     pub(super) fn set(&mut self, reached: &BTreeSet<HomeId>, away: bool) -> Vec<HomeId> {
         self.away = away;
         let gone = self.reached.keys().filter(|home| !reached.contains(*home));
@@ -122,7 +122,7 @@ impl Peers {
         }
     }
 
-    /// A home asks to be told when it has answered all claims.
+    /// A home has sent `Resync`.
     pub(super) fn ask(&mut self, home: &HomeId) {
         // It may be known here a little later that it is reached.
         if self.asking.len() < MAX_ASKING {

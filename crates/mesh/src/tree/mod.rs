@@ -652,7 +652,7 @@ impl Tree {
         self.take(chosen, now);
     }
 
-    /// Whether an offer may be used without risking that its way leads back here.
+    /// Whether an offer is feasible: its path cannot lead back to this broker.
     fn may_choose(&self, offer: &Offer, is_incumbent: bool) -> bool {
         let Some(known) = self.known.get(&offer.root.id) else {
             return true;
@@ -765,7 +765,7 @@ impl Tree {
         }
     }
 
-    /// Sends to every neighbour what it was not told yet, and reports edges.
+    /// Sends changed adverts to all neighbours, and reports changed roles of links.
     fn tell(&mut self, now: Nanos) {
         let parent = self.parent.clone();
         let up = self.seek_for_parent();
