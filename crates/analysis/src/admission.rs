@@ -366,13 +366,13 @@ impl Admission {
 
     /// The destinations that a message might reach too late, and their bounds
     /// by the last analysis that was made; those of these classes first.
-    fn late(&self, first: &[ClassId]) -> Vec<Late> {
+    fn late(&self, first: &[ClassId]) -> Vec<LateDestination> {
         let mut late = self.any_late();
         late.sort_by_key(|late| (!self.is_hopeless(late), !first.contains(&late.class)));
         late
     }
 
-    fn any_late(&self) -> Vec<Late> {
+    fn any_late(&self) -> Vec<LateDestination> {
         let all: Vec<ClassId> = (0..self.system.classes.len()).collect();
         if self.settled {
             let mut late = self.those_late(&self.levels.limits, &all);
@@ -388,7 +388,7 @@ impl Admission {
             let whole = !hopeless && self.may_analyse_all();
             let mut scratch = Scratch::new(self.effort);
             let mut limits = self.levels.limits.clone();
-            let reach = |late: &[Late], neighbours: bool| match neighbours {
+            let reach = |late: &[LateDestination], neighbours: bool| match neighbours {
                 true => self.with_neighbours(late),
                 false => self.alone(late),
             };
@@ -451,7 +451,7 @@ impl Admission {
     }
 
     /// The destinations of these classes that are beyond their deadlines.
-    fn those_late(&self, limits: &Limits, classes: &[ClassId]) -> Vec<Late> {
+    fn those_late(&self, limits: &Limits, classes: &[ClassId]) -> Vec<LateDestination> {
         let mut late = Vec::new();
         for class in classes {
             let this = &self.system.classes[*class];
@@ -459,7 +459,7 @@ impl Admission {
                 let prop = self.system.ports[self.system.stages[*leaf].port].prop;
                 let bound = limits.end[*leaf].saturating_add(prop);
                 if this.count > 0 && bound > this.deadline {
-                    late.push(Late {
+                    late.push(LateDestination {
                         class: *class,
                         leaf: *leaf,
                         bound,
@@ -472,7 +472,7 @@ impl Admission {
 
     /// Whether a message that is released as late as it may be comes too late
     /// even if nothing is in its path.
-    fn is_hopeless(&self, late: &Late) -> bool {
+    fn is_hopeless(&self, late: &LateDestination) -> bool {
         let class = &self.system.classes[late.class];
         let stage = &self.system.stages[late.leaf];
         let sent = stage.message();
@@ -486,14 +486,14 @@ impl Admission {
     }
 
     /// The stages on the paths to late destinations.
-    fn alone(&self, late: &[Late]) -> BTreeSet<StageId> {
+    fn alone(&self, late: &[LateDestination]) -> BTreeSet<StageId> {
         let paths = late.iter().flat_map(|late| self.system.path(late.leaf));
         paths.collect()
     }
 
     /// Those, and what leads to the ports on these paths of all that is not
     /// less urgent.
-    fn with_neighbours(&self, late: &[Late]) -> BTreeSet<StageId> {
+    fn with_neighbours(&self, late: &[LateDestination]) -> BTreeSet<StageId> {
         let mut stages = BTreeSet::new();
         for late in late {
             let priority = self.system.classes[late.class].priority;
@@ -531,7 +531,7 @@ impl Admission {
         ports.find_map(|port| Overload::of(&self.system, port, priority))
     }
 
-    fn refusal(&self, flows: &[Flow], classes: &[ClassId], all: &[Late]) -> Refusal {
+    fn refusal(&self, flows: &[Flow], classes: &[ClassId], all: &[LateDestination]) -> Refusal {
         let Some(late) = all.first() else {
             return Refusal::default();
         };
@@ -580,7 +580,7 @@ fn shares(flow: &Flow) -> impl Iterator<Item = (LinkIndex, u64)> + '_ {
 
 /// A destination that might be reached too late.
 #[derive(Debug, Clone, Copy)]
-struct Late {
+struct LateDestination {
     class: ClassId,
     leaf: StageId,
     bound: u64,

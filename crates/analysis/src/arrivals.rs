@@ -49,7 +49,7 @@ struct Shaping {
     /// All frames have these costs, on the link and here: whole frames count.
     equal: bool,
     /// The frame under test comes with the group, as its last.
-    own: Option<Own>,
+    own: Option<TestedFrame>,
 }
 
 /// Costs of a frame on the link on which it comes, and here: of all of its
@@ -62,7 +62,7 @@ struct Kind {
 
 /// The frame under test, in a group.
 #[derive(Debug, Clone, Copy)]
-struct Own {
+struct TestedFrame {
     kind: Kind,
     /// Copies of it come with it.
     siblings: bool,
@@ -204,7 +204,7 @@ struct OwnFlow {
     rest: u64,
     /// The frame, where it comes over a link, and whether copies of it come
     /// with it.
-    frame: Option<Own>,
+    frame: Option<TestedFrame>,
 }
 
 impl Group {
@@ -254,7 +254,7 @@ impl Group {
             jitter: stream.jitter,
             work: stream.work,
             rest,
-            frame: over.map(|(before, siblings)| Own {
+            frame: over.map(|(before, siblings)| TestedFrame {
                 kind: Kind {
                     before,
                     here: frame,

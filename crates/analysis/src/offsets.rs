@@ -6,7 +6,7 @@
 //! matter, and that none is left out, is proved in `docs/analysis.md`.
 
 use crate::arrivals::Group;
-use crate::segment::{Fixed, Pool, Scratch, Segment, Worst};
+use crate::segment::{FixedTerms, Pool, Scratch, Segment, Worst};
 
 /// Longest busy period that is searched, ns: a thousand seconds.
 pub(crate) const HORIZON: u64 = 1_000_000_000_000;
@@ -51,7 +51,7 @@ impl Segment<'_> {
     /// is `limit` or more.
     pub(crate) fn search(
         &self,
-        fixed: &Fixed,
+        fixed: &FixedTerms,
         length: u64,
         scratch: &mut Scratch,
         limit: u64,
@@ -104,7 +104,7 @@ impl Segment<'_> {
 
 /// The start of the frame under test as a function of the offset.
 pub(crate) struct Level<'a> {
-    pub(crate) fixed: Fixed,
+    pub(crate) fixed: FixedTerms,
     pub(crate) length: u64,
     pub(crate) same: &'a mut Pool,
     pub(crate) higher: &'a mut Pool,

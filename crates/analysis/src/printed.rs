@@ -284,7 +284,7 @@ fn trajectories(
 }
 
 /// A flow that shares a link with the one under test.
-struct Other {
+struct Interferer {
     flow: usize,
     /// The greatest delay of its switches between both.
     slowest: u64,
@@ -400,10 +400,10 @@ impl Trajectory<'_> {
 
     /// The flows of the same or a higher priority that share a switch's output
     /// with the path.
-    fn others(&self, path: &[FrameId]) -> Vec<Other> {
+    fn others(&self, path: &[FrameId]) -> Vec<Interferer> {
         let own = &self.frames.all[path[0]];
         let priority = self.network_flow(own.flow).priority;
-        let mut others: Vec<Other> = Vec::new();
+        let mut others: Vec<Interferer> = Vec::new();
         for (position, id) in path.iter().enumerate().skip(1) {
             for other in &self.frames.on_link[self.frames.all[*id].link] {
                 let flow = self.frames.all[*other].flow;
@@ -413,7 +413,7 @@ impl Trajectory<'_> {
                 let place = (position, *other);
                 match others.iter_mut().find(|known| known.flow == flow) {
                     Some(known) => known.last = place,
-                    None => others.push(Other {
+                    None => others.push(Interferer {
                         flow,
                         slowest: 0,
                         first: place,
@@ -438,7 +438,7 @@ impl Trajectory<'_> {
     }
 
     /// A of (5), with M of (6).
-    fn advance(&self, path: &[FrameId], other: &Other) -> Option<i128> {
+    fn advance(&self, path: &[FrameId], other: &Interferer) -> Option<i128> {
         let smax = i128::from(self.smax[other.first.1]?);
         let topology = &self.frames.network.topology;
         let least = |id: &FrameId| {
@@ -458,7 +458,7 @@ impl Trajectory<'_> {
 
     /// Frames of another flow, each with the switching delay of its slowest
     /// switch; in the second paper, of the slowest of all.
-    fn charge(&self, others: &[Other], other: &Other, time: i128) -> Option<u64> {
+    fn charge(&self, others: &[Interferer], other: &Interferer, time: i128) -> Option<u64> {
         let slowest = match self.multicast {
             Some(_) => others.iter().map(|other| other.slowest).max()?,
             None => other.slowest,

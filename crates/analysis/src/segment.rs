@@ -50,7 +50,7 @@ pub(crate) struct Scratch {
     pub(crate) effort: u64,
     steps: HashMap<StepKey, Step>,
     /// For the segment up to each of its ports.
-    pub(crate) fixed: Vec<Fixed>,
+    pub(crate) fixed: Vec<FixedTerms>,
     pub(crate) same: Pool,
     pub(crate) higher: Pool,
     pub(crate) candidates: Vec<u64>,
@@ -90,7 +90,7 @@ pub(crate) struct Key {
 
 /// What is told apart of what comes over one link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Apart {
+pub(crate) enum Separation {
     /// Nothing.
     Nothing,
     /// What leaves at different ports.
@@ -138,7 +138,7 @@ impl Pool {
 
 /// The parts of a segment's bound that are no function of the offset.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Fixed {
+pub(crate) struct FixedTerms {
     /// Blocking, the frames that count at two ports, switching, and copies of
     /// the frame under test.
     pub(crate) constant: u64,
@@ -148,7 +148,7 @@ pub(crate) struct Fixed {
 
 /// The flow under test in the segment.
 #[derive(Debug, Clone, Copy)]
-struct Own {
+struct TestedFlow {
     /// Copies that go along: of the frame, or, where a port serves messages
     /// whole, of the message.
     copies: u64,
@@ -169,9 +169,9 @@ pub(crate) struct Worst {
 }
 
 /// A bound that was found.
-struct Found {
+struct SegmentBound {
     worst: Worst,
-    fixed: Fixed,
+    fixed: FixedTerms,
     /// By looking at every offset.
     searched: bool,
 }
@@ -242,8 +242,8 @@ impl Segment<'_> {
     /// The bound, and what in it is no function of the offset. The groups stay
     /// in `scratch`. If the bound is `limit` or more: `None`, or anything that
     /// is `limit` or more.
-    fn worst(&self, scratch: &mut Scratch, limit: u64) -> Option<Found> {
-        let fixed = self.collect(scratch, Apart::Nothing)?;
+    fn worst(&self, scratch: &mut Scratch, limit: u64) -> Option<SegmentBound> {
+        let fixed = self.collect(scratch, Separation::Nothing)?;
         let groups = scratch.same.groups().iter();
         let groups = groups.chain(scratch.higher.groups().iter());
         let present = groups.fold(fixed.constant, |sum, group| {
@@ -261,7 +261,7 @@ impl Segment<'_> {
             Some(worst) => worst,
             None => self.in_the_long_run(&fixed, scratch)?,
         };
-        Some(Found {
+        Some(SegmentBound {
             worst,
             fixed,
             searched: searched.is_some(),
@@ -270,7 +270,7 @@ impl Segment<'_> {
 
     /// A bound without a search: everything comes evenly, after what can be
     /// there at once. The response is then greatest for offset 0.
-    fn in_the_long_run(&self, fixed: &Fixed, scratch: &mut Scratch) -> Option<Worst> {
+    fn in_the_long_run(&self, fixed: &FixedTerms, scratch: &mut Scratch) -> Option<Worst> {
         let (mut share, mut work) = (0, u128::from(fixed.constant - fixed.least));
         for group in scratch.same.groups() {
             work = work.checked_add(group.evenly())?;
@@ -329,7 +329,7 @@ impl Segment<'_> {
             ]);
         }
         // Again, for its groups.
-        let Found { worst, fixed, .. } = self.worst(scratch, u64::MAX)?;
+        let SegmentBound { worst, fixed, .. } = self.worst(scratch, u64::MAX)?;
         let mut level = Level {
             fixed,
             length: HORIZON,
@@ -455,7 +455,7 @@ impl Segment<'_> {
     /// `None` if something has no limit, or the ports together have no time
     /// left; where what leaves is told apart it is no matter what all take
     /// together.
-    pub(crate) fn collect(&self, scratch: &mut Scratch, apart: Apart) -> Option<Fixed> {
+    pub(crate) fn collect(&self, scratch: &mut Scratch, apart: Separation) -> Option<FixedTerms> {
         scratch.same.clear();
         scratch.higher.clear();
         scratch.fixed.clear();
@@ -469,7 +469,7 @@ impl Segment<'_> {
         if constant > UNBOUNDED / 2 {
             return None;
         }
-        let mut fixed = Fixed { constant, least: 0 };
+        let mut fixed = FixedTerms { constant, least: 0 };
         let mut total: Load = 0;
         for position in self.from..=self.to {
             if position > self.from {
@@ -491,10 +491,10 @@ impl Segment<'_> {
         for group in groups.chain(scratch.higher.groups()) {
             group.finish();
         }
-        (apart != Apart::Nothing || total < FULL).then_some(fixed)
+        (apart != Separation::Nothing || total < FULL).then_some(fixed)
     }
 
-    fn own(&self) -> Own {
+    fn own(&self) -> TestedFlow {
         let whole = (self.from..=self.to).rfind(|position| self.port(*position).whole);
         let mut copies = 0_u64;
         for position in self.from..self.to {
@@ -517,7 +517,7 @@ impl Segment<'_> {
             let behind = frames.saturating_mul(longest.unwrap_or(0));
             behind.saturating_add(self.again(self.path[self.from], self.from, 0))
         });
-        Own {
+        TestedFlow {
             copies,
             rest,
             is_whole: whole.is_some(),
@@ -554,9 +554,9 @@ impl Segment<'_> {
     /// ports they take.
     fn enter(
         &self,
-        (position, apart): (usize, Apart),
+        (position, apart): (usize, Separation),
         advance: u64,
-        own: Own,
+        own: TestedFlow,
         scratch: &mut Scratch,
     ) -> Option<Load> {
         let system = self.system;
@@ -594,7 +594,7 @@ impl Segment<'_> {
             let shapes = |input: &PortId| self.shaped && again == 0 && !system.ports[*input].whole;
             let input = input.filter(shapes);
             let exit = match (under_test, lower) {
-                _ if apart == Apart::Nothing => self.to,
+                _ if apart == Separation::Nothing => self.to,
                 (true, _) => self.to,
                 (_, true) => position,
                 _ => self.exit(*id, position),
@@ -633,7 +633,7 @@ impl Segment<'_> {
                     false => (&mut scratch.same, advance, ahead),
                 };
                 let kind = parent.map(|parent| (parent, system.stages[parent].cost));
-                let alone = own_too && apart == Apart::Own;
+                let alone = own_too && apart == Separation::Own;
                 if flows > 0 || own_too && !alone {
                     let group = pool.group(key, advance, ahead);
                     if flows > 0 {

@@ -9,7 +9,7 @@
 
 use crate::arrivals::Group;
 use crate::offsets::{ITERATIONS, RESOLUTION, busy_period};
-use crate::segment::{Apart, Fixed, Key, Pool, Scratch, Segment, Worst};
+use crate::segment::{FixedTerms, Key, Pool, Scratch, Segment, Separation, Worst};
 use crate::system::FULL;
 
 /// Intervals of offsets that are looked at between steps; a search that needs
@@ -19,7 +19,7 @@ const INTERVALS: u32 = 1 << 10;
 /// The segment up to one of its ports.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stretch {
-    fixed: Fixed,
+    fixed: FixedTerms,
     /// The longest window that counts there.
     length: u64,
     /// The window up to the start there, for the offset that was looked at last.
@@ -34,12 +34,12 @@ impl Segment<'_> {
         &self,
         scratch: &mut Scratch,
         limit: u64,
-    ) -> Option<(Worst, Apart)> {
+    ) -> Option<(Worst, Separation)> {
         let mut least = None;
         let mut limit = limit;
-        for apart in [Apart::Leaving, Apart::Own] {
+        for apart in [Separation::Leaving, Separation::Own] {
             let worth = match apart {
-                Apart::Own => scratch.same.own_is_line(),
+                Separation::Own => scratch.same.own_is_line(),
                 _ => self.from < self.to,
             };
             let found = worth
@@ -55,10 +55,10 @@ impl Segment<'_> {
 
     /// The bound port by port. `None` if there is none, if it is `limit` or more, or if
     /// all that comes goes along to the end and nothing is told apart.
-    fn in_stages(&self, scratch: &mut Scratch, limit: u64, apart: Apart) -> Option<Worst> {
+    fn in_stages(&self, scratch: &mut Scratch, limit: u64, apart: Separation) -> Option<Worst> {
         let fixed = self.collect(scratch, apart)?;
         let all = scratch.same.keyed().chain(scratch.higher.keyed());
-        let (mut leaves, mut present) = (apart == Apart::Own, fixed.constant);
+        let (mut leaves, mut present) = (apart == Separation::Own, fixed.constant);
         for (key, group) in all {
             leaves |= key.exit < self.to;
             present = present.saturating_add(group.present());

@@ -1,10 +1,10 @@
 //! An asynchronous client for tokio: the same core and transports as
 //! [`crate::Client`].
 //!
-//! Whoever awaits [`Client::next`] drives everything, and no task runs behind
-//! it; a caller that awaits nothing slows the server down. Every future may be
-//! dropped at any time: what it has not finished, the next one goes on with.
-//! To do something else while messages are awaited, `select!`:
+//! Awaiting [`Client::next`] drives the connection; no task runs in the background, so a
+//! caller that does not await slows the server down. Every future may be dropped at any
+//! time; the next one continues its work. To do something else while messages are
+//! awaited, use `select!`:
 //!
 //! ```no_run
 //! use punctual_client::aio::Client;
@@ -124,7 +124,7 @@ impl Client {
         self.driver.epoch()
     }
 
-    /// Whether the server has accepted the connection, as far as is known.
+    /// Whether a CONNACK has accepted the connection, and no end of it was noticed since.
     pub fn is_connected(&self) -> bool {
         self.driver.core.is_connected()
     }
@@ -214,11 +214,10 @@ impl Client {
         }
     }
 
-    /// Ends the connection in good order: sends what is in the output and
-    /// DISCONNECT, and awaits up to a second that the server closes. Messages
-    /// with QoS 1 and 2 that are not acknowledged yet are not waited for.
-    /// Dropped before it is ready, it leaves the connection half-closed, as
-    /// dropping the client would.
+    /// Closes the connection gracefully: sends the buffered output and DISCONNECT, and
+    /// awaits for up to a second that the server closes. It does not wait for
+    /// acknowledgements of messages with QoS 1 and 2. A future that is dropped before it
+    /// is ready leaves the connection half-closed, as dropping the client would.
     ///
     /// # Errors
     /// `NotConnected`, `ApiMisuse`; `Lost` or `TimedOut` if the DISCONNECT

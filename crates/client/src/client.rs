@@ -1,8 +1,7 @@
 //! A blocking client: a [`Core`] on one connection after another.
 //!
-//! One thread, no locks: whoever calls [`Client::next`] drives everything.
-//! Nothing is read while nobody calls it, so a slow caller slows the server
-//! down and never makes memory grow.
+//! One thread, no locks: calls of [`Client::next`] drive the connection. Nothing is read
+//! between them, so a slow caller slows the server down and never makes memory grow.
 
 use std::io;
 use std::os::fd::AsRawFd as _;
@@ -67,7 +66,7 @@ pub struct Waker(Arc<mio::Waker>);
 impl Waker {
     /// Has the present or the next [`Client::next`] return `None` at once.
     pub fn wake(&self) {
-        // It fails only if the client is gone, and then nobody waits.
+        // It fails only if the client was dropped, and then nothing waits.
         let _ = self.0.wake();
     }
 }
@@ -147,7 +146,7 @@ impl Client {
         self.driver.epoch()
     }
 
-    /// Whether the server has accepted the connection, as far as is known.
+    /// Whether a CONNACK has accepted the connection, and no end of it was noticed since.
     pub fn is_connected(&self) -> bool {
         self.driver.core.is_connected()
     }
@@ -248,9 +247,9 @@ impl Client {
         }
     }
 
-    /// Ends the connection in good order: sends what is in the output and
-    /// DISCONNECT, and waits up to a second for the server to close. Messages
-    /// with QoS 1 and 2 that are not acknowledged yet are not waited for.
+    /// Closes the connection gracefully: sends the buffered output and DISCONNECT, and
+    /// waits up to a second for the server to close. It does not wait for
+    /// acknowledgements of messages with QoS 1 and 2.
     ///
     /// # Errors
     /// `NotConnected`, `ApiMisuse`; `Lost` or `TimedOut` if the DISCONNECT

@@ -35,7 +35,7 @@ struct Subscription {
     answered: bool,
 }
 
-/// What came of a [`Driver::turn`].
+/// Result of a [`Driver::turn`].
 #[derive(Debug)]
 pub(crate) enum Turn {
     Event(Event),
@@ -110,7 +110,7 @@ impl Driver {
         self.core.connection_lost();
     }
 
-    /// When to connect, if that is to be done; what is due has been counted.
+    /// When to connect again, if at all; counts the attempt.
     pub(crate) fn retry(&mut self) -> Option<Retry> {
         let backoff = self.options.reconnect?;
         let now = Instant::now();
@@ -247,7 +247,7 @@ impl Driver {
                 // Acknowledgements of the transport may have given room; where they
                 // were the last ones nothing else would come and say so.
                 if !self.core.output().is_empty()
-                    && matches!(self.flush(), Ok(Flushed::All | Flushed::Some))
+                    && matches!(self.flush(), Ok(FlushOutcome::All | FlushOutcome::Some))
                 {
                     return Ok(Turn::Again);
                 }
@@ -327,13 +327,13 @@ impl Driver {
     }
 
     /// Writes as much output as the transport takes; what became of it.
-    fn flush(&mut self) -> io::Result<Flushed> {
+    fn flush(&mut self) -> io::Result<FlushOutcome> {
         let now = self.epoch.elapsed();
         self.last_flush = now;
         let Some(transport) = &mut self.transport else {
-            return Ok(Flushed::All);
+            return Ok(FlushOutcome::All);
         };
-        let mut flushed = Flushed::Nothing;
+        let mut flushed = FlushOutcome::Nothing;
         loop {
             let output = self.core.output();
             let result = match output.is_empty() {
@@ -345,9 +345,9 @@ impl Driver {
                     let finished = self.core.output().is_empty();
                     self.core.sent(n, now);
                     if finished && self.core.output().is_empty() {
-                        return Ok(Flushed::All);
+                        return Ok(FlushOutcome::All);
                     }
-                    flushed = Flushed::Some;
+                    flushed = FlushOutcome::Some;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(flushed),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -356,19 +356,19 @@ impl Driver {
         }
     }
 
-    /// Sends what is in the output before the end; false if the transport takes
-    /// no more for now. What comes meanwhile is read, as acknowledgements give room.
+    /// Sends the buffered output before closing; false if the transport takes no more for
+    /// now. Incoming packets are read meanwhile, as acknowledgements make space.
     pub(crate) fn send_off(&mut self) -> io::Result<bool> {
         loop {
-            if let Flushed::All = self.flush()? {
+            if let FlushOutcome::All = self.flush()? {
                 return Ok(true);
             }
             let open = self.drain();
             match self.flush()? {
-                Flushed::All => return Ok(true),
-                Flushed::Some => {}
-                Flushed::Nothing if open => return Ok(false),
-                Flushed::Nothing => return Err(io::ErrorKind::UnexpectedEof.into()),
+                FlushOutcome::All => return Ok(true),
+                FlushOutcome::Some => {}
+                FlushOutcome::Nothing if open => return Ok(false),
+                FlushOutcome::Nothing => return Err(io::ErrorKind::UnexpectedEof.into()),
             }
         }
     }
@@ -415,9 +415,9 @@ impl Driver {
     }
 }
 
-/// What became of the output.
+/// Result of a flush.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Flushed {
+enum FlushOutcome {
     /// All was sent.
     All,
     /// A part was sent.
@@ -432,8 +432,8 @@ pub(crate) enum Retry {
     At(Instant),
 }
 
-/// The class of what is sent with these properties. What the server will
-/// refuse has none.
+/// The class of a message with these properties. A message that the server will refuse
+/// has the normal one.
 fn class(properties: &PropertyBuf) -> Class {
     properties
         .requirements()

@@ -95,8 +95,7 @@ pub struct TlsOptions {
 }
 
 impl TlsOptions {
-    /// Reads the files as a connection would, so that what is wrong with them is
-    /// known before.
+    /// Reads the files as a connection would, so that errors in them are found before.
     ///
     /// # Errors
     /// `ApiMisuse` or `Tls`, with the file.
@@ -194,8 +193,8 @@ pub struct Url {
     pub username: Option<String>,
     /// Password, percent-decoded.
     pub password: Option<String>,
-    /// What follows the slash after host and port: by mosquitto's custom a
-    /// topic.
+    /// The part after the slash that follows host and port; a topic in mosquitto's
+    /// convention.
     pub rest: Option<String>,
 }
 
@@ -203,7 +202,7 @@ impl Url {
     /// Takes a URL apart.
     ///
     /// # Errors
-    /// [`Error::ApiMisuse`] saying what is wrong with it.
+    /// [`Error::ApiMisuse`] with the reason.
     pub fn parse(url: &str) -> Result<Self, Error> {
         let wrong = |remedy: &'static str| Error::misuse("URL", url, remedy);
         let Some((scheme, after)) = url.split_once("://") else {

@@ -1,6 +1,6 @@
-//! What can go wrong, ordered by who is to blame: the server that refused or
-//! ended the connection, the peer that broke the protocol, the caller, or the
-//! network between. Each variant says enough for a user to act on.
+//! Errors, ordered by their cause: the server refused or ended the connection, the peer
+//! violated the protocol, the caller misused the interface, or the network failed. Each
+//! variant contains enough for a user to act on.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -79,7 +79,7 @@ pub enum Error {
     PeerMisbehaved {
         /// Reason code the connection was ended with.
         reason: ReasonCode,
-        /// What it did.
+        /// The violation.
         what: String,
     },
     /// The caller asked for what MQTT cannot do.
@@ -131,7 +131,7 @@ pub enum Error {
     /// The connection broke, or the server closed it without a word.
     #[error("the connection was lost: {0}")]
     Lost(#[source] io::Error),
-    /// Certificates, keys, or what was agreed on in the TLS handshake.
+    /// Certificates, keys, or the result of the TLS handshake.
     #[error("TLS: {0}")]
     Tls(String),
 }

@@ -1,9 +1,9 @@
 //! Classes of traffic, and the marks that carry them on: DSCP (RFC 2474) for
 //! routers and switches, `SO_PRIORITY` for this machine's queues.
 //!
-//! A datagram has the marks of its own class. A stream is one queue all the
-//! way, where what is urgent waits behind what is not, so it is marked as a
-//! whole: like the most urgent that it carried lately.
+//! A datagram has the marks of its own class. A stream is one queue from end to end, in
+//! which urgent messages wait behind others, so it is marked as a whole, with the class
+//! of the most urgent message that it carried recently.
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -97,7 +97,7 @@ impl Default for Marking {
 pub(crate) struct Marker {
     marking: Marking,
     ipv6: bool,
-    /// What is set now.
+    /// The marks in effect.
     mark: Mark,
     current: Option<Class>,
     /// When something of the current class was last sent.

@@ -47,8 +47,8 @@ impl Message {
         self
     }
 
-    /// The same with that PrioMQTT priority, 0 most urgent: an order in the
-    /// broker, no promise. MQTT 5 only, as all that follow.
+    /// The same with this PrioMQTT priority, 0 the most urgent. It orders messages in the
+    /// broker, and guarantees nothing. MQTT 5 only, like all methods below.
     #[must_use]
     pub fn priority(self, priority: u64) -> Self {
         self.requirements(&Requirements {
@@ -87,8 +87,8 @@ impl Message {
         self
     }
 
-    /// The same with all that `requirements` says; what it does not say stays
-    /// as it is. They are user properties; to read them, see
+    /// The same with the fields that are set in `requirements`; other fields stay. They
+    /// are sent as user properties; to read them, see
     /// [`RealTimeProperties::requirements`](crate::RealTimeProperties::requirements).
     #[must_use]
     pub fn requirements(mut self, requirements: &Requirements) -> Self {
@@ -121,11 +121,11 @@ impl Delivery {
         properties.user_value(Stamp::KEY).and_then(Stamp::parse)
     }
 
-    /// Its number among what the server sends this session on its topic, if the
-    /// subscription asked for that
-    /// ([`number_deliveries`](crate::RealTimeProperties::number_deliveries)):
-    /// a [`SequenceTracker`](crate::SequenceTracker) for each topic and source
-    /// tells what was lost on the way from the server or given up there.
+    /// Its number among the messages that the server sends to this session on its topic,
+    /// if the subscription requested numbers
+    /// ([`number_deliveries`](crate::RealTimeProperties::number_deliveries)). A
+    /// [`SequenceTracker`](crate::SequenceTracker) for each topic and source detects
+    /// messages that were dropped by the server or lost after it.
     pub fn number(&self) -> Option<Stamp> {
         let properties = self.message.properties.as_properties();
         // What the server adds comes after what the publisher said.

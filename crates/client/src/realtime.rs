@@ -10,15 +10,15 @@ use punctual_model::{Answer, RequirementError, Requirements, SEQUENCE_KEY, is_re
 /// and a Will those of one message, SUBSCRIBE those of the receiver. Answers
 /// come with CONNACK, PUBACK, PUBREC and SUBACK.
 pub trait RealTimeProperties {
-    /// Sets what `requirements` says; what it does not say, and all other
-    /// properties, stay as they are.
+    /// Sets the fields that are set in `requirements`; other fields, and all other
+    /// properties, stay.
     fn require(&mut self, requirements: &Requirements) -> &mut Self;
 
-    /// In SUBSCRIBE, asks the server to number what it sends for these
+    /// In SUBSCRIBE, requests that the server numbers its messages for these
     /// subscriptions; see [`Delivery::number`](crate::Delivery::number).
     fn number_deliveries(&mut self) -> &mut Self;
 
-    /// What is asked for.
+    /// The requirements stated in these properties.
     ///
     /// # Errors
     /// A user property with a key of ours does not say anything valid.

@@ -2,11 +2,11 @@
 //! to encode. One table maps each to the MQTT 5 reason code for DISCONNECT or
 //! CONNACK (section 4.13).
 //!
-//! Where the specification says Malformed Packet or Protocol Error, that is
-//! what comes out. Where it only says MUST NOT, its definitions decide (section
-//! 1.2): what cannot be parsed is malformed, what was parsed and holds a value
-//! that is not allowed is a protocol error; invalid flags are always malformed
-//! (section 2.1.3). Topics and aliases have reason codes of their own.
+//! Where the specification says Malformed Packet or Protocol Error, the error is that
+//! one. Where it only says MUST NOT, its definitions decide (section 1.2): a packet that
+//! cannot be parsed is malformed, a parsed packet with a value that is not allowed is a
+//! protocol error; invalid flags are always malformed (section 2.1.3). Topics and aliases
+//! have reason codes of their own.
 
 use std::fmt;
 

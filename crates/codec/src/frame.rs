@@ -88,7 +88,7 @@ pub struct Frame<'a> {
     pub first: u8,
     /// Type of the packet.
     pub kind: PacketType,
-    /// What follows the fixed header.
+    /// The bytes after the fixed header.
     pub body: &'a [u8],
     /// The packet with its fixed header, as received.
     pub bytes: &'a [u8],

@@ -1,10 +1,10 @@
 //! Properties (section 2.2.2), kept as the bytes they arrived in.
 //!
-//! [`Properties`] is a slice that has been checked once: every identifier is
-//! known and allowed in its packet, none but User Property and Subscription
-//! Identifier repeats, every value is in range. It can therefore be walked
-//! without errors, asked for one property without walking (a bit set says what
-//! is present), and forwarded byte for byte.
+//! [`Properties`] is a slice that has been checked once: every identifier is known and
+//! allowed in its packet, none but User Property and Subscription Identifier repeats,
+//! every value is in range. So it can be iterated without errors, queried for one
+//! property without iteration (a bit set records which are present), and forwarded byte
+//! for byte.
 
 use crate::wire::{
     MAX_REMAINING_LENGTH, Reader, put_binary, put_u16, put_u32, put_varint, varint_len,
@@ -415,10 +415,10 @@ impl<'a> Iterator for PropertyIter<'a> {
     }
 }
 
-/// Builds properties to send. Methods append and get the encoding right; that
-/// the packet allows the property, that it is not repeated, that a number is
-/// not a forbidden zero and a string is UTF-8 without U+0000 is the caller's
-/// business ([`Properties::check`] tells).
+/// Builds properties to send. Methods append a property in its encoding. The caller
+/// ensures that the packet allows the property, that it is not repeated, that a number is
+/// not a forbidden zero, and that a string is UTF-8 without U+0000 ([`Properties::check`]
+/// checks this).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PropertyBuf {
     bytes: Vec<u8>,

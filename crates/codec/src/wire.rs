@@ -94,7 +94,7 @@ impl<'a> Reader<'a> {
         valid_str(self.binary(what)?, what)
     }
 
-    /// As [`Reader::string`], for who needs only to know that it is one.
+    /// As [`Reader::string`], but only validates the string.
     #[inline]
     pub(crate) fn skip_string(&mut self, what: &'static str) -> Result<(), DecodeError> {
         let bytes = self.binary(what)?;

@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use punctual_controller::plan::Mac;
-use punctual_controller::{Controller, Effect, End, Event, KnownHost, PortState, Settings, Speaks};
+use punctual_controller::{Controller, Effect, End, Event, KnownHost, PortState, Settings, SwitchProtocol};
 use punctual_model::srt::{Channel, Peer, Request, State};
 use punctual_model::{Nanos, Rng};
 use punctual_openflow::{Message, MultipartBody, MultipartReply, MultipartRequest};
@@ -25,7 +25,7 @@ struct Net {
     changes: usize,
     admitted: usize,
     last: Option<Channel>,
-    speaks: Speaks,
+    speaks: SwitchProtocol,
 }
 
 fn ports(datapath: u64) -> Vec<PortState> {
@@ -92,7 +92,7 @@ fn request(number: u64) -> Request {
 }
 
 impl Net {
-    fn new(speaks: Speaks) -> Self {
+    fn new(speaks: SwitchProtocol) -> Self {
         let hosts = (1..=SWITCHES).flat_map(|datapath| {
             (1..=HOSTS).map(move |host| KnownHost {
                 name: format!("h{datapath}-{host}"),
@@ -231,7 +231,7 @@ fn main() {
         "| switches told by | flows | admitted | all planned, ms | changes | one more: median, ms | greatest of 51 | a cable fails, ms | bounds set anew, ms | memory, MB |"
     );
     println!("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|");
-    for speaks in [Speaks::Plans, Speaks::OpenFlow] {
+    for speaks in [SwitchProtocol::Plans, SwitchProtocol::OpenFlow] {
         for flows in [1_000, 10_000] {
             let mut net = Net::new(speaks);
             for number in 0..flows {
@@ -264,8 +264,8 @@ fn main() {
                 });
             }
             let speaks = match net.speaks {
-                Speaks::Plans => "plans",
-                Speaks::OpenFlow => "OpenFlow",
+                SwitchProtocol::Plans => "plans",
+                SwitchProtocol::OpenFlow => "OpenFlow",
             };
             println!(
                 "| {speaks} | {flows} | {admitted} | {} | {changes} | {} | {} | {} | {} | {} |",

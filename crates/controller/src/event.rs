@@ -13,7 +13,7 @@ use crate::topology::{End, PortState};
 
 /// How a switch is controlled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Speaks {
+pub enum SwitchProtocol {
     /// OpenFlow 1.3: [`Effect::Send`], and its messages come as
     /// [`Event::Message`].
     #[default]
@@ -31,7 +31,7 @@ pub enum Event {
         /// Its datapath identifier.
         datapath: u64,
         /// How it is controlled.
-        speaks: Speaks,
+        speaks: SwitchProtocol,
         /// Meters that it has; 0 if it has none.
         meters: u32,
         /// All of its ports.
@@ -122,7 +122,7 @@ pub enum Effect {
         /// The message.
         message: Message,
     },
-    /// A switch that speaks [`Speaks::Plans`] is to be changed; the steps of
+    /// A switch that speaks [`SwitchProtocol::Plans`] is to be changed; the steps of
     /// one switch in their order.
     Apply {
         /// Its datapath identifier.

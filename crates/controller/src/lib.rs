@@ -23,9 +23,9 @@ mod topology;
 mod updates;
 
 pub use controller::{
-    Controller, HostStatus, LinkStatus, Status, SwitchStatus, Uncovered, port_state,
+    Controller, HostStatus, LinkStatus, Status, SwitchStatus, UncoveredFlows, port_state,
 };
-pub use event::{Change, Effect, Event, Notice, Speaks};
+pub use event::{Change, Effect, Event, Notice, SwitchProtocol};
 pub use monitor::Usage;
 pub use openflow::openflow_messages;
 pub use settings::{Defaults, Intervals, KnownHost, Policing, Routing, Service, Settings};

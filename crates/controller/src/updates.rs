@@ -19,7 +19,7 @@ use punctual_model::Nanos;
 
 use crate::event::Change;
 use crate::plan::{Entry, Header, Match};
-use crate::streams::Placed;
+use crate::streams::PlacedEntry;
 
 /// A switch, and an entry there.
 type Place = (u64, Match);
@@ -29,7 +29,7 @@ type Place = (u64, Match);
 pub(crate) struct Target {
     pub(crate) header: Header,
     /// None if there is to be nothing of it.
-    pub(crate) entries: Vec<Placed>,
+    pub(crate) entries: Vec<PlacedEntry>,
     /// Whether its packets may enter before the other entries are installed,
     /// while no switch has an entry of it: without an entry they are forwarded
     /// like all other packets.
@@ -78,14 +78,14 @@ enum Stage {
 
 /// An entry that was sent to a switch.
 #[derive(Debug, Clone)]
-struct Told {
+struct SentEntry {
     entry: Entry,
-    led: Led,
+    led: Inbound,
 }
 
 /// Whether other entries lead packets to an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Led {
+enum Inbound {
     /// Once this update flips, when every switch has confirmed its entries.
     Later(u64),
     Now,
@@ -117,7 +117,7 @@ struct Update<K> {
 /// Updates that are under way.
 #[derive(Debug, Clone)]
 pub(crate) struct Updates<K> {
-    told: HashMap<Header, BTreeMap<Place, Told>>,
+    told: HashMap<Header, BTreeMap<Place, SentEntry>>,
     running: BTreeMap<u64, Update<K>>,
     next: u64,
     steps: u64,
@@ -304,7 +304,7 @@ impl<K: Clone + Ord> Updates<K> {
                     };
                     for place in &part.remove {
                         if let Some(told) = told.get_mut(place) {
-                            told.led = Led::NoMore;
+                            told.led = Inbound::NoMore;
                         }
                     }
                 }
@@ -320,7 +320,7 @@ impl<K: Clone + Ord> Updates<K> {
                 for (header, part) in update.parts {
                     let unset = |(datapath, matching)| (datapath, Change::Unset(matching));
                     let part: Vec<_> = part.remove.into_iter().map(unset).collect();
-                    self.tell(header, &part, Led::NoMore, progress);
+                    self.tell(header, &part, Inbound::NoMore, progress);
                     changes.extend(part);
                 }
                 // No request waits for a removal.
@@ -344,15 +344,15 @@ impl<K: Clone + Ord> Updates<K> {
             taken.push((*header, changes));
         }
         let led = match stage {
-            Stage::Lay => Led::Later(number),
-            Stage::Flip | Stage::Drain => Led::Now,
+            Stage::Lay => Inbound::Later(number),
+            Stage::Flip | Stage::Drain => Inbound::Now,
         };
         let mut changes = Vec::new();
         for (header, part) in taken {
             if stage == Stage::Flip {
                 let told = self.told.get_mut(&header).into_iter().flatten();
-                for (_, told) in told.filter(|(_, told)| told.led == Led::Later(number)) {
-                    told.led = Led::Now;
+                for (_, told) in told.filter(|(_, told)| told.led == Inbound::Later(number)) {
+                    told.led = Inbound::Now;
                 }
             }
             self.tell(header, &part, led, progress);
@@ -372,7 +372,7 @@ impl<K: Clone + Ord> Updates<K> {
         &mut self,
         header: Header,
         changes: &[(u64, Change)],
-        led: Led,
+        led: Inbound,
         progress: &mut Progress<K>,
     ) {
         if changes.is_empty() {
@@ -383,7 +383,7 @@ impl<K: Clone + Ord> Updates<K> {
             match change {
                 Change::Set(matching, entry) => {
                     let entry = entry.clone();
-                    told.insert((*datapath, *matching), Told { entry, led });
+                    told.insert((*datapath, *matching), SentEntry { entry, led });
                 }
                 Change::Unset(matching) => {
                     told.remove(&(*datapath, *matching));
@@ -421,7 +421,7 @@ impl<K: Clone + Ord> Updates<K> {
 /// The changes of a stream from the entries that were sent to the target entries.
 /// Another update removes the places in `leaving`.
 fn part(
-    told: &BTreeMap<Place, Told>,
+    told: &BTreeMap<Place, SentEntry>,
     wanted: BTreeMap<Place, Entry>,
     leaving: &BTreeSet<Place>,
     at_once: bool,
@@ -443,8 +443,8 @@ fn part(
         let known = told.get(&(datapath, matching));
         let is_same = known.is_some_and(|known| known.entry == entry);
         let stage = match known.map(|known| known.led) {
-            Some(Led::Now) if is_same => continue,
-            Some(Led::Now) => &mut part.flip,
+            Some(Inbound::Now) if is_same => continue,
+            Some(Inbound::Now) => &mut part.flip,
             // It is to be confirmed before it is in use, also if the switch has it.
             _ if !matching.is_ingress() || is_same || at_once => &mut part.lay,
             _ => &mut part.flip,
@@ -462,7 +462,7 @@ mod tests {
     use super::*;
     use crate::plan::{Leg, Mark};
 
-    type Taken = Vec<(u64, u64, Vec<Change>)>;
+    type TakenChanges = Vec<(u64, u64, Vec<Change>)>;
 
     fn header(port: u16) -> Header {
         Header {
@@ -475,8 +475,8 @@ mod tests {
     }
 
     /// An entry of a stream at a switch: behind a mark, or where packets enter and get one.
-    fn placed(stream: u16, datapath: u64, dscp: Option<u8>, port: u32, mark: u8) -> Placed {
-        Placed {
+    fn placed(stream: u16, datapath: u64, dscp: Option<u8>, port: u32, mark: u8) -> PlacedEntry {
+        PlacedEntry {
             datapath,
             matching: Match {
                 in_port: 1,
@@ -521,12 +521,12 @@ mod tests {
         }
     }
 
-    fn take(progress: &mut Progress<u8>) -> (Taken, Vec<(u8, Option<String>)>) {
+    fn take(progress: &mut Progress<u8>) -> (TakenChanges, Vec<(u8, Option<String>)>) {
         let taken = std::mem::take(progress);
         (taken.work, taken.answers)
     }
 
-    fn switches(taken: &Taken) -> Vec<u64> {
+    fn switches(taken: &TakenChanges) -> Vec<u64> {
         taken.iter().map(|(datapath, ..)| *datapath).collect()
     }
 

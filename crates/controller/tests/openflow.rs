@@ -5,7 +5,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
 
-use punctual_controller::{Controller, Effect, End, Event, Notice, Settings, Speaks, port_state};
+use punctual_controller::{
+    Controller, Effect, End, Event, Notice, Settings, SwitchProtocol, port_state,
+};
 use punctual_model::Nanos;
 use punctual_model::srt::{Channel, Peer, Request, State};
 use punctual_openflow::fake::{Emission, Switch, example};
@@ -133,7 +135,7 @@ impl World {
         };
         self.tell(Event::Connected {
             datapath,
-            speaks: Speaks::OpenFlow,
+            speaks: SwitchProtocol::OpenFlow,
             meters: 65_535,
             ports,
         });

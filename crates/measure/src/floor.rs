@@ -17,7 +17,7 @@ use std::rc::Rc;
 use hashbrown::HashMap;
 
 use crate::error::{Error, Result};
-use crate::io::{self, Flushed, Got, Outbox, READ_CHUNK, Tail};
+use crate::io::{self, FlushOutcome, Outbox, READ_CHUNK, ReadOutcome, Tail};
 use crate::sys::{Epoll, Interest};
 use crate::wire::{self, Frame, Version, kind};
 
@@ -169,9 +169,9 @@ impl Floor {
             return self.close(token);
         }
         let len = match connection.tail.read(&connection.stream, &mut self.shared) {
-            Got::Bytes(len) => len,
-            Got::Nothing => return,
-            Got::Closed => return self.close(token),
+            ReadOutcome::Bytes(len) => len,
+            ReadOutcome::Nothing => return,
+            ReadOutcome::Closed => return self.close(token),
         };
         let shared = std::mem::take(&mut self.shared);
         let used = self.packets(token, &shared[..len]);
@@ -306,9 +306,9 @@ impl Floor {
             connection.in_dirty = false;
             let was_blocked = connection.blocked;
             match connection.out.flush(&connection.stream) {
-                Flushed::All => connection.blocked = false,
-                Flushed::Blocked => connection.blocked = true,
-                Flushed::Closed => {
+                FlushOutcome::All => connection.blocked = false,
+                FlushOutcome::Blocked => connection.blocked = true,
+                FlushOutcome::Closed => {
                     self.close(token);
                     continue;
                 }

@@ -13,7 +13,7 @@ pub const READ_CHUNK: usize = 256 * 1024;
 
 /// What a read brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Got {
+pub enum ReadOutcome {
     /// The first so many bytes of the shared buffer, kept tail included, are to be handled.
     Bytes(usize),
     /// Nothing at the moment.
@@ -30,24 +30,24 @@ impl Tail {
     /// Reads once from `stream` into `shared`, behind the kept tail. The tail counts as taken;
     /// hand what is left over back with [`Tail::keep`].
     #[inline]
-    pub fn read(&mut self, stream: &TcpStream, shared: &mut [u8]) -> Got {
+    pub fn read(&mut self, stream: &TcpStream, shared: &mut [u8]) -> ReadOutcome {
         let kept = self.0.len();
         let Some(room) = shared.get_mut(kept..).filter(|room| !room.is_empty()) else {
             // A packet larger than the buffer; nothing here sends or accepts one.
-            return Got::Closed;
+            return ReadOutcome::Closed;
         };
         let mut stream = stream;
         match stream.read(room) {
-            Ok(0) => Got::Closed,
+            Ok(0) => ReadOutcome::Closed,
             Ok(n) => {
                 shared[..kept].copy_from_slice(&self.0);
                 self.0.clear();
-                Got::Bytes(kept + n)
+                ReadOutcome::Bytes(kept + n)
             }
             Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
-                Got::Nothing
+                ReadOutcome::Nothing
             }
-            Err(_) => Got::Closed,
+            Err(_) => ReadOutcome::Closed,
         }
     }
 
@@ -67,7 +67,7 @@ impl Tail {
 
 /// What became of a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flushed {
+pub enum FlushOutcome {
     /// Everything is with the kernel.
     All,
     /// The socket is full: wait until it is writable.
@@ -103,25 +103,25 @@ impl Outbox {
     }
 
     /// Hands everything to the kernel with one `send`.
-    pub fn flush(&mut self, stream: &TcpStream) -> Flushed {
+    pub fn flush(&mut self, stream: &TcpStream) -> FlushOutcome {
         let mut stream = stream;
         loop {
             match stream.write(&self.bytes[self.sent..]) {
                 Ok(n) => {
                     self.sent += n;
                     if self.sent < self.bytes.len() {
-                        return Flushed::Blocked;
+                        return FlushOutcome::Blocked;
                     }
                     self.bytes.clear();
                     self.sent = 0;
                     if self.bytes.capacity() > 4 * READ_CHUNK {
                         self.bytes = Vec::new();
                     }
-                    return Flushed::All;
+                    return FlushOutcome::All;
                 }
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return Flushed::Blocked,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return FlushOutcome::Blocked,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return Flushed::Closed,
+                Err(_) => return FlushOutcome::Closed,
             }
         }
     }
@@ -151,15 +151,15 @@ mod tests {
         let mut shared = vec![0; 64];
         let mut tail = Tail::default();
         a.write_all(b"hello").unwrap();
-        assert_eq!(tail.read(&b, &mut shared), Got::Bytes(5));
+        assert_eq!(tail.read(&b, &mut shared), ReadOutcome::Bytes(5));
         let rest = shared[3..5].to_vec();
         tail.keep(&rest);
         a.write_all(b"!").unwrap();
-        assert_eq!(tail.read(&b, &mut shared), Got::Bytes(3));
+        assert_eq!(tail.read(&b, &mut shared), ReadOutcome::Bytes(3));
         assert_eq!(&shared[..3], b"lo!");
         tail.keep(&[]);
         drop(a);
-        assert_eq!(tail.read(&b, &mut shared), Got::Closed);
+        assert_eq!(tail.read(&b, &mut shared), ReadOutcome::Closed);
     }
 
     #[test]
@@ -168,7 +168,7 @@ mod tests {
         prepare(&a).unwrap();
         let mut outbox = Outbox::default();
         let mut put = 0u32;
-        while outbox.flush(&a) != Flushed::Blocked {
+        while outbox.flush(&a) != FlushOutcome::Blocked {
             for _ in 0..100_000 {
                 outbox.buffer().extend_from_slice(&put.to_be_bytes());
                 put += 1;
@@ -181,7 +181,7 @@ mod tests {
             bytes
         });
         a.set_nonblocking(false).unwrap();
-        while outbox.flush(&a) == Flushed::Blocked {}
+        while outbox.flush(&a) == FlushOutcome::Blocked {}
         drop(a);
         let bytes = reader.join().unwrap();
         assert_eq!(bytes.len(), 4 * put as usize);

@@ -14,7 +14,7 @@ const CONDITION: &str = "rt-condition";
 /// What became of a requirement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Status {
-    /// It is promised.
+    /// Its bounds are guaranteed.
     Admitted,
     /// It cannot be honoured, and messages are refused.
     Rejected,
@@ -129,8 +129,8 @@ impl Answer {
         (answer != Self::default()).then_some(answer)
     }
 
-    /// The user properties that say the same. A bound above 2^64 - 1
-    /// nanoseconds is left out, for it would promise less than it says.
+    /// The user properties that encode this answer. A bound above 2^64 - 1 nanoseconds is
+    /// omitted, as it would guarantee less than it says.
     pub fn user_properties(&self) -> impl Iterator<Item = (&'static str, String)> + use<> {
         let bound = self.bound.and_then(|b| u64::try_from(b.as_nanos()).ok());
         let conditions = self.conditions.iter();
@@ -146,7 +146,7 @@ impl Answer {
         .chain(conditions)
     }
 
-    /// With the conditions under which what is admitted is promised.
+    /// With the conditions under which the bounds of an admitted flow are guaranteed.
     #[must_use]
     pub fn under(mut self, conditions: Conditions) -> Self {
         if self.status == Some(Status::Admitted) {
@@ -156,8 +156,8 @@ impl Answer {
     }
 }
 
-/// What an admitted flow may send, and how it is to be carried. Whoever carries
-/// it holds it to this: the bounds of all flows rest on it.
+/// The traffic that an admitted flow may send, and how it is carried. The network polices
+/// this, as the bounds of all flows depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Grant {
     /// 0 to 7, 7 most urgent; messages of one priority go in their order.

@@ -1,6 +1,6 @@
-//! Priorities and deadlines that stand for each other where only one of them
-//! is stated: deadline monotonic, in fixed bands, so that nobody's priority
-//! changes when others come.
+//! Conversion between priorities and deadlines, where only one of them is stated:
+//! deadline monotonic, in fixed bands, so that the priority of a flow does not change
+//! when others are added.
 
 /// Deadlines up to which a message without `rt-priority` has priority 7, 6, ...
 /// in nanoseconds.

@@ -1,4 +1,4 @@
-//! Why a requirement was refused, in words for the person who wrote it.
+//! Why a requirement was refused, for the person who wrote it.
 
 use std::borrow::Cow;
 use std::error::Error;

@@ -3,12 +3,11 @@
 //! [`srt`] what managers and the controller of a network tell each other. With them
 //! the values that all crates share: [`Nanos`], [`digest`], and [`Rng`] for simulations.
 //!
-//! [`Requirements`] are what is asked for, [`Answer`] is what the broker says
-//! to it. Both are exact: durations are whole nanoseconds, rates whole bits
-//! per second, and a text that would have to be rounded is refused. A value
-//! that is accepted is in range; one that is not is answered with an error
-//! that names the key, the value and the remedy. Nothing allocates unless
-//! there is an error or text is made.
+//! [`Requirements`] are stated by clients, [`Answer`] is the broker's response. Both are
+//! exact: durations are whole nanoseconds, rates whole bits per second, and a text that
+//! would have to be rounded is refused. A value that is accepted is in range; one that is
+//! not is answered with an error that names the key, the value and the remedy. Nothing
+//! allocates unless there is an error or text is made.
 //!
 //! Sources: `priority` is the message priority of PrioMQTT (low is urgent);
 //! deadline, period and priority are the attributes of RT-MQTT (high is

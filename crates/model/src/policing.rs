@@ -1,4 +1,4 @@
-//! Whether publishers keep to what they declared: a period apart, and no larger.
+//! Policing: whether publishers observe their declared period and size.
 //!
 //! The virtual scheduling form of the generic cell rate algorithm (ITU-T I.371,
 //! annex A): a [`Meter`] keeps the nominal time of the next message, and a

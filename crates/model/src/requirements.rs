@@ -20,12 +20,12 @@ pub const CLASSES_KEY: &str = "rt-classes";
 /// see loss and reordering: known to [`Requirements::set`], but no
 /// requirement.
 ///
-/// Key of SUBSCRIBE, too: `on` asks the broker to number what it sends for the
+/// Key of SUBSCRIBE, too: `on` requests that the broker numbers its messages for the
 /// subscription, with [`DELIVERY_KEY`].
 pub const SEQUENCE_KEY: &str = "rt-sequence";
 
-/// Key of PUBLISH by which a broker numbers what it sends to a subscriber that
-/// asked for it: known to [`Requirements::set`], but no requirement.
+/// Key of PUBLISH with which a broker numbers its messages to a subscriber that requested
+/// it. [`Requirements::set`] accepts it, but it is no requirement.
 pub const DELIVERY_KEY: &str = "rt-delivery";
 
 const MESSAGE_PRIORITY: &str = "priority";
@@ -49,7 +49,7 @@ pub fn is_requirement_key(key: &[u8]) -> bool {
     }
 }
 
-/// What is to be done with a message whose deadline is over.
+/// Handling of a message whose deadline is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Late {
     /// It is delivered all the same.
@@ -69,10 +69,10 @@ impl Late {
     }
 }
 
-/// What is asked for; `None` where nothing is said.
+/// Requirements of a flow; `None` where a field is not stated.
 ///
-/// Every field that [`set`](Self::set) fills is in its range; whoever fills it
-/// in another way is bound to that, too.
+/// Every field that [`set`](Self::set) fills is in its range; code that fills fields
+/// otherwise has to ensure that, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Requirements {
     /// Time from the publisher's sending to the subscriber's receipt, above 0.
@@ -93,8 +93,8 @@ pub struct Requirements {
     pub jitter: Option<Duration>,
     /// What to do with a message that is already late. `rt-late`.
     pub late: Option<Late>,
-    /// PrioMQTT's message priority, 0 most urgent: an order in the broker, no
-    /// promise. `priority`.
+    /// PrioMQTT's message priority, 0 the most urgent: orders messages in the broker, and
+    /// guarantees nothing. `priority`.
     pub message_priority: Option<u64>,
 }
 
@@ -230,8 +230,8 @@ impl Requirements {
         }
     }
 
-    /// The user properties that say the same. What they say,
-    /// [`set`](Self::set) understands, as far as the fields are in range.
+    /// The user properties that encode these requirements. [`set`](Self::set) reads them
+    /// back, if the fields are in range.
     pub fn user_properties(&self) -> impl Iterator<Item = (&'static str, String)> + use<> {
         let duration = |duration: Option<Duration>| duration.map(format_duration);
         [

@@ -1,4 +1,4 @@
-//! Time as the caller tells it.
+//! Time, as passed by the caller.
 
 use std::ops::{Add, Sub};
 

@@ -41,7 +41,7 @@ const TOO_LARGE: &str = "is too large: more than 64 bits can hold";
 /// unit is milliseconds. Zero is a duration, too.
 ///
 /// # Errors
-/// What is wrong with it, to be put after the name and the value.
+/// The problem, to be appended to the name and the value.
 pub fn parse_duration(text: &[u8]) -> Result<Duration, Cow<'static, str>> {
     let number = Decimal::read(text).ok_or(DURATION)?;
     let scale = match number.unit {
@@ -59,12 +59,12 @@ pub fn parse_duration(text: &[u8]) -> Result<Duration, Cow<'static, str>> {
 /// of ten, upper or lower case); a number without a unit is bit/s.
 ///
 /// # Errors
-/// What is wrong with it, to be put after the name and the value.
+/// The problem, to be appended to the name and the value.
 pub fn parse_bandwidth(text: &[u8]) -> Result<u64, Cow<'static, str>> {
     let number = Decimal::read(text).ok_or(BANDWIDTH)?;
     let scale = match number.unit {
         [] => 1,
-        // Nobody means milli.
+        // Units are compared without case, as `m` for milli does not occur in bandwidths.
         unit => *BITS
             .iter()
             .find_map(|(name, scale)| name.as_bytes().eq_ignore_ascii_case(unit).then_some(scale))
@@ -85,9 +85,8 @@ pub(crate) fn parse_integer(text: &[u8]) -> Option<u64> {
     })
 }
 
-/// A duration in the largest unit that holds it in a whole number; what is
-/// beyond 2^64 - 1 nanoseconds is cut there, which is the most that can be
-/// read.
+/// A duration in the largest unit in which it is a whole number; limited to 2^64 - 1
+/// nanoseconds, the longest that can be parsed.
 pub fn format_duration(duration: Duration) -> String {
     let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     let units = NANOS.iter().filter(|(name, _)| name.is_ascii());

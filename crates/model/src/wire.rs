@@ -1,10 +1,10 @@
 //! What a message takes on the wire: the PUBLISH, what carries it, and the
 //! Ethernet frames that it fills.
 //!
-//! Every function gives an upper bound, so that what is computed from it is
-//! never below what a network sees. Sources: MQTT 5.0 section 3.3; RFC 9293 and
-//! RFC 7323 (TCP with timestamps); RFC 768; RFC 9000; RFC 8446 and RFC 5246 (TLS
-//! records); RFC 6455 section 5.2; IEEE 802.3 clauses 3.1 and 4.4.
+//! Every function gives an upper bound, so that results computed from it are never below
+//! the traffic in a network. Sources: MQTT 5.0 section 3.3; RFC 9293 and RFC 7323 (TCP
+//! with timestamps); RFC 768; RFC 9000; RFC 8446 and RFC 5246 (TLS records); RFC 6455
+//! section 5.2; IEEE 802.3 clauses 3.1 and 4.4.
 
 /// Preamble and start of frame, header, check sequence and gap of an Ethernet
 /// frame without VLAN tag, bytes.
@@ -64,7 +64,7 @@ pub struct Carriage {
     pub transport: Transport,
     /// Whether by IPv6.
     pub ipv6: bool,
-    /// Payload of a frame, bytes; what is below [`LEAST_MTU`] counts as that.
+    /// Payload of a frame, bytes; values below [`LEAST_MTU`] count as [`LEAST_MTU`].
     pub mtu: u32,
 }
 

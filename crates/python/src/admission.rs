@@ -25,7 +25,7 @@ struct State {
 
 /// Why flows are not admitted, as a dictionary.
 #[derive(Debug, IntoPyObject)]
-pub(crate) struct Why {
+pub(crate) struct RefusalReason {
     message: String,
     kind: &'static str,
     flow: String,
@@ -61,7 +61,7 @@ impl Admission {
         py: Python<'_>,
         flows: Vec<Bound<'_, PyAny>>,
         keep: bool,
-    ) -> PyResult<Option<Why>> {
+    ) -> PyResult<Option<RefusalReason>> {
         let entries: Vec<_> = flows.iter().map(flow_entry).collect::<PyResult<_>>()?;
         py.detach(|| self.state().decide(entries, keep))
             .map_err(value_error)
@@ -130,7 +130,11 @@ impl Admission {
 }
 
 impl State {
-    fn decide(&mut self, entries: Vec<FlowEntry>, keep: bool) -> Result<Option<Why>, NetworkError> {
+    fn decide(
+        &mut self,
+        entries: Vec<FlowEntry>,
+        keep: bool,
+    ) -> Result<Option<RefusalReason>, NetworkError> {
         let topology = &self.admission.network().topology;
         let flows = entries.iter().map(|entry| topology.flow(entry));
         let flows = flows.collect::<Result<Vec<_>, _>>()?;
@@ -148,7 +152,7 @@ impl State {
     }
 }
 
-impl From<Refusal> for Why {
+impl From<Refusal> for RefusalReason {
     fn from(refusal: Refusal) -> Self {
         let message = refusal.to_string();
         let taken = Self {

@@ -25,7 +25,7 @@ pub(crate) struct Row {
 }
 
 /// What a method says of each flow and path, ns.
-type Each = Vec<Vec<Option<u64>>>;
+type BoundsByPath = Vec<Vec<Option<u64>>>;
 
 /// One row for each flow and path, in their order.
 #[pyfunction]
@@ -38,19 +38,23 @@ pub(crate) fn analyze(py: Python<'_>, network: &Network) -> Vec<Row> {
 
 /// Bounds by network calculus for each flow and path.
 #[pyfunction]
-pub(crate) fn tfa(py: Python<'_>, network: &Network) -> Each {
+pub(crate) fn tfa(py: Python<'_>, network: &Network) -> BoundsByPath {
     py.detach(|| punctual_analysis::tfa(&network.checked))
 }
 
 /// The holistic formula as printed, for each flow and path. No bound.
 #[pyfunction]
-pub(crate) fn printed_holistic(py: Python<'_>, network: &Network) -> Each {
+pub(crate) fn printed_holistic(py: Python<'_>, network: &Network) -> BoundsByPath {
     py.detach(|| printed::holistic(&network.checked))
 }
 
 /// The trajectory formula as printed, for each flow and path. No bound.
 #[pyfunction]
-pub(crate) fn printed_trajectory(py: Python<'_>, network: &Network, repaired: bool) -> Each {
+pub(crate) fn printed_trajectory(
+    py: Python<'_>,
+    network: &Network,
+    repaired: bool,
+) -> BoundsByPath {
     let floor = match repaired {
         true => Floor::Repaired,
         false => Floor::AsPrinted,

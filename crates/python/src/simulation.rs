@@ -9,7 +9,7 @@ use crate::network::{Network, from_json, to_json, value_error};
 
 /// What was seen of a flow at one of its destinations, as a dictionary.
 #[derive(Debug, Clone, IntoPyObject)]
-pub(crate) struct Seen {
+pub(crate) struct Observation {
     flow: String,
     path: usize,
     /// The largest response; None if no message came.
@@ -32,7 +32,7 @@ pub(crate) fn simulate(
     duration_ns: u64,
     gaps_percent: u64,
     extremes_percent: u64,
-) -> PyResult<Vec<Seen>> {
+) -> PyResult<Vec<Observation>> {
     if duration_ns > MAX_TIME {
         let problem = format!("duration_ns {duration_ns} is above {MAX_TIME}; simulate less");
         return Err(PyValueError::new_err(problem));
@@ -71,7 +71,7 @@ pub(crate) fn replay(
     py: Python<'_>,
     network: &Network,
     scenario: &Bound<'_, PyAny>,
-) -> PyResult<Vec<Seen>> {
+) -> PyResult<Vec<Observation>> {
     let text = to_json(scenario)?;
     let scenario: Scenario =
         serde_json::from_str(&text).map_err(|error| value_error(format!("scenario: {error}")))?;
@@ -98,7 +98,7 @@ pub(crate) fn search<'py>(
     runs: u64,
     seed: u64,
     enough_ns: Option<u64>,
-) -> PyResult<(Seen, Bound<'py, PyAny>, u64)> {
+) -> PyResult<(Observation, Bound<'py, PyAny>, u64)> {
     let index = network.path(flow, path)?;
     let effort = Effort {
         runs,
@@ -106,13 +106,13 @@ pub(crate) fn search<'py>(
     };
     let found =
         py.detach(|| punctual_sim::network::search(&network.checked, index, path, seed, effort));
-    let mut seen = Seen::new(flow, path, seed);
+    let mut seen = Observation::new(flow, path, seed);
     seen.add(found.worst, seed);
     let scenario = serde_json::to_string(&found.scenario).map_err(value_error)?;
     Ok((seen, from_json(py, &scenario)?, found.runs))
 }
 
-impl Seen {
+impl Observation {
     fn new(flow: &str, path: usize, seed: u64) -> Self {
         Self {
             flow: flow.to_owned(),
@@ -135,15 +135,15 @@ impl Seen {
 }
 
 /// Every flow and path, nothing seen.
-fn nothing(network: &Network) -> Vec<Seen> {
+fn nothing(network: &Network) -> Vec<Observation> {
     let flows = network.checked.flows.iter();
     flows
-        .flat_map(|flow| (0..flow.leaves.len()).map(|path| Seen::new(&flow.id, path, 0)))
+        .flat_map(|flow| (0..flow.leaves.len()).map(|path| Observation::new(&flow.id, path, 0)))
         .collect()
 }
 
 /// Adds what the last run showed.
-fn look(network: &Network, engine: &Engine<'_>, seed: u64, seen: &mut [Seen]) {
+fn look(network: &Network, engine: &Engine<'_>, seed: u64, seen: &mut [Observation]) {
     let flows = network.checked.flows.iter().enumerate();
     let paths = flows.flat_map(|(flow, row)| (0..row.leaves.len()).map(move |path| (flow, path)));
     for ((flow, path), seen) in paths.zip(seen) {

@@ -23,7 +23,7 @@ use crate::wire::{Blob, forwarded};
 use crate::world::LinkId;
 use delivery::Arrival;
 
-pub use delivery::Missing;
+pub use delivery::MissingMessages;
 
 /// Publisher, topic, stated urgency, and QoS of publication and delivery: what
 /// has an order.

@@ -22,7 +22,7 @@ use punctual_model::{Rng, SEQUENCE_KEY};
 use crate::model::{Model, Violation};
 use crate::seeds::trace_lines;
 use crate::world::{LinkId, LinkProfile, Trace, World};
-use peer::{Acknowledging, Answers, Peer, Plan};
+use peer::{AckPolicy, Answers, Peer, Plan};
 
 /// What a seed led to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -512,14 +512,14 @@ impl Run {
             // Before MQTT 5 there is none, but the next connection may be MQTT 5.
             server_receive_max: self.config.limits.receive_maximum,
             acknowledging: *rng.pick(&[
-                Acknowledging::AtOnce,
-                Acknowledging::AtOnce,
-                Acknowledging::Later,
-                Acknowledging::OutOfTurn,
+                AckPolicy::AtOnce,
+                AckPolicy::AtOnce,
+                AckPolicy::Later,
+                AckPolicy::OutOfTurn,
             ]),
         };
         if for_good {
-            plan.acknowledging = Acknowledging::AtOnce;
+            plan.acknowledging = AckPolicy::AtOnce;
         }
         if v5 {
             let expiry = if for_good {

@@ -111,12 +111,12 @@ impl std::fmt::Debug for ShardCall {
     }
 }
 
-type Decide = dyn FnMut(u16, AdmissionRequest) -> Vec<(u16, ShardCall)>;
+type AdmissionHandler = dyn FnMut(u16, AdmissionRequest) -> Vec<(u16, ShardCall)>;
 
-struct Desk(Box<Decide>);
+struct Desk(Box<AdmissionHandler>);
 
 #[derive(Debug)]
-enum Happening {
+enum WorldEvent {
     Accept(LinkId, Box<ConnMeta>),
     ToBroker(LinkId, Vec<u8>),
     EndToBroker(LinkId),
@@ -169,7 +169,7 @@ pub struct World {
     shards: Vec<Shard>,
     links: Vec<Link>,
     conns: HashMap<(u16, ConnId), LinkId>,
-    queue: Queue<Happening>,
+    queue: Queue<WorldEvent>,
     /// When the last mail between two shards arrives, by sender and receiver.
     last_mail: Vec<Nanos>,
     posting: Vec<bool>,
@@ -357,7 +357,7 @@ impl World {
     /// answered so far.
     pub fn call(&mut self, shard: u16, call: ShardCall) {
         self.queue
-            .schedule(self.now + DECISION, Happening::Call(shard, call));
+            .schedule(self.now + DECISION, WorldEvent::Call(shard, call));
     }
 
     /// Opens a connection to a random shard.
@@ -400,7 +400,7 @@ impl World {
         });
         let at = self.arrival(id, true);
         self.queue
-            .schedule(at, Happening::Accept(id, Box::new(meta)));
+            .schedule(at, WorldEvent::Accept(id, Box::new(meta)));
         id
     }
 
@@ -415,7 +415,7 @@ impl World {
             let n = self.piece(id, rest.len());
             let at = self.arrival(id, true);
             self.queue
-                .schedule(at, Happening::ToBroker(id, rest[..n].to_vec()));
+                .schedule(at, WorldEvent::ToBroker(id, rest[..n].to_vec()));
             rest = &rest[n..];
         }
     }
@@ -424,7 +424,7 @@ impl World {
     pub fn finish(&mut self, id: LinkId) {
         if !self.links[id.0].connection.is_silent() {
             let at = self.arrival(id, true);
-            self.queue.schedule(at, Happening::EndToBroker(id));
+            self.queue.schedule(at, WorldEvent::EndToBroker(id));
         }
     }
 
@@ -440,7 +440,7 @@ impl World {
         link.outstanding = link.outstanding.min(link.profile.window);
         if let Some(after) = noticed_after {
             let at = self.now + after;
-            self.queue.schedule(at, Happening::BrokerNotices(id));
+            self.queue.schedule(at, WorldEvent::BrokerNotices(id));
         }
     }
 
@@ -560,21 +560,21 @@ impl World {
         while self.step(until) {}
     }
 
-    fn happen(&mut self, what: Happening) {
+    fn happen(&mut self, what: WorldEvent) {
         match what {
-            Happening::Accept(id, meta) => self.accept(id, *meta),
-            Happening::ToBroker(id, bytes) => {
+            WorldEvent::Accept(id, meta) => self.accept(id, *meta),
+            WorldEvent::ToBroker(id, bytes) => {
                 let link = &mut self.links[id.0];
                 if !link.connection.is_silent() {
                     link.inbox.extend_from_slice(&bytes);
                     self.read(id);
                 }
             }
-            Happening::EndToBroker(id) => {
+            WorldEvent::EndToBroker(id) => {
                 self.links[id.0].ended_up = true;
                 self.read(id);
             }
-            Happening::ToClient(id, bytes) => {
+            WorldEvent::ToClient(id, bytes) => {
                 let link = &mut self.links[id.0];
                 if link.connection.is_silent() {
                     return;
@@ -589,15 +589,15 @@ impl World {
                     link.unread.push_back(bytes);
                 }
             }
-            Happening::EndToClient(id) => self.links[id.0].ended_down = true,
-            Happening::BrokerNotices(id) => self.lose(id),
-            Happening::Post(from, to) => self.post(from, to),
-            Happening::Mail(to, messages) => {
+            WorldEvent::EndToClient(id) => self.links[id.0].ended_down = true,
+            WorldEvent::BrokerNotices(id) => self.lose(id),
+            WorldEvent::Post(from, to) => self.post(from, to),
+            WorldEvent::Mail(to, messages) => {
                 self.shards[usize::from(to)].remote(messages.into_iter(), self.now);
                 self.settle(to);
             }
-            Happening::Commit => self.commit(),
-            Happening::News(to, news) => {
+            WorldEvent::Commit => self.commit(),
+            WorldEvent::News(to, news) => {
                 let (shard, now) = (&mut self.shards[usize::from(to)], self.now);
                 match news {
                     News::Committed(ticket) => shard.committed(ticket, now),
@@ -606,11 +606,11 @@ impl World {
                 }
                 self.settle(to);
             }
-            Happening::Call(shard, call) => {
+            WorldEvent::Call(shard, call) => {
                 (call.0)(&mut self.shards[usize::from(shard)], self.now);
                 self.settle(shard);
             }
-            Happening::Answer(id, answer) => {
+            WorldEvent::Answer(id, answer) => {
                 if let Some((shard, conn)) = self.conn(id) {
                     self.trace.push(Trace::Answered(id, answer.clone()));
                     self.shards[usize::from(shard)].authenticated(conn, answer, self.now);
@@ -714,7 +714,7 @@ impl World {
             if other != shard && self.shards[at].has_outbox(other) && !self.posting[pair] {
                 self.posting[pair] = true;
                 let when = self.now + Nanos(self.rng.below(self.mail_delay.0 + 1));
-                self.queue.schedule(when, Happening::Post(shard, other));
+                self.queue.schedule(when, WorldEvent::Post(shard, other));
             }
         }
     }
@@ -750,7 +750,7 @@ impl World {
         };
         let pause = if keeper.is_failing() { RETRY } else { Nanos(0) };
         let at = self.now + pause + Nanos(self.rng.below(keeper.delay.0 + 1));
-        self.queue.schedule(at, Happening::Commit);
+        self.queue.schedule(at, WorldEvent::Commit);
     }
 
     fn commit(&mut self) {
@@ -778,7 +778,7 @@ impl World {
             let last = &mut keeper.last[usize::from(shard)];
             *last = (self.now + delay).max(*last);
             let at = *last;
-            self.queue.schedule(at, Happening::News(shard, news));
+            self.queue.schedule(at, WorldEvent::News(shard, news));
         }
     }
 
@@ -793,7 +793,7 @@ impl World {
                 self.trace.push(Trace::Closed(id));
                 self.transmit(id, &tail);
                 let at = self.arrival(id, false);
-                self.queue.schedule(at, Happening::EndToClient(id));
+                self.queue.schedule(at, WorldEvent::EndToClient(id));
             }
             Output::Resume(conn) => {
                 if let Some(id) = self.conns.get(&(shard, conn)).copied() {
@@ -805,7 +805,7 @@ impl World {
                     }
                     link.paused = false;
                     self.queue
-                        .schedule(now, Happening::ToBroker(id, Vec::new()));
+                        .schedule(now, WorldEvent::ToBroker(id, Vec::new()));
                 }
             }
             Output::Handover {
@@ -820,7 +820,7 @@ impl World {
                 link.conn = None;
                 link.shard = to;
                 let at = self.now + Nanos(self.rng.below(self.mail_delay.0 + 1));
-                self.queue.schedule(at, Happening::Accept(id, meta));
+                self.queue.schedule(at, WorldEvent::Accept(id, meta));
             }
             Output::Authenticate(request) => {
                 let Some(id) = self.conns.get(&(shard, request.conn)).copied() else {
@@ -836,7 +836,7 @@ impl World {
                 };
                 self.trace.push(Trace::Asked(id, request));
                 let at = self.now + Nanos(self.rng.within(1..=1_000_000));
-                self.queue.schedule(at, Happening::Answer(id, answer));
+                self.queue.schedule(at, WorldEvent::Answer(id, answer));
             }
             Output::Admission(request) => {
                 let Some(desk) = &mut self.desk else {
@@ -846,7 +846,7 @@ impl World {
                 // The same for all, for answers keep their order.
                 let at = self.now + DECISION;
                 for (shard, call) in calls {
-                    self.queue.schedule(at, Happening::Call(shard, call));
+                    self.queue.schedule(at, WorldEvent::Call(shard, call));
                 }
             }
             Output::Event(event) => self.trace.push(Trace::Event(event)),
@@ -895,7 +895,7 @@ impl World {
             let n = self.piece(id, rest.len());
             let at = self.arrival(id, false);
             self.queue
-                .schedule(at, Happening::ToClient(id, rest[..n].to_vec()));
+                .schedule(at, WorldEvent::ToClient(id, rest[..n].to_vec()));
             rest = &rest[n..];
         }
     }
@@ -905,7 +905,7 @@ impl World {
         if self.rng.chance(10) {
             // The other shard's mailbox is full for now.
             let when = self.now + Nanos(self.rng.within(1..=self.mail_delay.0.max(1)));
-            self.queue.schedule(when, Happening::Post(from, to));
+            self.queue.schedule(when, WorldEvent::Post(from, to));
             return;
         }
         self.posting[pair] = false;
@@ -914,7 +914,7 @@ impl World {
         let delay = Nanos(self.rng.below(self.mail_delay.0 + 1));
         let at = (self.now + delay).max(self.last_mail[pair]);
         self.last_mail[pair] = at;
-        self.queue.schedule(at, Happening::Mail(to, messages));
+        self.queue.schedule(at, WorldEvent::Mail(to, messages));
         self.settle(from);
     }
 

@@ -24,7 +24,7 @@ use std::thread;
 
 use punctual_analysis::{Admission, analyze, tfa};
 use punctual_model::network::{Document, Network};
-use punctual_sim::network::{Effort, Found, generate, search};
+use punctual_sim::network::{Effort, SearchResult, generate, search};
 use serde_json::json;
 
 /// Bounds of a method, over the largest responses that were found.
@@ -196,7 +196,7 @@ fn compare(
     document: &Document,
     (flow, path): (usize, usize),
     bounds: [(Method, Option<u64>); 5],
-    found: &Found,
+    found: &SearchResult,
 ) -> Result<(), String> {
     for (method, bound) in bounds {
         if bound.is_some_and(|bound| found.worst.response > bound) {

@@ -1,9 +1,9 @@
-//! Networks that are stated, not discovered: switches that take plans, and who
-//! carries these out.
+//! Networks that are configured, not discovered: switches that take plans, and the carriers that
+//! apply these.
 //!
 //! A [`Local`] knows from a network document which switches there are and what
 //! is at their ports; nobody probes them. Carriers: [`Nobody`] (plans are made and
-//! kept, and that is all), [`Written`] (a file), [`Machine`] (switches of this
+//! kept, and that is all), [`PlanFile`] (a file), [`Machine`] (switches of this
 //! machine, with nftables and HTB).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,12 +14,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use punctual_controller::plan::{Mac, Plan, PortNumber, SwitchPlan};
-use punctual_controller::{End, Event, KnownHost, PortState, Settings, Speaks};
+use punctual_controller::{End, Event, KnownHost, PortState, Settings, SwitchProtocol};
 use punctual_model::network::{Document, LinkEntry};
 
 use crate::linux::{Driver, Shell};
 
-/// Whoever carries out plans.
+/// Applies plans.
 pub trait Carrier: fmt::Debug + Send {
     /// Makes a switch do what its plan says.
     ///
@@ -81,7 +81,7 @@ impl Local {
             }
             begin.push(Event::Connected {
                 datapath: *datapath,
-                speaks: Speaks::Plans,
+                speaks: SwitchProtocol::Plans,
                 meters: 0,
                 ports,
             });
@@ -214,12 +214,12 @@ impl Carrier for Nobody {
 
 /// Writes all plans into a file, as JSON.
 #[derive(Debug)]
-pub struct Written {
+pub struct PlanFile {
     path: PathBuf,
     plan: Plan,
 }
 
-impl Written {
+impl PlanFile {
     /// Into that file, which is replaced at every change.
     pub fn new(path: PathBuf) -> Self {
         Self {
@@ -233,7 +233,7 @@ impl Written {
             Some(directory) if !directory.as_os_str().is_empty() => directory,
             _ => Path::new("."),
         };
-        // Nobody can have prepared a file of that name.
+        // No other process can have prepared a file of that name.
         let mut new = tempfile::NamedTempFile::new_in(directory)?;
         serde_json::to_writer_pretty(&mut new, &self.plan)?;
         new.write_all(b"\n")?;
@@ -246,7 +246,7 @@ impl Written {
     }
 }
 
-impl Carrier for Written {
+impl Carrier for PlanFile {
     fn apply(&mut self, switch: &str, plan: &SwitchPlan) -> Result<(), String> {
         self.plan.switches.insert(switch.to_owned(), plan.clone());
         self.write()
@@ -259,7 +259,7 @@ impl Carrier for Written {
 pub struct Machine {
     /// Each switch is the network namespace of its name (`ip netns`).
     namespaces: bool,
-    drivers: BTreeMap<String, Driver<Here>>,
+    drivers: BTreeMap<String, Driver<LocalShell>>,
 }
 
 impl Machine {
@@ -276,7 +276,7 @@ impl Carrier for Machine {
     fn apply(&mut self, switch: &str, plan: &SwitchPlan) -> Result<(), String> {
         let namespace = self.namespaces.then(|| switch.to_owned());
         let driver = self.drivers.entry(switch.to_owned());
-        let driver = driver.or_insert_with(|| Driver::new(Here { namespace }));
+        let driver = driver.or_insert_with(|| Driver::new(LocalShell { namespace }));
         let applied = driver.apply(plan, &BTreeSet::new());
         applied.map(drop).map_err(|error| error.to_string())
     }
@@ -284,11 +284,11 @@ impl Carrier for Machine {
 
 /// Runs programs here, or in a namespace.
 #[derive(Debug)]
-struct Here {
+struct LocalShell {
     namespace: Option<String>,
 }
 
-impl Shell for Here {
+impl Shell for LocalShell {
     fn run(&self, program: &str, arguments: &[&str], input: &str) -> io::Result<String> {
         let mut command = match &self.namespace {
             None => Command::new(program),
@@ -398,12 +398,12 @@ mod tests {
     fn plans_are_written_as_they_are() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("plan.json");
-        let mut written = Written::new(path.clone());
+        let mut written = PlanFile::new(path.clone());
         written.apply("s1", &SwitchPlan::default()).unwrap();
         written.apply("s2", &SwitchPlan::default()).unwrap();
         let read: Plan = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
         assert_eq!(read.switches.len(), 2);
-        let mut nowhere = Written::new(directory.path().join("no/plan.json"));
+        let mut nowhere = PlanFile::new(directory.path().join("no/plan.json"));
         let error = nowhere.apply("s1", &SwitchPlan::default()).unwrap_err();
         assert!(error.contains("cannot be written"), "{error}");
     }

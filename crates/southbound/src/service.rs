@@ -1,9 +1,8 @@
 //! The running controller: the pure one, between the table and the switches.
 //!
-//! One task tells it what happens and carries out what it wants. Whoever else
-//! wants to look does so under a lock that is held for one batch of events at a
-//! time. What was admitted stays on the switches when this ends, when the
-//! database is away, or when managers are.
+//! One task passes events to the controller and carries out its effects. Others read its state
+//! under a lock that is held for one batch of events at a time. Admitted flows stay on the switches
+//! when this service ends, when the database is unreachable, or when managers are.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,7 +21,7 @@ use crate::local::Local;
 use crate::openflow::{Sender, SwitchEvent, Switches};
 use crate::srt::{ControllerSide, Inbox, Letter};
 
-/// Events that are told under one lock.
+/// Bound on the events in one batch.
 const BATCH: usize = 512;
 /// Notices that are remembered.
 const NOTICES: usize = 256;
@@ -125,7 +124,7 @@ pub struct Service {
     inbox: Inbox,
     fabric: Fabric,
     started: Instant,
-    /// All requests that there are have been told once.
+    /// All existing requests have been passed to the controller.
     synchronised: bool,
     /// Requests that came before that.
     early: Vec<Request>,
@@ -166,13 +165,12 @@ impl Service {
         }
     }
 
-    /// For those who want to see.
+    /// Read access for others.
     pub fn observer(&self) -> Observer {
         self.observer.clone()
     }
 
-    /// Works until it is told to stop; then what has been decided is written,
-    /// within `grace`.
+    /// Runs until it is stopped; then writes pending decisions, within `grace`.
     pub async fn run(mut self, mut stop: watch::Receiver<bool>, grace: Duration) {
         if let Fabric::Local(local) = &mut self.fabric {
             let begin = local.begin();

@@ -35,9 +35,8 @@ pub struct ClientConfig {
     /// Datagrams hold MQTT packets and nothing else, for servers that know no
     /// headers. There are no cookies, no tokens and no change of address then.
     pub plain: bool,
-    /// Every datagram has a token, so that nobody who has not seen the
-    /// connection begin can speak for either side. Costs
-    /// [`Header::TOKEN_LEN`] bytes a datagram.
+    /// Every datagram has a token, so that only observers of the beginning of the connection could
+    /// forge datagrams of either side. Costs [`Header::TOKEN_LEN`] bytes a datagram.
     pub sealed: bool,
     /// Largest datagram, in bytes.
     pub max_datagram: usize,
@@ -211,7 +210,7 @@ impl Client {
         match self.state {
             ClientState::Closing | ClientState::Closed(_) => return false,
             ClientState::Connecting if frame.kind == PacketType::Disconnect => {
-                // Nobody is there to be told.
+                // There is no peer to notify.
                 self.state = ClientState::Closed("disconnected before CONNACK");
                 self.next_hello = None;
                 return false;
@@ -342,7 +341,7 @@ impl Client {
         }
     }
 
-    /// Shows the server who and where we are.
+    /// Proves identity and address to the server.
     fn probe(&mut self, cookie: Option<Cookie>) {
         const PINGREQ: [u8; 2] = [0xC0, 0];
         let Some(seal) = &mut self.seal else {
@@ -363,7 +362,7 @@ impl Client {
             self.ignored += 1;
             return;
         };
-        // Nobody else knows what was sent last.
+        // Only this side knows the last packet sent.
         let ours = id == seal.id && counter <= seal.sent() && counter + 64 > seal.sent();
         match self.state {
             ClientState::Closing if ours => {
@@ -477,8 +476,8 @@ impl Client {
             .min()
     }
 
-    /// Does what is due: says again what was not answered. CONNECT is repeated
-    /// as long as nobody gives up above.
+    /// Does timed work: repeats unanswered packets. CONNECT is repeated until the layer above gives
+    /// up.
     pub fn handle_timeout(&mut self, now: Duration) {
         if self.state == ClientState::Connecting && self.next_hello.is_some_and(|at| at <= now) {
             self.hello(now);

@@ -6,8 +6,8 @@ use std::time::Duration;
 use punctual_codec::{Frame, PacketType, QoS, Version};
 
 use crate::Side;
-use crate::inbound::{Inbound, Seen};
-use crate::outbound::{Answer, Outbound, Repeated, refuse_publish};
+use crate::inbound::{Inbound, ReceivedPacket};
+use crate::outbound::{Answer, Outbound, RepeatOutcome, refuse_publish};
 use crate::packet::{lifetime, packet_id, publish_qos};
 
 /// State of one connection above its datagrams.
@@ -44,7 +44,9 @@ impl Flow {
         replies: &mut Vec<u8>,
     ) -> bool {
         let seen = match frame.kind {
-            PacketType::Publish if publish_qos(frame) == Some(QoS::AtMostOnce) => Seen::New,
+            PacketType::Publish if publish_qos(frame) == Some(QoS::AtMostOnce) => {
+                ReceivedPacket::New
+            }
             PacketType::Publish | PacketType::Subscribe | PacketType::Unsubscribe => {
                 self.inbound.request(frame, now)
             }
@@ -57,17 +59,17 @@ impl Flow {
             | PacketType::UnsubAck
             | PacketType::PingResp
             | PacketType::Auth => match self.outbound.answer(frame, now) {
-                Answer::Awaited => Seen::New,
-                Answer::Stray => Seen::Again(&[]),
+                Answer::Awaited => ReceivedPacket::New,
+                Answer::Stray => ReceivedPacket::Again(&[]),
             },
-            _ => Seen::New,
+            _ => ReceivedPacket::New,
         };
         match seen {
-            Seen::New => {
+            ReceivedPacket::New => {
                 inbox.extend_from_slice(frame.bytes);
                 true
             }
-            Seen::Again(answer) => {
+            ReceivedPacket::Again(answer) => {
                 replies.extend_from_slice(answer);
                 false
             }
@@ -108,7 +110,7 @@ impl Flow {
         now: Duration,
         inbox: &mut Vec<u8>,
         send: impl FnMut(&[u8], u8),
-    ) -> Repeated {
+    ) -> RepeatOutcome {
         let version = self.version;
         self.outbound.repeat(version, heard, now, inbox, send)
     }

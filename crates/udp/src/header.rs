@@ -1,9 +1,9 @@
 //! The header that a datagram may have in front of its MQTT packets.
 //!
-//! `00 KIND LENGTH BODY`: the first byte cannot begin an MQTT packet, since
-//! packet type 0 is reserved (MQTT 5.0 section 2.1.2). A body longer than this
-//! version knows is read as far as it is known, so that fields can be added;
-//! integers are big-endian. Decoding allocates nothing and never panics.
+//! `00 KIND LENGTH BODY`: the first byte cannot begin an MQTT packet, since packet type 0 is
+//! reserved (MQTT 5.0 section 2.1.2). Of a body longer than this version defines only the known
+//! fields are read, so that fields can be added; integers are big-endian. Decoding allocates
+//! nothing and never panics.
 
 use std::fmt;
 

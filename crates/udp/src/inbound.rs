@@ -1,11 +1,10 @@
 //! Exchanges that the peer has begun, to recognise what it repeats.
 //!
-//! A PUBLISH with QoS 1 or 2, SUBSCRIBE or UNSUBSCRIBE is a repetition if one
-//! with the same identifier and the same content (but for DUP) was among the
-//! last [`REMEMBERED`] and came within [`REPEAT_WINDOW`]. It is answered as the
-//! first was and goes no further. This is the rule of CoAP (RFC 7252 section
-//! 4.5): who reuses an identifier within the window for an identical packet
-//! will be taken for repeating it.
+//! A PUBLISH with QoS 1 or 2, SUBSCRIBE or UNSUBSCRIBE is a repetition if one with the same
+//! identifier and the same content (but for DUP) was among the last [`REMEMBERED`] and came within
+//! [`REPEAT_WINDOW`]. It is answered as the first was and goes no further. This is the rule of CoAP
+//! (RFC 7252 section 4.5): a peer that reuses an identifier within the window for an identical
+//! packet is taken to repeat it.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -39,7 +38,7 @@ pub(crate) struct Inbound {
 
 /// What a received packet is.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Seen<'a> {
+pub(crate) enum ReceivedPacket<'a> {
     /// It is for the packets above.
     New,
     /// It was there before; this is the answer to give again, if not empty.
@@ -48,9 +47,9 @@ pub(crate) enum Seen<'a> {
 
 impl Inbound {
     /// PUBLISH with QoS above 0, SUBSCRIBE or UNSUBSCRIBE.
-    pub(crate) fn request(&mut self, frame: &Frame<'_>, now: Duration) -> Seen<'_> {
+    pub(crate) fn request(&mut self, frame: &Frame<'_>, now: Duration) -> ReceivedPacket<'_> {
         let Some(id) = packet_id(frame) else {
-            return Seen::New;
+            return ReceivedPacket::New;
         };
         let digest = digest(frame);
         let known = self.exchanges.get(&id).is_some_and(|exchange| {
@@ -71,15 +70,15 @@ impl Inbound {
                     released: None,
                 },
             );
-            return Seen::New;
+            return ReceivedPacket::New;
         }
         match self.exchanges.get_mut(&id) {
             // If released, it was sent before the PUBREL, and wandered.
             Some(exchange) if exchange.released.is_none() => {
                 exchange.heard = now;
-                Seen::Again(&exchange.answer)
+                ReceivedPacket::Again(&exchange.answer)
             }
-            _ => Seen::Again(&[]),
+            _ => ReceivedPacket::Again(&[]),
         }
     }
 
@@ -99,7 +98,7 @@ impl Inbound {
     }
 
     /// PUBREL.
-    pub(crate) fn release(&mut self, frame: &Frame<'_>, now: Duration) -> Seen<'_> {
+    pub(crate) fn release(&mut self, frame: &Frame<'_>, now: Duration) -> ReceivedPacket<'_> {
         let exchange = packet_id(frame)
             .and_then(|id| self.exchanges.get_mut(&id))
             .filter(|exchange| exchange.kind == PacketType::Publish);
@@ -108,24 +107,24 @@ impl Inbound {
                 exchange.heard = now;
                 if exchange.released.is_none() {
                     exchange.released = Some(Box::default());
-                    return Seen::New;
+                    return ReceivedPacket::New;
                 }
-                Seen::Again(exchange.released.as_deref().unwrap_or_default())
+                ReceivedPacket::Again(exchange.released.as_deref().unwrap_or_default())
             }
             // Its PUBLISH came by an earlier connection.
-            None => Seen::New,
+            None => ReceivedPacket::New,
         }
     }
 
     /// AUTH from a client.
-    pub(crate) fn auth(&mut self, frame: &Frame<'_>) -> Seen<'_> {
+    pub(crate) fn auth(&mut self, frame: &Frame<'_>) -> ReceivedPacket<'_> {
         let digest = digest(frame);
         if self.last_auth == Some(digest) {
-            return Seen::Again(&self.auth_answer);
+            return ReceivedPacket::Again(&self.auth_answer);
         }
         self.last_auth = Some(digest);
         self.auth_answer = Box::default();
-        Seen::New
+        ReceivedPacket::New
     }
 
     /// Notes an answer that is being sent.
@@ -172,17 +171,23 @@ mod tests {
         let mut inbound = Inbound::default();
         let (first, again) = (publish(0x32, 7, 1), publish(0x3A, 7, 1));
         let now = Duration::ZERO;
-        assert_eq!(inbound.request(&frame(&first), now), Seen::New);
-        assert_eq!(inbound.request(&frame(&again), now), Seen::Again(&[]));
+        assert_eq!(inbound.request(&frame(&first), now), ReceivedPacket::New);
+        assert_eq!(
+            inbound.request(&frame(&again), now),
+            ReceivedPacket::Again(&[])
+        );
         let ack = [0x40, 2, 0, 7];
         inbound.answered(&frame(&ack));
-        assert_eq!(inbound.request(&frame(&again), now), Seen::Again(&ack));
+        assert_eq!(
+            inbound.request(&frame(&again), now),
+            ReceivedPacket::Again(&ack)
+        );
         // Another content under the same identifier is another message.
         assert_eq!(
             inbound.request(&frame(&publish(0x32, 7, 2)), now),
-            Seen::New
+            ReceivedPacket::New
         );
-        assert_eq!(inbound.request(&frame(&first), now), Seen::New);
+        assert_eq!(inbound.request(&frame(&first), now), ReceivedPacket::New);
     }
 
     #[test]
@@ -191,19 +196,25 @@ mod tests {
         let message = publish(0x34, 7, 1);
         let (rec, rel, comp) = ([0x50, 2, 0, 7], [0x62, 2, 0, 7], [0x70, 2, 0, 7]);
         let now = Duration::ZERO;
-        assert_eq!(inbound.request(&frame(&message), now), Seen::New);
+        assert_eq!(inbound.request(&frame(&message), now), ReceivedPacket::New);
         inbound.answered(&frame(&rec));
-        assert_eq!(inbound.request(&frame(&message), now), Seen::Again(&rec));
-        assert_eq!(inbound.release(&frame(&rel), now), Seen::New);
-        inbound.answered(&frame(&comp));
-        assert_eq!(inbound.release(&frame(&rel), now), Seen::Again(&comp));
         assert_eq!(
             inbound.request(&frame(&message), now),
-            Seen::Again(&[]),
+            ReceivedPacket::Again(&rec)
+        );
+        assert_eq!(inbound.release(&frame(&rel), now), ReceivedPacket::New);
+        inbound.answered(&frame(&comp));
+        assert_eq!(
+            inbound.release(&frame(&rel), now),
+            ReceivedPacket::Again(&comp)
+        );
+        assert_eq!(
+            inbound.request(&frame(&message), now),
+            ReceivedPacket::Again(&[]),
             "a copy that was under way all the time"
         );
         let unknown = [0x62, 2, 0, 9];
-        assert_eq!(inbound.release(&frame(&unknown), now), Seen::New);
+        assert_eq!(inbound.release(&frame(&unknown), now), ReceivedPacket::New);
     }
 
     #[test]
@@ -213,14 +224,17 @@ mod tests {
         for id in 1..=3000 {
             assert_eq!(
                 inbound.request(&frame(&publish(0x32, id, 1)), now),
-                Seen::New
+                ReceivedPacket::New
             );
         }
         assert!(inbound.exchanges.len() <= REMEMBERED && inbound.order.len() <= REMEMBERED);
         let last = publish(0x32, 3000, 1);
-        assert_eq!(inbound.request(&frame(&last), now), Seen::Again(&[]));
+        assert_eq!(
+            inbound.request(&frame(&last), now),
+            ReceivedPacket::Again(&[])
+        );
         let later = now + REPEAT_WINDOW + Duration::from_nanos(1);
-        assert_eq!(inbound.request(&frame(&last), later), Seen::New);
+        assert_eq!(inbound.request(&frame(&last), later), ReceivedPacket::New);
         assert_eq!(inbound.exchanges.len(), 1);
     }
 
@@ -228,10 +242,10 @@ mod tests {
     fn authentication_goes_step_by_step() {
         let mut inbound = Inbound::default();
         let (one, two, answer) = ([0xF0, 2, 0x18, 0], [0xF0, 2, 0x19, 0], [0xF0, 0]);
-        assert_eq!(inbound.auth(&frame(&one)), Seen::New);
+        assert_eq!(inbound.auth(&frame(&one)), ReceivedPacket::New);
         inbound.answered(&frame(&answer));
-        assert_eq!(inbound.auth(&frame(&one)), Seen::Again(&answer));
-        assert_eq!(inbound.auth(&frame(&two)), Seen::New);
-        assert_eq!(inbound.auth(&frame(&two)), Seen::Again(&[]));
+        assert_eq!(inbound.auth(&frame(&one)), ReceivedPacket::Again(&answer));
+        assert_eq!(inbound.auth(&frame(&two)), ReceivedPacket::New);
+        assert_eq!(inbound.auth(&frame(&two)), ReceivedPacket::Again(&[]));
     }
 }

@@ -1,13 +1,12 @@
 //! MQTT over UDP as two state machines without sockets, clocks or randomness:
 //! an [`Endpoint`] for a server and a [`Client`].
 //!
-//! A datagram holds whole MQTT packets, unchanged (3.1.1 and 5.0), and may
-//! begin with one [`Header`]. Before a client's address is proven by a cookie
-//! the server keeps nothing and answers with no more bytes than came.
-//! Afterwards both sides repeat, with exponential backoff, what waits for an
-//! answer (never QoS 0, and never beyond a message's lifetime), and hide
-//! repetitions from the MQTT above, which sees a legal sequence of packets
-//! from which QoS 0 messages may be missing.
+//! A datagram holds whole MQTT packets, unchanged (3.1.1 and 5.0), and may begin with one
+//! [`Header`]. Before a client's address is proven by a cookie the server keeps nothing and answers
+//! with no more bytes than came. Afterwards both sides repeat, with exponential backoff, packets
+//! that wait for an answer (never QoS 0, and never beyond a message's lifetime), and hide
+//! repetitions from the MQTT above, which sees a legal sequence of packets from which QoS 0
+//! messages may be missing.
 //!
 //! Time is a [`Duration`] since any fixed origin. The format is described for
 //! other implementations in `docs/udp.md`. Sources: PrioMQTT section 4 (same

@@ -1,11 +1,10 @@
-//! What waits for an answer from the peer, and is repeated until it comes.
+//! Packets that wait for an answer from the peer, and are repeated until it comes.
 //!
-//! Each exchange has one entry: PUBLISH with QoS 1 and 2, then PUBREL;
-//! SUBSCRIBE, UNSUBSCRIBE, PINGREQ and AUTH from a client. Its next
-//! transmission is one retransmission timeout away, doubled each time, and
-//! never later than the end of the message's lifetime. When that comes, the
-//! packets above are told by an answer made here, and a QoS 2 exchange is
-//! still released towards the peer, lest its identifier stay taken there.
+//! Each exchange has one entry: PUBLISH with QoS 1 and 2, then PUBREL; SUBSCRIBE, UNSUBSCRIBE,
+//! PINGREQ and AUTH from a client. Its next transmission is one retransmission timeout away,
+//! doubled each time, and never later than the end of the message's lifetime. When that ends, the
+//! MQTT layer above gets an answer made here, and a QoS 2 exchange is still released towards the
+//! peer, so that its identifier does not stay in use there.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -66,13 +65,13 @@ pub(crate) struct Outbound {
 pub(crate) enum Answer {
     /// It was waited for.
     Awaited,
-    /// Nobody waits for it: a repetition, or late.
+    /// No exchange waits for it: it is a repetition, or late.
     Stray,
 }
 
 /// What [`Outbound::repeat`] has found out.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Repeated {
+pub(crate) struct RepeatOutcome {
     /// Packets sent again.
     pub(crate) packets: u64,
     /// Messages whose lifetime is over.
@@ -158,8 +157,8 @@ impl Outbound {
             return Answer::Stray;
         };
         let Some(request) = self.requests.get(&key) else {
-            // A PUBREC nobody waits for may be for a message of an earlier
-            // connection: the packets above know.
+            // A PUBREC without an exchange may be for a message of an earlier connection: the MQTT
+            // layer above decides.
             let foreign = frame.kind == PacketType::PubRec
                 && reason(frame) < 0x80
                 && !packet_id(frame).is_some_and(|id| self.exactly_once.contains(&id));
@@ -206,8 +205,8 @@ impl Outbound {
         now: Duration,
         inbox: &mut Vec<u8>,
         mut send: impl FnMut(&[u8], u8),
-    ) -> Repeated {
-        let mut repeated = Repeated::default();
+    ) -> RepeatOutcome {
+        let mut repeated = RepeatOutcome::default();
         if now < self.pause {
             return repeated;
         }
@@ -327,9 +326,9 @@ mod tests {
         outbound: &mut Outbound,
         end: Duration,
         inbox: &mut Vec<u8>,
-    ) -> (Vec<(Duration, Vec<u8>)>, Repeated) {
+    ) -> (Vec<(Duration, Vec<u8>)>, RepeatOutcome) {
         let mut sent = Vec::new();
-        let mut last = Repeated::default();
+        let mut last = RepeatOutcome::default();
         while let Some(at) = outbound.timeout()
             && at <= end
             && !last.gone

@@ -1,9 +1,9 @@
 //! Tokens: what proves that a datagram comes from the session's peer, and that
 //! it is not an old one.
 //!
-//! The key travels once, in the clear, to the address that the cookie proved.
-//! Whoever sees that datagram can make tokens; nobody else can. This keeps out
-//! senders of spoofed datagrams, not eavesdroppers on the path.
+//! The key travels once, in the clear, to the address that the cookie proved. Only an observer of
+//! that datagram can make tokens. This keeps out senders of spoofed datagrams, not eavesdroppers on
+//! the path.
 
 use std::time::Duration;
 
@@ -102,9 +102,9 @@ impl Seal {
     }
 }
 
-/// How long a datagram may be under way at least; after twice that it may not
-/// come any more. Far below [`crate::REPEAT_WINDOW`], so that who holds a
-/// datagram back cannot have its message delivered again.
+/// A datagram is accepted for at least this long after it was sent, and for at most twice as long.
+/// Far below [`crate::REPEAT_WINDOW`], so that an attacker who delays a datagram cannot have its
+/// message delivered again.
 const LATE: Duration = Duration::from_secs(10);
 
 /// Which counters were seen: the highest, and the 128 below it.

@@ -9,8 +9,7 @@
 
 use std::fmt;
 
-/// How far behind the newest number a message may come and still be told from
-/// a doubled one.
+/// How far behind the newest number a message may be and still be distinguished from a duplicate.
 const WINDOW: u64 = 128;
 
 /// The value of `rt-sequence`.
@@ -57,8 +56,7 @@ pub struct SequenceReport {
     pub lost: u64,
     /// Messages that came after one that was sent later.
     pub reordered: u64,
-    /// Messages that came again, or so late that they cannot be told from
-    /// such.
+    /// Duplicate messages, and messages so late that they cannot be distinguished from duplicates.
     pub doubled: u64,
 }
 

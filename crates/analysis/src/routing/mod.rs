@@ -21,11 +21,11 @@ use crate::admission::Admission;
 use crate::levels::Limits;
 use crate::system::{StageId, System};
 
-use paths::{Closed, Map};
 pub use paths::{
     Enumeration, MAX_PATHS, MAX_SHORTEST, MAX_STEPS, Path, WeightedPath, all_paths,
     paths_by_bucket_weight, shortest_paths,
 };
+use paths::{Exclusions, Map};
 pub use selection::{Selection, SelectionError, choose_paths};
 
 /// Paths that are put to [`Admission`] before the search gives up.
@@ -248,7 +248,11 @@ impl Planner<'_> {
         let Some(via) = self.ends.via.filter(|via| *via != self.ends.source) else {
             return Ok(vec![Vec::new()]);
         };
-        self.paths(self.ends.source, via, &Closed::nothing(self.map.topology))
+        self.paths(
+            self.ends.source,
+            via,
+            &Exclusions::nothing(self.map.topology),
+        )
     }
 
     /// Paths to a receiver that follow the tree up to some node and never come
@@ -259,7 +263,7 @@ impl Planner<'_> {
         let links: BTreeSet<LinkIndex> = tree.branches.iter().flatten().copied().collect();
         let heads = links.iter().map(|link| topology.links[*link].to);
         let nodes: BTreeSet<NodeIndex> = heads.chain([root]).collect();
-        let mut closed = Closed::nothing(topology);
+        let mut closed = Exclusions::nothing(topology);
         for (index, link) in topology.links.iter().enumerate() {
             closed.links[index] = tree.trunk.contains(&index)
                 || (nodes.contains(&link.to) && !links.contains(&index));
@@ -271,7 +275,7 @@ impl Planner<'_> {
         &self,
         from: NodeIndex,
         to: NodeIndex,
-        closed: &Closed,
+        closed: &Exclusions,
     ) -> Result<Vec<Vec<LinkIndex>>, NoRoute> {
         let nodes = &self.map.topology.nodes;
         let name = |node: NodeIndex| nodes.get(node).map(|node| node.id.clone());

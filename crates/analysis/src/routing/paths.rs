@@ -63,12 +63,12 @@ pub(super) struct Map<'a> {
 
 /// What a search must not use.
 #[derive(Debug, Clone)]
-pub(super) struct Closed {
+pub(super) struct Exclusions {
     pub(super) links: Vec<bool>,
     nodes: Vec<bool>,
 }
 
-impl Closed {
+impl Exclusions {
     pub(super) fn nothing(topology: &Topology) -> Self {
         Self {
             links: vec![false; topology.links.len()],
@@ -104,7 +104,7 @@ impl<'a> Map<'a> {
         &self,
         from: NodeIndex,
         until: Option<NodeIndex>,
-        closed: &Closed,
+        closed: &Exclusions,
     ) -> Vec<Option<(u64, Option<LinkIndex>)>> {
         let mut reached: Vec<Option<(u64, Option<LinkIndex>)>> = vec![None; self.leaving.len()];
         let mut queue = BinaryHeap::from([Reverse((0_u64, 0_usize, from, None::<LinkIndex>))]);
@@ -131,14 +131,14 @@ impl<'a> Map<'a> {
 
     /// Length of the shortest path to each node, if there is one.
     pub(super) fn lengths_from(&self, from: NodeIndex) -> Vec<Option<u64>> {
-        let reached = self.tree(from, None, &Closed::nothing(self.topology));
+        let reached = self.tree(from, None, &Exclusions::nothing(self.topology));
         reached
             .into_iter()
             .map(|reached| reached.map(|(length, _)| length))
             .collect()
     }
 
-    fn shortest(&self, from: NodeIndex, to: NodeIndex, closed: &Closed) -> Option<Path> {
+    fn shortest(&self, from: NodeIndex, to: NodeIndex, closed: &Exclusions) -> Option<Path> {
         let reached = self.tree(from, Some(to), closed);
         let (length, _) = reached[to]?;
         let mut links = Vec::new();
@@ -157,7 +157,7 @@ impl<'a> Map<'a> {
         from: NodeIndex,
         to: NodeIndex,
         k: usize,
-        closed: &Closed,
+        closed: &Exclusions,
     ) -> Vec<Path> {
         let mut found: Vec<Path> = Vec::new();
         let mut candidates: BTreeSet<(u64, usize, Vec<LinkIndex>)> = BTreeSet::new();
@@ -184,7 +184,7 @@ impl<'a> Map<'a> {
         to: NodeIndex,
         last: &Path,
         found: &[Path],
-        closed: &Closed,
+        closed: &Exclusions,
         candidates: &mut BTreeSet<(u64, usize, Vec<LinkIndex>)>,
     ) {
         let mut closed = closed.clone();
@@ -237,7 +237,7 @@ pub fn shortest_paths(
     if from == to || from >= nodes || to >= nodes || k == 0 {
         return Vec::new();
     }
-    Map::new(topology, flow).k_shortest(from, to, k, &Closed::nothing(topology))
+    Map::new(topology, flow).k_shortest(from, to, k, &Exclusions::nothing(topology))
 }
 
 /// All paths between two nodes, by a depth-first search.

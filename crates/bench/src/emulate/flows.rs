@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use punctual_controller::plan::{Entry, Far, Header, Leg, Mark, Match, Plan, Port, PortNumber};
+use punctual_controller::plan::{Entry, FarEnd, Header, Leg, Mark, Match, Plan, Port, PortNumber};
 use punctual_model::srt::Protocol;
 
 use super::layout::{FlowPath, Layout, Place, back};
@@ -143,8 +143,8 @@ fn bare(layout: &Layout, numbers: &BTreeMap<(usize, &str), PortNumber>) -> Plan 
                 continue;
             };
             let to = match cable.ends[1 - end] {
-                Place::Host(host) => Far::Edge(vec![layout.hosts[host].name.clone()]),
-                Place::Switch(other) => Far::Switch {
+                Place::Host(host) => FarEnd::Edge(vec![layout.hosts[host].name.clone()]),
+                Place::Switch(other) => FarEnd::Switch {
                     name: layout.switches[other].clone(),
                     port: numbers[&(other, cable.devices[1 - end].as_str())],
                 },

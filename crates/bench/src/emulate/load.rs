@@ -16,7 +16,7 @@ use socket2::{Domain, Socket, Type};
 
 use super::stamp::{LENGTH, Stamp};
 use crate::sys::{self, Epoll, Interest};
-use punctual_measure::io::{self, Flushed, Got, Outbox, READ_CHUNK, Tail};
+use punctual_measure::io::{self, FlushOutcome, Outbox, READ_CHUNK, ReadOutcome, Tail};
 use punctual_measure::load::client::Handshake;
 use punctual_measure::load::meter::Recorder;
 use punctual_measure::wire::{self, Frame, PublishTemplate, Version, kind};
@@ -296,9 +296,9 @@ impl Load {
         let token = client as u32;
         let client = &mut self.clients[client];
         let blocked = match client.out.flush(&client.stream) {
-            Flushed::All => false,
-            Flushed::Blocked => true,
-            Flushed::Closed => return Err(gone(client)),
+            FlushOutcome::All => false,
+            FlushOutcome::Blocked => true,
+            FlushOutcome::Closed => return Err(gone(client)),
         };
         if blocked != client.blocked {
             client.blocked = blocked;
@@ -317,9 +317,9 @@ impl Load {
     fn read(&mut self, index: usize, shared: &mut [u8]) -> Result<()> {
         let client = &mut self.clients[index];
         let length = match client.tail.read(&client.stream, shared) {
-            Got::Bytes(length) => length,
-            Got::Nothing => return Ok(()),
-            Got::Closed => return Err(gone(client)),
+            ReadOutcome::Bytes(length) => length,
+            ReadOutcome::Nothing => return Ok(()),
+            ReadOutcome::Closed => return Err(gone(client)),
         };
         let bytes = &shared[..length];
         let mut at = 0;

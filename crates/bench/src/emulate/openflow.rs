@@ -15,7 +15,7 @@ use punctual_controller::openflow_messages;
 use punctual_controller::plan::{Plan, SwitchPlan};
 use punctual_openflow::{Envelope, Message, Xid};
 use punctual_southbound::linux::queues;
-use punctual_southbound::openflow::{Session, Told};
+use punctual_southbound::openflow::{Session, SessionEvent};
 use punctual_testbed::{Datapath, Ovs};
 
 use crate::sys;
@@ -111,7 +111,7 @@ fn tell(socket: &Path, plan: &SwitchPlan) -> io::Result<()> {
         heard.map_err(io::Error::other)?;
         for told in told.drain(..) {
             match told {
-                Told::Ready { meters, .. } => {
+                SessionEvent::Ready { meters, .. } => {
                     for (xid, message) in openflow_messages(plan, meters) {
                         let envelope = Envelope::new(Xid(xid), message);
                         envelope
@@ -119,11 +119,11 @@ fn tell(socket: &Path, plan: &SwitchPlan) -> io::Result<()> {
                             .map_err(io::Error::other)?;
                     }
                 }
-                Told::Message(_, Message::Error(report)) => {
+                SessionEvent::Message(_, Message::Error(report)) => {
                     return Err(io::Error::other(format!("a switch says {}", report.code)));
                 }
-                Told::Message(_, Message::BarrierReply) => return Ok(()),
-                Told::Message(..) => {}
+                SessionEvent::Message(_, Message::BarrierReply) => return Ok(()),
+                SessionEvent::Message(..) => {}
             }
         }
     }

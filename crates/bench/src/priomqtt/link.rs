@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::talk::Assignment;
 use crate::sys;
-use punctual_measure::io::{Flushed, Got, Outbox, Tail};
+use punctual_measure::io::{FlushOutcome, Outbox, ReadOutcome, Tail};
 use punctual_measure::load::client::Handshake;
 use punctual_measure::wire::{self, Frame, Version, kind};
 use punctual_measure::{Error, Result};
@@ -100,7 +100,7 @@ impl Link {
 
     /// Reads once into `shared`. What of it is not a whole packet has to be given back with
     /// [`Link::keep`].
-    pub(crate) fn read(&mut self, shared: &mut [u8]) -> Got {
+    pub(crate) fn read(&mut self, shared: &mut [u8]) -> ReadOutcome {
         match self {
             Self::Tcp(tcp) => tcp.tail.read(&tcp.stream, shared),
             Self::Udp(udp) => udp.read(shared),
@@ -124,7 +124,7 @@ impl Link {
     }
 
     /// Hands what was appended to the kernel.
-    pub(crate) fn flush(&mut self) -> Flushed {
+    pub(crate) fn flush(&mut self) -> FlushOutcome {
         match self {
             Self::Tcp(tcp) => tcp.out.flush(&tcp.stream),
             Self::Udp(udp) => udp.flush(),
@@ -193,13 +193,13 @@ impl Udp {
         let deadline = Instant::now() + ANSWER_TIMEOUT;
         let mut shared = vec![0; LONGEST_DATAGRAM];
         while Instant::now() < deadline {
-            if self.flush() == Flushed::Closed {
+            if self.flush() == FlushOutcome::Closed {
                 return Err(self.why_closed());
             }
             let len = match self.read(&mut shared) {
-                Got::Bytes(len) => len,
-                Got::Nothing => 0,
-                Got::Closed => return Err(self.why_closed()),
+                ReadOutcome::Bytes(len) => len,
+                ReadOutcome::Nothing => 0,
+                ReadOutcome::Closed => return Err(self.why_closed()),
             };
             let mut rest = &shared[..len];
             while let Frame::Packet { first, body, end } = wire::frame(rest) {
@@ -220,50 +220,50 @@ impl Udp {
         }
     }
 
-    fn read(&mut self, shared: &mut [u8]) -> Got {
+    fn read(&mut self, shared: &mut [u8]) -> ReadOutcome {
         match self.socket.recv(&mut self.datagram) {
             Ok(len) => self.client.handle(&self.datagram[..len], now()),
-            Err(e) if is_nothing(e.kind()) => return Got::Nothing,
-            Err(_) => return Got::Closed,
+            Err(e) if is_nothing(e.kind()) => return ReadOutcome::Nothing,
+            Err(_) => return ReadOutcome::Closed,
         }
         if let ClientState::Closed(_) = self.client.state() {
-            return Got::Closed;
+            return ReadOutcome::Closed;
         }
         let received = self.client.received();
         let len = received.len();
         let Some(place) = shared.get_mut(..len) else {
-            return Got::Closed;
+            return ReadOutcome::Closed;
         };
         place.copy_from_slice(received);
         self.client.take_received(len);
         if len == 0 {
-            Got::Nothing
+            ReadOutcome::Nothing
         } else {
-            Got::Bytes(len)
+            ReadOutcome::Bytes(len)
         }
     }
 
-    fn flush(&mut self) -> Flushed {
+    fn flush(&mut self) -> FlushOutcome {
         if !self.staged.is_empty() {
             let sent = self.client.send(&self.staged, 0, now());
             self.staged.clear();
             if sent.is_err() {
-                return Flushed::Closed;
+                return FlushOutcome::Closed;
             }
         }
         loop {
             let next = self.stuck.take();
             let next = next.or_else(|| Some(self.client.poll_transmit()?.data));
             let Some(datagram) = next else {
-                return Flushed::All;
+                return FlushOutcome::All;
             };
             match self.socket.send(&datagram) {
                 Ok(_) => {}
                 Err(e) if is_nothing(e.kind()) => {
                     self.stuck = Some(datagram);
-                    return Flushed::Blocked;
+                    return FlushOutcome::Blocked;
                 }
-                Err(_) => return Flushed::Closed,
+                Err(_) => return FlushOutcome::Closed,
             }
         }
     }

@@ -11,7 +11,7 @@ use std::io::{BufRead, Write};
 use super::link::{Link, VERSION};
 use super::talk::{self, Answer, Assignment, Outcome, Received, Schedule, Sent};
 use crate::sys::{self, Epoll, Interest};
-use punctual_measure::io::{Flushed, Got, READ_CHUNK};
+use punctual_measure::io::{FlushOutcome, READ_CHUNK, ReadOutcome};
 use punctual_measure::load::meter::Recorder;
 use punctual_measure::load::publisher::Publisher;
 use punctual_measure::load::scenario::PublisherPace;
@@ -215,9 +215,9 @@ impl Station {
 
     fn read(&mut self) -> Result<()> {
         let len = match self.link.read(&mut self.shared) {
-            Got::Bytes(len) => len,
-            Got::Nothing => return Ok(()),
-            Got::Closed => return Err(self.failure("closed the connection")),
+            ReadOutcome::Bytes(len) => len,
+            ReadOutcome::Nothing => return Ok(()),
+            ReadOutcome::Closed => return Err(self.failure("closed the connection")),
         };
         let now = sys::now_ns();
         let shared = std::mem::take(&mut self.shared);
@@ -336,9 +336,9 @@ impl Station {
 
     fn flush(&mut self) -> Result<()> {
         let blocked = match self.link.flush() {
-            Flushed::All => false,
-            Flushed::Blocked => true,
-            Flushed::Closed => return Err(self.failure("closed the connection")),
+            FlushOutcome::All => false,
+            FlushOutcome::Blocked => true,
+            FlushOutcome::Closed => return Err(self.failure("closed the connection")),
         };
         if blocked != self.blocked {
             self.blocked = blocked;

@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use punctual_measure::io::{self, Flushed, Outbox, READ_CHUNK};
+use punctual_measure::io::{self, FlushOutcome, Outbox, READ_CHUNK};
 use punctual_measure::wire::{self, Frame, Version, kind};
 use punctual_measure::{Error, Result};
 
@@ -270,9 +270,9 @@ impl Crowd {
     fn flush(&mut self, index: usize) -> Result<()> {
         let client = &mut self.clients[index];
         let blocked = match client.out.flush(&client.stream) {
-            Flushed::All => false,
-            Flushed::Blocked => true,
-            Flushed::Closed => return Err(client.failure("closed the connection")),
+            FlushOutcome::All => false,
+            FlushOutcome::Blocked => true,
+            FlushOutcome::Closed => return Err(client.failure("closed the connection")),
         };
         if blocked == client.blocked {
             return Ok(());

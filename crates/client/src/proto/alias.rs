@@ -7,9 +7,9 @@ use punctual_codec::ReasonCode;
 
 use crate::Error;
 
-/// Aliases that we have told the server.
+/// Aliases that the client has introduced.
 #[derive(Debug, Default)]
-pub(super) struct Outgoing {
+pub(super) struct OutboundAliases {
     by_topic: HashMap<String, u16>,
     /// The topic of alias 1, 2, ….
     topics: Vec<Option<String>>,
@@ -30,7 +30,7 @@ pub(super) enum Naming {
     Alias(u16),
 }
 
-impl Outgoing {
+impl OutboundAliases {
     pub(super) fn new(limit: u16, automatic: u16) -> Self {
         Self {
             limit,
@@ -43,8 +43,8 @@ impl Outgoing {
         self.limit
     }
 
-    /// Decides how to send `topic`, for which the publisher may have `asked`
-    /// for an alias. What it returns must be sent.
+    /// Decides how to send `topic`, for which the publisher may have `asked` for an
+    /// alias. The returned form must be sent.
     pub(super) fn name(&mut self, topic: &str, asked: Option<u16>) -> Naming {
         let alias = match asked {
             Some(alias) if alias == 0 || alias > self.limit => return Naming::Name,
@@ -88,15 +88,15 @@ impl Outgoing {
     }
 }
 
-/// Aliases that the server has told us.
+/// Aliases that the server has introduced.
 #[derive(Debug, Default)]
-pub(super) struct Incoming {
+pub(super) struct InboundAliases {
     topics: Vec<Option<String>>,
     /// Our Topic Alias Maximum.
     limit: u16,
 }
 
-impl Incoming {
+impl InboundAliases {
     pub(super) fn new(limit: u16) -> Self {
         Self {
             topics: Vec::new(),
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn aliases_are_given_until_the_limit() {
-        let mut out = Outgoing::new(2, 10);
+        let mut out = OutboundAliases::new(2, 10);
         assert_eq!(out.name("a", None), Naming::Introduce(1));
         assert_eq!(out.name("b", None), Naming::Introduce(2));
         assert_eq!(out.name("c", None), Naming::Name);
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn unknown_aliases_are_refused() {
-        let mut incoming = Incoming::new(2);
+        let mut incoming = InboundAliases::new(2);
         assert!(incoming.resolve("", 1).is_err());
         assert!(incoming.resolve("a", 3).is_err());
         assert!(incoming.resolve("a", 0).is_err());

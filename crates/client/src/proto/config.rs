@@ -26,9 +26,9 @@ pub struct Config {
     pub password: Option<Vec<u8>>,
     /// What the server publishes if the connection breaks.
     pub will: Option<Message>,
-    /// Properties of CONNECT, such as Session Expiry Interval, Receive Maximum
-    /// or Topic Alias Maximum; they are honoured here as far as they bind the
-    /// client. Must be empty before MQTT 5.
+    /// Properties of CONNECT, such as Session Expiry Interval, Receive Maximum or Topic
+    /// Alias Maximum. The client observes those that bind it. Must be empty before MQTT
+    /// 5.
     pub properties: PropertyBuf,
     /// Messages with QoS 1 and 2 sent and not yet acknowledged, at most; the
     /// server may ask for fewer. Default: 1000.
@@ -36,8 +36,8 @@ pub struct Config {
     /// Messages waiting for a connection, for their turn among
     /// `max_inflight`, or for room in the output, at most. Default: 1000.
     pub max_queued: usize,
-    /// Topics that are given an alias of their own accord, at most, as far as
-    /// the server allows; the first topics get them. Default: 0.
+    /// Bound on the topics that get an alias automatically, also limited by the server;
+    /// the first topics get them. Default: 0.
     pub topic_aliases: u16,
     /// Bytes of the largest packet accepted from the server. A Maximum Packet
     /// Size in `properties` takes its place. Default: 268 435 460, the most

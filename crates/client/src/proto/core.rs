@@ -12,7 +12,7 @@ use punctual_codec::{
 use super::alias;
 use super::config::{Config, check_properties, check_topic};
 use super::event::{Event, Token};
-use super::flight::{Flight, Next, Stored, as_publish};
+use super::flight::{Flight, Next, StoredPublish, as_publish};
 use super::inbound::Inbound;
 use super::outbound::Outbound;
 use crate::{Error, Message};
@@ -52,7 +52,7 @@ pub struct Core {
     pub(super) output: Outbound,
     pub(super) flight: Flight,
     pub(super) inbound: Inbound,
-    pub(super) aliases_in: alias::Incoming,
+    pub(super) aliases_in: alias::InboundAliases,
     pub(super) requests: BTreeMap<u16, Request>,
     pub(super) events: VecDeque<Event>,
     /// The identifier the server assigned.
@@ -85,7 +85,7 @@ impl Core {
             output: Outbound::new(config.version),
             flight: Flight::default(),
             inbound: Inbound::default(),
-            aliases_in: alias::Incoming::default(),
+            aliases_in: alias::InboundAliases::default(),
             requests: BTreeMap::new(),
             events: VecDeque::new(),
             assigned_id: None,
@@ -222,8 +222,8 @@ impl Core {
         }
     }
 
-    /// Does what is due: pings [MQTT-3.1.2-20], and gives up on a server that
-    /// is silent.
+    /// Does timed work: sends PINGREQ [MQTT-3.1.2-20], and ends the connection to a
+    /// silent server.
     ///
     /// # Errors
     /// `TimedOut`; the connection is to be closed then.
@@ -318,7 +318,7 @@ impl Core {
         if !self.has_room() {
             return Err(Error::Full);
         }
-        let mut stored = Stored::new(publish, self.config.version)?;
+        let mut stored = StoredPublish::new(publish, self.config.version)?;
         stored.alias = alias;
         if self.phase == Phase::Up {
             let limits = &self.output.limits;
@@ -480,8 +480,8 @@ impl Core {
         Ok(())
     }
 
-    /// Ends the connection because of `error`; where MQTT has a reason code
-    /// for it, the server is told.
+    /// Ends the connection because of `error`; sends DISCONNECT where MQTT has a reason
+    /// code for it.
     pub(super) fn fail(&mut self, error: Error) -> Error {
         if let Error::PeerMisbehaved { reason, .. } = &error
             && self.phase == Phase::Up
@@ -538,7 +538,7 @@ impl Core {
     }
 }
 
-fn send(output: &mut Outbound, version: Version, stored: &Stored) -> Result<(), Error> {
+fn send(output: &mut Outbound, version: Version, stored: &StoredPublish) -> Result<(), Error> {
     match stored.publish(version) {
         Some(publish) => output.publish(publish, stored.alias),
         None => Err(Error::Unsupported(ReasonCode::ImplementationSpecificError)),

@@ -18,7 +18,7 @@ use crate::Message;
 /// A PUBLISH in the encoding without topic alias, which holds on any
 /// connection.
 #[derive(Debug, Clone)]
-pub(super) struct Stored {
+pub(super) struct StoredPublish {
     bytes: Vec<u8>,
     /// Where the packet identifier is; 0 for QoS 0, which has none.
     id_at: usize,
@@ -28,7 +28,7 @@ pub(super) struct Stored {
 
 const DUP: u8 = 0x08;
 
-impl Stored {
+impl StoredPublish {
     pub(super) fn new(publish: Publish<'_>, version: Version) -> Result<Self, EncodeError> {
         let mut bytes = Vec::new();
         publish.encode(version, &mut bytes)?;
@@ -86,13 +86,13 @@ impl Stored {
 #[derive(Debug)]
 enum Stage {
     /// PUBLISH sent or to be sent again; awaits PUBACK or PUBREC.
-    Publish(Stored),
+    Publish(StoredPublish),
     /// PUBREL sent; awaits PUBCOMP.
     Release,
 }
 
 #[derive(Debug)]
-struct Flying {
+struct InFlightPublish {
     token: Token,
     stage: Stage,
     /// Position in the order of sending.
@@ -103,14 +103,14 @@ struct Flying {
 #[derive(Debug)]
 pub(super) enum Next {
     /// With QoS 0; it is not kept.
-    Once(Token, Stored),
+    Once(Token, StoredPublish),
     /// The one in flight under that identifier.
     Flying(u16),
 }
 
 /// What a PUBREC calls for.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum OnPubRec {
+pub(super) enum PubRecAction {
     /// Send PUBREL.
     Release,
     /// Nothing of that identifier is in flight.
@@ -122,10 +122,10 @@ pub(super) enum OnPubRec {
 /// The outgoing half of the session.
 #[derive(Debug, Default)]
 pub(super) struct Flight {
-    flying: BTreeMap<u16, Flying>,
+    flying: BTreeMap<u16, InFlightPublish>,
     /// Of these the PUBLISH has to be sent again on this connection.
     resend: VecDeque<u16>,
-    waiting: VecDeque<(Token, Stored)>,
+    waiting: VecDeque<(Token, StoredPublish)>,
     last_id: u16,
     next_seq: u64,
 }
@@ -151,7 +151,7 @@ impl Flight {
         self.flying.contains_key(&id)
     }
 
-    pub(super) fn enqueue(&mut self, token: Token, stored: Stored) {
+    pub(super) fn enqueue(&mut self, token: Token, stored: StoredPublish) {
         self.waiting.push_back((token, stored));
     }
 
@@ -192,12 +192,13 @@ impl Flight {
         stored.set_id(id);
         let seq = self.seq();
         let stage = Stage::Publish(stored);
-        self.flying.insert(id, Flying { token, stage, seq });
+        self.flying
+            .insert(id, InFlightPublish { token, stage, seq });
         Some(Next::Flying(id))
     }
 
     /// The PUBLISH in flight under that identifier.
-    pub(super) fn stored(&self, id: u16) -> Option<&Stored> {
+    pub(super) fn stored(&self, id: u16) -> Option<&StoredPublish> {
         match &self.flying.get(&id)?.stage {
             Stage::Publish(stored) => Some(stored),
             Stage::Release => None,
@@ -220,20 +221,20 @@ impl Flight {
     }
 
     /// The server has taken a message with QoS 2; it is not needed any more.
-    pub(super) fn pubrec(&mut self, id: u16) -> OnPubRec {
+    pub(super) fn pubrec(&mut self, id: u16) -> PubRecAction {
         let seq = self.seq();
         let Some(flying) = self.flying.get_mut(&id) else {
-            return OnPubRec::Unknown;
+            return PubRecAction::Unknown;
         };
         if let Stage::Publish(stored) = &flying.stage {
             if stored.qos() == QoS::AtLeastOnce {
-                return OnPubRec::WrongQoS;
+                return PubRecAction::WrongQoS;
             }
             flying.seq = seq;
             flying.stage = Stage::Release;
         }
         self.answered(id);
-        OnPubRec::Release
+        PubRecAction::Release
     }
 
     /// Ends a message with QoS 2 at its PUBCOMP; `Some(Err(()))` if its PUBREC
@@ -282,7 +283,7 @@ impl Flight {
     }
 
     fn set_dup(&mut self, id: u16, dup: bool) {
-        if let Some(Flying {
+        if let Some(InFlightPublish {
             stage: Stage::Publish(stored),
             ..
         }) = self.flying.get_mut(&id)

@@ -5,7 +5,7 @@ use punctual_codec::{
     Ack, Packet, PacketType, Properties, PropertyBuf, PropertyId, Publish, ReasonCode, Version,
 };
 
-use super::alias::{Naming, Outgoing};
+use super::alias::{Naming, OutboundAliases};
 use super::limits::Limits;
 use crate::Error;
 
@@ -20,7 +20,7 @@ pub(super) struct Outbound {
     pub(super) limits: Limits,
     /// Bytes of the largest packet that the transport can carry.
     carries: Option<usize>,
-    aliases: Outgoing,
+    aliases: OutboundAliases,
     bytes: Vec<u8>,
     /// How many of `bytes` have been sent.
     sent: usize,
@@ -32,7 +32,7 @@ impl Outbound {
             version,
             limits: Limits::from_connack(Properties::EMPTY),
             carries: None,
-            aliases: Outgoing::default(),
+            aliases: OutboundAliases::default(),
             bytes: Vec::new(),
             sent: 0,
         }
@@ -41,7 +41,7 @@ impl Outbound {
     /// Forgets all that belongs to a connection.
     pub(super) fn reset(&mut self) {
         self.limits = Limits::from_connack(Properties::EMPTY);
-        self.aliases = Outgoing::default();
+        self.aliases = OutboundAliases::default();
         self.bytes.clear();
         self.sent = 0;
     }
@@ -56,7 +56,7 @@ impl Outbound {
     pub(super) fn accept(&mut self, connack: Properties<'_>, automatic: u16) {
         self.limits = Limits::from_connack(connack);
         self.limits.carry(self.carries);
-        self.aliases = Outgoing::new(self.limits.topic_alias_maximum, automatic);
+        self.aliases = OutboundAliases::new(self.limits.topic_alias_maximum, automatic);
     }
 
     pub(super) fn bytes(&self) -> &[u8] {

@@ -11,16 +11,16 @@ use punctual_codec::{
 use super::alias;
 use super::core::{Core, Phase};
 use super::event::{Connected, Event};
-use super::flight::OnPubRec;
+use super::flight::PubRecAction;
 use crate::error::{Farewell, owned};
 use crate::{Delivery, Error, Message};
 
 impl Core {
-    /// Handles what was received, up to the next event.
+    /// Handles received packets, up to the next event.
     ///
     /// # Errors
-    /// The connection has ended: `Refused`, `Disconnected`, `PeerMisbehaved`.
-    /// What is in the output by then may still be sent.
+    /// The connection has ended: `Refused`, `Disconnected`, `PeerMisbehaved`. Output
+    /// buffered before that may still be sent.
     pub fn poll(&mut self, now: Duration) -> Result<Option<Event>, Error> {
         loop {
             if let Some(event) = self.events.pop_front() {
@@ -125,7 +125,7 @@ impl Core {
         self.phase = Phase::Up;
         self.output.accept(properties, self.config.topic_aliases);
         let own = self.config.number(PropertyId::TopicAliasMaximum);
-        self.aliases_in = alias::Incoming::new(own.unwrap_or(0) as u16);
+        self.aliases_in = alias::InboundAliases::new(own.unwrap_or(0) as u16);
         let keep_alive = properties.number(PropertyId::ServerKeepAlive);
         let keep_alive = keep_alive.unwrap_or(self.config.keep_alive.into());
         self.keep_alive = Duration::from_secs(keep_alive.into());
@@ -213,7 +213,9 @@ impl Core {
     fn on_pubrec(&mut self, ack: Ack<'_>, now: Duration) -> Result<(), Error> {
         let id = ack.packet_id;
         match self.flight.pubrec(id) {
-            OnPubRec::WrongQoS => Err(unexpected(PacketType::PubRec, "for a message with QoS 1")),
+            PubRecAction::WrongQoS => {
+                Err(unexpected(PacketType::PubRec, "for a message with QoS 1"))
+            }
             _ if ack.reason.is_error() => {
                 if let Some(token) = self.flight.finish(id) {
                     self.published(token, ack);
@@ -221,8 +223,10 @@ impl Core {
                 }
                 Ok(())
             }
-            OnPubRec::Release => self.acknowledge(PacketType::PubRel, id, ReasonCode::Success, now),
-            OnPubRec::Unknown => {
+            PubRecAction::Release => {
+                self.acknowledge(PacketType::PubRel, id, ReasonCode::Success, now)
+            }
+            PubRecAction::Unknown => {
                 let reason = ReasonCode::PacketIdentifierNotFound;
                 self.acknowledge(PacketType::PubRel, id, reason, now)
             }

@@ -8,11 +8,10 @@
 //! that say nothing themselves. `relay` is one client's packets, without
 //! sockets; this module and `peer` are the sockets, on one thread.
 //!
-//! If the way to the broker breaks, the local clients are told by closing
-//! their connections, which every MQTT client knows how to deal with: it
-//! connects again, and the sidecar asks the broker again, but not before a
-//! pause that grows with every failure. Sessions are the broker's, so nothing
-//! acknowledged is lost.
+//! If the connection to the broker breaks, the sidecar closes those of its local clients,
+//! which every MQTT client can handle: it connects again, and the sidecar connects to the
+//! broker again, after a pause that grows with every failure. Sessions are in the broker,
+//! so no acknowledged message is lost.
 
 mod peer;
 mod relay;
@@ -36,7 +35,7 @@ use mio::{Events, Interest, Poll, Token, Waker};
 pub use self::rules::{Rule, Rules};
 
 use self::peer::{Peer, Progress};
-use self::relay::Common;
+use self::relay::RelayContext;
 use crate::client::Backoff;
 use crate::endpoint::{Endpoint, Scheme};
 use crate::transport::{self, Transport};
@@ -116,7 +115,7 @@ pub enum Notice {
     },
     /// There are as many clients as may be.
     Full {
-        /// Who was turned away.
+        /// The client that was refused.
         client: SocketAddr,
     },
     /// A connection could not be taken.
@@ -173,7 +172,7 @@ impl Stopper {
 }
 
 /// A transport that a helper thread has opened for a client, or could not.
-struct Opened {
+struct OpenedTransport {
     client: u64,
     transport: Result<Box<dyn Transport>, Error>,
 }
@@ -181,12 +180,12 @@ struct Opened {
 /// A sidecar that listens.
 pub struct Sidecar {
     options: Options,
-    common: Arc<Common>,
+    common: Arc<RelayContext>,
     poll: Poll,
     listeners: Vec<TcpListener>,
     stop: Stopper,
-    opened: Receiver<Opened>,
-    opener: Sender<Opened>,
+    opened: Receiver<OpenedTransport>,
+    opener: Sender<OpenedTransport>,
     peers: HashMap<u64, Peer>,
     /// When which client has something to do.
     timers: BTreeSet<(Instant, u64)>,
@@ -223,7 +222,7 @@ impl Sidecar {
         let (opener, opened) = channel();
         let now = Instant::now();
         Ok(Self {
-            common: Arc::new(Common {
+            common: Arc::new(RelayContext {
                 rules: options.rules.clone(),
                 max_packet: options.max_packet,
                 datagrams: options.broker.scheme == Scheme::Udp,
@@ -349,7 +348,7 @@ impl Sidecar {
     }
 
     /// Gives a client the way to the broker that was opened for it.
-    fn attach(&mut self, opened: Opened, report: &mut impl FnMut(Notice)) -> Option<u64> {
+    fn attach(&mut self, opened: OpenedTransport, report: &mut impl FnMut(Notice)) -> Option<u64> {
         let id = opened.client;
         let registered = opened.transport.and_then(|transport| {
             let token = Token(2 + self.listeners.len() + 2 * id as usize);
@@ -434,7 +433,7 @@ impl Sidecar {
         let thread = thread.spawn(move || {
             let transport = transport::open(&endpoint, Version::V5);
             // It fails only if the sidecar is gone.
-            let _ = opener.send(Opened { client, transport });
+            let _ = opener.send(OpenedTransport { client, transport });
             let _ = waker.wake();
         });
         thread.map(drop)

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use mio::net::TcpStream;
 
 use super::Notice;
-use super::relay::{Common, Ended, Relay};
+use super::relay::{Relay, RelayContext, RelayFailure};
 use crate::transport::Transport;
 
 /// Reads from each side before other clients have their turn.
@@ -17,7 +17,7 @@ const TURNS: usize = 16;
 /// Time for the last words to leave, and for the broker to close.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// What came of serving a client.
+/// Result of serving a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
     /// All is done until something happens.
@@ -34,7 +34,7 @@ pub(super) enum Progress {
 pub(super) struct Peer {
     pub(super) relay: Relay,
     pub(super) address: SocketAddr,
-    /// What is armed for it.
+    /// Its armed timer.
     pub(super) timer: Option<Instant>,
     /// A transport is being opened.
     pub(super) opening: bool,
@@ -46,7 +46,7 @@ pub(super) struct Peer {
     finished: bool,
     /// When CONNECT has to be there.
     patience: Instant,
-    /// When what is over is closed.
+    /// When a connection that is over is closed.
     deadline: Option<Instant>,
     why: Option<String>,
 }
@@ -55,7 +55,7 @@ impl Peer {
     pub(super) fn new(
         stream: TcpStream,
         address: SocketAddr,
-        common: Arc<Common>,
+        common: Arc<RelayContext>,
         patience: Instant,
     ) -> Self {
         Self {
@@ -111,7 +111,9 @@ impl Peer {
     pub(super) fn serve(&mut self, buffer: &mut [u8], epoch: Instant) -> Progress {
         let now = Instant::now();
         if self.relay.is_new() && now >= self.patience {
-            self.note(Ended::Client("it did not send CONNECT in time".into()));
+            self.note(RelayFailure::Client(
+                "it did not send CONNECT in time".into(),
+            ));
             self.relay.client_gone();
         }
         let ticked = self.relay.tick(now.saturating_duration_since(epoch));
@@ -173,8 +175,8 @@ impl Peer {
                 }
                 true
             }
-            // Read, so that closing is no reset, which may overtake what was
-            // said last.
+            // Input is read to the end, so that closing does not cause a reset, which may
+            // overtake the last packet.
             Ok(_) if over => true,
             Ok(n) => {
                 let result = self.relay.receive_client(&buffer[..n], now);
@@ -294,13 +296,13 @@ impl Peer {
         moved
     }
 
-    fn ended(&mut self, result: Result<(), Ended>) {
+    fn ended(&mut self, result: Result<(), RelayFailure>) {
         if let Err(ended) = result {
             self.note(ended);
         }
     }
 
-    fn note(&mut self, ended: Ended) {
+    fn note(&mut self, ended: RelayFailure) {
         self.why.get_or_insert_with(|| ended.to_string());
     }
 

@@ -49,7 +49,7 @@ impl Rule {
         &self.filter
     }
 
-    /// What it requires.
+    /// Its requirements.
     pub fn requirements(&self) -> &Requirements {
         &self.requirements
     }
@@ -87,7 +87,7 @@ impl fmt::Display for Rule {
 pub struct Rules(Vec<Rule>);
 
 impl Rules {
-    /// What is required of messages on that topic.
+    /// The requirements for messages on a topic.
     pub(super) fn find(&self, name: &str) -> Requirements {
         let rule = self
             .0

@@ -1,10 +1,9 @@
 //! When bytes arrived at this machine: the kernel's time of receipt
 //! (`SO_TIMESTAMPNS`, socket(7)), which comes with them.
 //!
-//! The kernel tells it on the clock that can be set; what is of use is how long
-//! the bytes have waited until now. If that clock was set in between, the
-//! result is off by as much, so it is bounded by what is plausible: not before
-//! the bytes, and not more than [`LONGEST`].
+//! The kernel reports it by the wall clock; the result is how long the bytes have waited
+//! until now. If the clock was set in between, the result is wrong by as much, so it is
+//! limited to the plausible range from 0 to [`LONGEST`].
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd};

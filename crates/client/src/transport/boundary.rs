@@ -9,7 +9,7 @@ pub(super) enum Boundary {
     Start,
     /// In the remaining length: its value so far, and its bytes.
     Length(usize, u32),
-    /// In what follows the fixed header: bytes to come.
+    /// Behind the fixed header: number of bytes to come.
     Body(usize),
 }
 
@@ -19,7 +19,7 @@ impl Boundary {
         self == Self::Start
     }
 
-    /// Moves on over `bytes`. What is no MQTT ends nowhere.
+    /// Advances over `bytes`. Input that is not MQTT never reaches a boundary.
     pub(super) fn pass(&mut self, mut bytes: &[u8]) {
         while let Some((first, rest)) = bytes.split_first() {
             (*self, bytes) = match *self {

@@ -26,9 +26,9 @@ pub(crate) use tls::explain_io;
 use udp::Datagrams;
 use websocket::WebSocketStream;
 
-/// An open, non-blocking connection that carries packets in order. Its file
-/// descriptor tells when it may be possible to go on reading or writing; who
-/// waits for that edge-triggered reads until `WouldBlock`.
+/// An open, non-blocking connection that carries packets in order. Its file descriptor
+/// signals when reading or writing may be possible again; with edge-triggered polling,
+/// read until `WouldBlock`.
 pub trait Transport: AsFd + Send {
     /// Reads some bytes; 0 when the peer has ended the connection.
     ///
@@ -36,29 +36,29 @@ pub trait Transport: AsFd + Send {
     /// `WouldBlock` when there are none now; anything else is the end.
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize>;
 
-    /// Takes some bytes, which may wait inside; [`flush`](Self::flush) sends
-    /// them. What is written at a time is whole packets, except for what is
-    /// left of the ones before.
+    /// Takes some bytes, which may be buffered; [`flush`](Self::flush) sends them. One
+    /// call writes whole packets, preceded by the rest of a packet that was taken in part
+    /// before.
     ///
     /// # Errors
     /// `WouldBlock` when it takes none now; anything else is the end.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
 
-    /// Sends what waits inside.
+    /// Sends buffered bytes.
     ///
     /// # Errors
     /// `WouldBlock` when something is left; anything else is the end.
     fn flush(&mut self) -> io::Result<()>;
 
-    /// Tells the peer that nothing more will be sent, in the words of the
-    /// transport. Reading goes on until the peer does the same.
+    /// Closes the sending direction, in the way of the transport. Reading continues until
+    /// the peer does the same.
     ///
     /// # Errors
     /// As for [`flush`](Self::flush).
     fn finish(&mut self) -> io::Result<()>;
 
-    /// Bytes written from now on are of that class, for the marks on the
-    /// network's packets. A hint: what is under way may get them, too.
+    /// Sets the class of bytes written from now on, for the marks of network packets. A
+    /// hint: buffered bytes may get the same marks.
     fn mark(&mut self, class: Class);
 
     /// How long the bytes that were read last had waited, if the kernel says.
@@ -76,7 +76,7 @@ pub trait Transport: AsFd + Send {
         None
     }
 
-    /// Does what is due; what came of it can be read.
+    /// Does timed work; its results can be read.
     ///
     /// # Errors
     /// As for [`flush`](Self::flush).

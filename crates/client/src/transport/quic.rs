@@ -1,10 +1,9 @@
 //! MQTT over QUIC: the state machine of `quinn-proto` on one socket.
 //!
-//! One bidirectional stream carries MQTT as TCP would. Where both sides agree
-//! on it (ALPN `mqtt-datagram`), messages with QoS 0 travel in DATAGRAM frames
-//! (RFC 9221): nothing waits for what was lost, and these messages may be lost,
-//! or overtake what is on the stream. To its owner it is a transport like the
-//! others: packets come out whole and in a legal order.
+//! One bidirectional stream carries MQTT as TCP would. Where both sides agree on it (ALPN
+//! `mqtt-datagram`), messages with QoS 0 travel in DATAGRAM frames (RFC 9221): they do
+//! not wait for retransmissions, and may be lost, or overtake the stream. To its user it
+//! is a transport like the others: packets arrive whole and in a legal order.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -36,8 +35,8 @@ use crate::transport::arrival::Arrival;
 const ALPN: &str = "mqtt";
 /// The same, with messages in DATAGRAM frames.
 const ALPN_DATAGRAM: &str = "mqtt-datagram";
-/// Bytes that are sent and not acknowledged, or not sent yet. What waits beyond
-/// that waits in the client's core.
+/// Bound on bytes that are unsent or unacknowledged. More output waits in the client's
+/// core.
 const SEND_WINDOW: u64 = 256 << 10;
 /// The same for DATAGRAM frames; and for those received, of which the oldest
 /// go first.
@@ -56,9 +55,9 @@ pub(super) struct Quic {
     version: Version,
     /// Both sides send messages with QoS 0 in DATAGRAM frames.
     datagrams: bool,
-    /// Where packets end in what was read from the stream.
+    /// Packet boundaries in the received stream.
     read: Boundary,
-    /// What is left of a datagram that did not fit into the reader's buffer.
+    /// The rest of a datagram that did not fit into the reader's buffer.
     held: Bytes,
     /// Bytes of a packet of which a part was written to the stream.
     rest: usize,
@@ -92,7 +91,7 @@ impl Quic {
             let share = deadline.saturating_duration_since(now) / (usable.len() - tried) as u32;
             match Self::open_at(*address, endpoint, config.clone(), version, now + share) {
                 Ok(open) => return Ok(open),
-                // Somebody is there, and another address will say the same.
+                // A server answered, and its other addresses would answer the same.
                 Err(error @ Error::Tls(_)) => return Err(error),
                 Err(error) => last = error,
             }
@@ -224,7 +223,7 @@ impl Quic {
         Ok(())
     }
 
-    /// Takes note of what has happened.
+    /// Handles the events of the connection.
     fn take_events(&mut self) {
         while let Some(event) = self.connection.poll() {
             if let Event::ConnectionLost { reason } = event {
@@ -263,8 +262,8 @@ impl Quic {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {
                     self.unsent = Some(data);
                 }
-                // Nobody listens there (any more): told once, by the first to
-                // ask. While connected, only silence is an end.
+                // The port is closed: the error is reported once, at the first call.
+                // While connected, only silence ends the connection.
                 Err(error) if self.connection.is_handshaking() => return Err(error),
                 Err(_) => {}
             }
@@ -523,7 +522,7 @@ impl Transport for Quic {
             match self.receive_one() {
                 Ok(()) => self.take_events(),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    // What came asks for acknowledgements, and gives room.
+                    // Received packets cause acknowledgements, and make space.
                     return match self.send_all() {
                         Err(other) if other.kind() != io::ErrorKind::WouldBlock => Err(other),
                         _ => Err(error),
@@ -542,7 +541,7 @@ impl Transport for Quic {
                 Ok(n) => taken += n,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && taken > 0 => break,
                 Err(error) => {
-                    // There may be room once what waits is sent.
+                    // There may be space once buffered bytes are sent.
                     let _ = self.send_all();
                     return Err(error);
                 }

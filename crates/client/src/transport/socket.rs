@@ -80,8 +80,8 @@ impl Socket {
         }
     }
 
-    /// A blocking call that runs into its time-out says `WouldBlock`, which
-    /// here would be taken for "go on later".
+    /// A blocking call that times out returns `WouldBlock`, which here would be
+    /// understood as "try again later".
     fn in_time(&self, result: io::Result<usize>) -> io::Result<usize> {
         result.map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock if self.deadline.is_some() => io::ErrorKind::TimedOut.into(),

@@ -30,7 +30,7 @@ pub(super) struct Datagrams {
     config: ClientConfig,
     epoch: Instant,
     marker: Marker,
-    /// Of what is written.
+    /// Class of the bytes that are written.
     class: Class,
     /// A datagram that the system did not take.
     unsent: Option<Transmit<()>>,

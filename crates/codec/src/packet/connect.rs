@@ -3,8 +3,8 @@
 use crate::wire::{Reader, put_binary, put_header, put_u16};
 use crate::{DecodeError, EncodeError, Properties, PropertySet, QoS, Version, topic};
 
-/// Bit of the protocol level by which a bridge before MQTT 5 says that it is one, as Mosquitto and
-/// others do. MQTT 5 has subscription options for what it asks for.
+/// Bit of the protocol level that marks a bridge before MQTT 5, as used by Mosquitto and
+/// others. MQTT 5 has subscription options for the same purpose.
 const BRIDGE: u8 = 0x80;
 const BRIDGE_V31: u8 = 3 | BRIDGE;
 const BRIDGE_V311: u8 = 4 | BRIDGE;
@@ -53,8 +53,8 @@ const PASSWORD: u8 = 0x40;
 const USERNAME: u8 = 0x80;
 
 impl<'a> Connect<'a> {
-    /// The version a CONNECT body asks for, from its first bytes; for the
-    /// answer to a CONNECT that does not decode. `None` if it cannot be told.
+    /// The version that a CONNECT body requests, from its first bytes; for the answer to
+    /// a CONNECT that does not decode. `None` if the bytes do not contain one.
     pub fn peek_version(body: &[u8]) -> Option<Version> {
         let (name, level) = head(body)?;
         version_of(name, level)

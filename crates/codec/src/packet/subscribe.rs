@@ -57,10 +57,10 @@ impl SubscribeOptions {
         })
     }
 
-    /// The options of a subscription of a bridge before MQTT 5, whose SUBSCRIBE has no bits for
-    /// them: No Local, so that nothing comes back to where it is from, and Retain As Published, so
-    /// that what is retained here is retained there. A shared subscription has no No Local
-    /// [MQTT-3.8.3-4].
+    /// The options of a subscription of a bridge before MQTT 5, whose SUBSCRIBE has no
+    /// bits for them: No Local, so that no message returns to the bridge that published
+    /// it, and Retain As Published, so that messages retained here are retained there. A
+    /// shared subscription has no No Local [MQTT-3.8.3-4].
     #[must_use]
     pub fn of_bridge(self, filter: &str) -> Self {
         Self {
@@ -137,7 +137,7 @@ impl<'a> Subscribe<'a> {
     /// Appends a SUBSCRIBE made of `filters`.
     ///
     /// # Errors
-    /// See [`EncodeError`]. `out` keeps what it had before.
+    /// See [`EncodeError`]. `out` is unchanged then.
     pub fn put(
         packet_id: u16,
         properties: Properties<'_>,
@@ -196,7 +196,7 @@ impl<'a> SubscribeFilters<'a> {
         }
     }
 
-    /// What is still to be read.
+    /// The bytes that were not read yet.
     pub fn rest(&self) -> &'a [u8] {
         self.reader.rest()
     }

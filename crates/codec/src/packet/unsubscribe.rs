@@ -53,7 +53,7 @@ impl<'a> Unsubscribe<'a> {
     /// Appends an UNSUBSCRIBE made of `filters`.
     ///
     /// # Errors
-    /// See [`EncodeError`]. `out` keeps what it had before.
+    /// See [`EncodeError`]. `out` is unchanged then.
     pub fn put(
         packet_id: u16,
         properties: Properties<'_>,
@@ -108,7 +108,7 @@ impl<'a> UnsubscribeFilters<'a> {
         }
     }
 
-    /// What is still to be read.
+    /// The bytes that were not read yet.
     pub fn rest(&self) -> &'a [u8] {
         self.reader.rest()
     }

@@ -31,7 +31,7 @@ pub(super) const ASKER: Mac = Mac([0x02, 0x00, 0x50, 0x55, 0x4e, 0x43]);
 
 /// Refused requests, and which of them are to be decided again.
 #[derive(Debug, Default)]
-pub(super) struct Again {
+pub(super) struct RetryQueue {
     refused: BTreeSet<Key>,
     /// Requests in the order of their turns; some may have been admitted or
     /// withdrawn meanwhile.
@@ -43,7 +43,7 @@ pub(super) struct Again {
     asks: usize,
 }
 
-impl Again {
+impl RetryQueue {
     /// When [`next`](Self::next) has something.
     pub(super) fn due(&self) -> Option<Nanos> {
         self.due

@@ -18,19 +18,19 @@ use punctual_model::Nanos;
 use punctual_model::srt::{Channel, Request, State};
 
 use crate::base::bases;
-use crate::event::{Change, Effect, Event, Notice, Speaks, soonest};
+use crate::event::{Change, Effect, Event, Notice, SwitchProtocol, soonest};
 use crate::monitor::Monitor;
 use crate::openflow::Session;
-use crate::plan::{Far, Header, Plan, Port, SwitchPlan};
+use crate::plan::{FarEnd, Header, Plan, Port, SwitchPlan};
 use crate::settings::{Intervals, Settings};
-use crate::streams::{Compiler, Key, Ledger, Outcome, World};
+use crate::streams::{Compiler, DecisionInput, Key, Ledger, Outcome};
 use crate::topology::{Change as Found, End, Map, Topology};
 use crate::updates::{Progress, Target, Updates};
 
-use again::Again;
+use again::RetryQueue;
 use protect::Protection;
 use recovery::Recovery;
-pub use status::{HostStatus, LinkStatus, Status, SwitchStatus, Uncovered};
+pub use status::{HostStatus, LinkStatus, Status, SwitchStatus, UncoveredFlows};
 pub use switches::port_state;
 
 /// Hosts and links come in crowds; what switches do with other packets is
@@ -65,7 +65,7 @@ pub struct Controller {
     waiting: BTreeSet<Key>,
     /// Requests that lost their guarantee.
     lost: BTreeSet<Key>,
-    again: Again,
+    again: RetryQueue,
     intervals: Intervals,
     max_flows: usize,
     begun: bool,
@@ -112,7 +112,7 @@ impl Controller {
             written: BTreeMap::new(),
             waiting: BTreeSet::new(),
             lost: BTreeSet::new(),
-            again: Again::default(),
+            again: RetryQueue::default(),
             intervals,
             max_flows: settings.max_flows,
             begun: false,
@@ -384,7 +384,7 @@ impl Controller {
         if !self.begun {
             return;
         }
-        let world = World {
+        let world = DecisionInput {
             map: &self.map,
             topology: &self.topology,
         };
@@ -474,7 +474,7 @@ impl Controller {
         if brokers {
             self.renew_map(effects);
         }
-        let world = World {
+        let world = DecisionInput {
             map: &self.map,
             topology: &self.topology,
         };
@@ -710,7 +710,7 @@ impl Controller {
 
     /// Writes some of the bounds again that have grown.
     fn refresh(&mut self, now: Nanos, effects: &mut Vec<Effect>) {
-        let world = World {
+        let world = DecisionInput {
             map: &self.map,
             topology: &self.topology,
         };
@@ -749,11 +749,11 @@ impl Controller {
                     .and_then(|link| self.map.model().links.get(link))
                     .map(|link| link.rate);
                 let to = match self.topology.far(end) {
-                    Some(far) => Far::Switch {
+                    Some(far) => FarEnd::Switch {
                         name: self.name(far.datapath),
                         port: far.port,
                     },
-                    None => Far::Edge(hosts.get(&end).cloned().unwrap_or_default()),
+                    None => FarEnd::Edge(hosts.get(&end).cloned().unwrap_or_default()),
                 };
                 let port = Port {
                     name: port.state.name.clone(),
@@ -786,7 +786,7 @@ impl Controller {
     }
 }
 
-impl Speaks {
+impl SwitchProtocol {
     /// Whether it is controlled by OpenFlow messages.
     fn is_openflow(self) -> bool {
         self == Self::OpenFlow

@@ -32,7 +32,7 @@ pub(super) type Cable = (LinkIndex, LinkIndex);
 
 /// Cached paths around a cable, by the switches at its ends; `None` if there is
 /// no path.
-type Around = HashMap<(NodeIndex, NodeIndex), Option<Vec<LinkIndex>>>;
+type BypassCache = HashMap<(NodeIndex, NodeIndex), Option<Vec<LinkIndex>>>;
 
 #[derive(Debug)]
 pub(super) struct Protection {
@@ -155,7 +155,7 @@ impl Controller {
             topology.links[link].rate = 0;
         }
         let mut found: HashMap<Header, (Detours, PathSet)> = HashMap::new();
-        let mut around = Around::new();
+        let mut around = BypassCache::new();
         let mut crossing = Vec::new();
         let mut of: BTreeMap<Key, Vec<Header>> = BTreeMap::new();
         for header in &affected {
@@ -251,7 +251,7 @@ impl Controller {
         stream: &Stream,
         cable: Cable,
         topology: &Topology,
-        known: &mut Around,
+        known: &mut BypassCache,
     ) -> Option<(Detours, PathSet)> {
         let entry = FlowEntry {
             wire_bytes: Some(1538),

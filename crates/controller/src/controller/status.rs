@@ -28,7 +28,7 @@ pub struct Status {
     /// Requests that lost their guarantee.
     pub lost: usize,
     /// Flows without a detour, by cable.
-    pub uncovered: Vec<Uncovered>,
+    pub uncovered: Vec<UncoveredFlows>,
     /// Every cable was looked at since something changed.
     pub covered_completely: bool,
 }
@@ -78,7 +78,7 @@ pub struct HostStatus {
 /// Flows without a detour: they lose their guarantee when a cable fails, until a
 /// new path is found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Uncovered {
+pub struct UncoveredFlows {
     /// The link in one direction.
     pub link: String,
     /// Managers and flows, the least important first: lower classes first, within
@@ -131,7 +131,7 @@ impl Controller {
             .uncovered
             .iter()
             .filter(|(_, flows)| !flows.is_empty());
-        let uncovered = uncovered.map(|(cable, flows)| Uncovered {
+        let uncovered = uncovered.map(|(cable, flows)| UncoveredFlows {
             link: self.map.link_name(cable.0).to_owned(),
             flows: flows.clone(),
         });

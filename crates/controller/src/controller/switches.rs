@@ -11,10 +11,10 @@ use punctual_openflow::{
 
 use super::again::ASKER;
 use super::{Controller, Link};
-use crate::event::{Change, Effect, Notice, Speaks};
-use crate::openflow::{FLOOD, Heard, Session};
+use crate::event::{Change, Effect, Notice, SwitchProtocol};
+use crate::openflow::{FLOOD, Session, SwitchReport};
 use crate::plan::{Mac, Mark};
-use crate::topology::{Change as Found, Earlier, End, PortState, lldp};
+use crate::topology::{Change as Found, EarlierUse, End, PortState, lldp};
 use crate::updates::Progress;
 
 /// Packets to unknown hosts that are sent to all, between two probes.
@@ -35,7 +35,7 @@ impl Controller {
     pub(super) fn connected(
         &mut self,
         datapath: u64,
-        speaks: Speaks,
+        speaks: SwitchProtocol,
         meters: u32,
         now: Nanos,
         effects: &mut Vec<Effect>,
@@ -134,8 +134,8 @@ impl Controller {
             return;
         };
         match session.hear(xid, message) {
-            Heard::Nothing => {}
-            Heard::Read => {
+            SwitchReport::Nothing => {}
+            SwitchReport::Read => {
                 let is_blank = session.is_blank();
                 if self.begun && !self.recovery.waits_for(datapath, is_blank) {
                     self.reconcile(datapath, effects);
@@ -146,9 +146,9 @@ impl Controller {
                     let ports = ports.into_iter().flat_map(|switch| switch.ports.keys());
                     for port in ports.copied().collect::<Vec<_>>() {
                         let earlier = match (uses.edge.contains(&port), uses.out.contains(&port)) {
-                            (true, _) => Earlier::Unknown,
-                            (false, false) => Earlier::Inner,
-                            (false, true) => Earlier::Link,
+                            (true, _) => EarlierUse::Unknown,
+                            (false, false) => EarlierUse::Inner,
+                            (false, true) => EarlierUse::Link,
                         };
                         self.topology.recall_port(End { datapath, port }, earlier);
                     }
@@ -163,7 +163,7 @@ impl Controller {
                 send(datapath, out, effects);
                 self.recovery.read(now);
             }
-            Heard::Done(step, problem) => {
+            SwitchReport::Done(step, problem) => {
                 if let Some(reason) = &problem {
                     let switch = self.name(datapath);
                     effects.push(Effect::Notice(Notice::Trouble {
@@ -178,7 +178,7 @@ impl Controller {
                     .done(datapath, step, problem, now, &mut progress);
                 self.perform(progress, now, effects);
             }
-            Heard::Trouble(reason) => {
+            SwitchReport::Trouble(reason) => {
                 let switch = self.name(datapath);
                 effects.push(Effect::Notice(Notice::Trouble { switch, reason }));
             }

@@ -53,10 +53,10 @@ impl Reading {
         self.flows.1 && self.groups.1 && self.meters.1
     }
 
-    fn outcome(&self) -> Heard {
+    fn outcome(&self) -> SwitchReport {
         match self.is_complete() {
-            true => Heard::Read,
-            false => Heard::Nothing,
+            true => SwitchReport::Read,
+            false => SwitchReport::Nothing,
         }
     }
 }
@@ -99,7 +99,7 @@ struct Metered {
 
 /// Meaning of a message from a switch.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Heard {
+pub(crate) enum SwitchReport {
     Nothing,
     /// Its tables are known: [`Session::reconcile`] is to be called.
     Read,
@@ -161,11 +161,11 @@ impl Session {
     }
 
     /// Takes what a switch says about its tables and steps.
-    pub(crate) fn hear(&mut self, xid: u32, message: &Message) -> Heard {
+    pub(crate) fn hear(&mut self, xid: u32, message: &Message) -> SwitchReport {
         match message {
             Message::MultipartReply(reply) => {
                 let Some(reading) = &mut self.reading else {
-                    return Heard::Nothing;
+                    return SwitchReport::Nothing;
                 };
                 match &reply.body {
                     MultipartBody::Flow(flows) => {
@@ -180,23 +180,23 @@ impl Session {
                         reading.meters.0.extend(meters.iter().cloned());
                         reading.meters.1 |= !reply.more;
                     }
-                    _ => return Heard::Nothing,
+                    _ => return SwitchReport::Nothing,
                 }
                 reading.outcome()
             }
             Message::BarrierReply => match self.barriers.remove(&xid) {
                 Some(step) => {
                     self.sent.retain(|_, of| *of != step);
-                    Heard::Done(step, self.problems.remove(&step))
+                    SwitchReport::Done(step, self.problems.remove(&step))
                 }
-                None => Heard::Nothing,
+                None => SwitchReport::Nothing,
             },
             Message::Error(report) => self.error(xid, report),
-            _ => Heard::Nothing,
+            _ => SwitchReport::Nothing,
         }
     }
 
-    fn error(&mut self, xid: u32, report: &ErrorReport) -> Heard {
+    fn error(&mut self, xid: u32, report: &ErrorReport) -> SwitchReport {
         let mut text = format!("{:?}", report.code);
         text.truncate(MAX_PROBLEM);
         // A switch without meters says so when it is asked for them.
@@ -211,9 +211,9 @@ impl Session {
         match self.sent.get(&xid) {
             Some(step) => {
                 self.problems.entry(*step).or_insert(text);
-                Heard::Nothing
+                SwitchReport::Nothing
             }
-            None => Heard::Trouble(text),
+            None => SwitchReport::Trouble(text),
         }
     }
 
@@ -396,7 +396,7 @@ impl Session {
         out.len() - before - 1
     }
 
-    /// Carries out a step. It is confirmed by [`Heard::Done`].
+    /// Carries out a step. It is confirmed by [`SwitchReport::Done`].
     pub(crate) fn apply(
         &mut self,
         changes: &[Change],
@@ -481,14 +481,14 @@ impl Mods {
 }
 
 /// Groups that an entry needs, as they are given out.
-struct Giving<'a> {
+struct GroupAllocator<'a> {
     groups: &'a mut HashMap<Work, (GroupId, usize)>,
     numbers: &'a mut BTreeMap<u32, ()>,
     mods: &'a mut Mods,
     used: Vec<Work>,
 }
 
-impl Numbers for Giving<'_> {
+impl Numbers for GroupAllocator<'_> {
     fn group(&mut self, work: Work) -> GroupId {
         self.used.push(work.clone());
         if let Some((group, users)) = self.groups.get_mut(&work) {
@@ -518,7 +518,7 @@ impl Tables {
         let meter = entry
             .police
             .and_then(|police| self.meter(&entry.owner, police, mods));
-        let mut giving = Giving {
+        let mut giving = GroupAllocator {
             groups: &mut self.groups,
             numbers: &mut self.group_numbers,
             mods,

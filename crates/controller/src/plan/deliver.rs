@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use punctual_model::srt::Protocol;
 
-use super::{Far, Header, Leg, Match, Plan, PortNumber};
+use super::{FarEnd, Header, Leg, Match, Plan, PortNumber};
 
 /// A packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -26,7 +26,7 @@ pub struct Packet {
 
 /// A copy that left the network.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Delivered {
+pub struct Delivery {
     /// The switch that it left last.
     pub switch: String,
     /// The port there.
@@ -74,7 +74,7 @@ impl Plan {
         port: PortNumber,
         packet: Packet,
         down: &BTreeSet<(String, PortNumber)>,
-    ) -> Result<Vec<Delivered>, Fault> {
+    ) -> Result<Vec<Delivery>, Fault> {
         let mut delivered = Vec::new();
         let mut seen = BTreeSet::new();
         let mut waiting = vec![(switch.to_owned(), port, packet, Vec::new())];
@@ -107,8 +107,10 @@ impl Plan {
                 hops.push((switch.clone(), port, queue));
                 let no_port = || Fault::NoPort(switch.clone(), port);
                 match &plan.ports.get(&port).ok_or_else(no_port)?.to {
-                    Far::Switch { name, port } => waiting.push((name.clone(), *port, copy, hops)),
-                    Far::Edge(_) => delivered.push(Delivered {
+                    FarEnd::Switch { name, port } => {
+                        waiting.push((name.clone(), *port, copy, hops))
+                    }
+                    FarEnd::Edge(_) => delivered.push(Delivery {
                         switch: switch.clone(),
                         port,
                         packet: copy,

@@ -23,7 +23,7 @@ use punctual_model::srt::Protocol;
 use serde::{Deserialize, Serialize};
 
 pub use address::Mac;
-pub use deliver::{Delivered, Fault, Packet};
+pub use deliver::{Delivery, Fault, Packet};
 
 /// Number of a port on its switch, from 1.
 pub type PortNumber = u32;
@@ -66,13 +66,13 @@ pub struct Port {
     /// Its rate, bit/s; 0 if it is not known.
     pub rate_bps: u64,
     /// The other end.
-    pub to: Far,
+    pub to: FarEnd,
 }
 
 /// The other end of a port.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Far {
+pub enum FarEnd {
     /// Hosts, or nothing that is known: packets enter the network here.
     Edge(Vec<String>),
     /// A port of another switch.

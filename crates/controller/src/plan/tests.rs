@@ -31,7 +31,7 @@ fn leg(port: PortNumber) -> Leg {
     }
 }
 
-fn port(to: Far) -> Port {
+fn port(to: FarEnd) -> Port {
     Port {
         name: "p".into(),
         link: None,
@@ -43,12 +43,12 @@ fn port(to: Far) -> Port {
 /// a:1 is the edge; a:2 leads to b:1, a:3 to c:1, c:2 to b:2; b:3 is the edge.
 fn plan() -> Plan {
     let to = |name: &str, number| {
-        port(Far::Switch {
+        port(FarEnd::Switch {
             name: name.into(),
             port: number,
         })
     };
-    let edge = || port(Far::Edge(vec!["h".into()]));
+    let edge = || port(FarEnd::Edge(vec!["h".into()]));
     let header = Header {
         protocol: Protocol::Udp,
         source: [10, 0, 0, 1].into(),

@@ -13,7 +13,7 @@ pub(crate) const DETOURS: u8 = 4;
 
 /// An entry and where it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Placed {
+pub(crate) struct PlacedEntry {
     pub(crate) datapath: u64,
     pub(crate) matching: Match,
     pub(crate) entry: Entry,
@@ -37,7 +37,7 @@ impl Compiler {
         stream: &Stream,
         map: &Map,
         police: Option<Police>,
-    ) -> Vec<Placed> {
+    ) -> Vec<PlacedEntry> {
         let mut placed = Vec::new();
         let first = map.access_links(stream.source).map(|(first, _)| first);
         let paths = stream.path_set.paths.iter().map(Vec::as_slice);
@@ -53,7 +53,7 @@ impl Compiler {
                 dscp: code(stream, false),
                 pcp: self.tags.then_some(stream.class),
             };
-            placed.push(Placed {
+            placed.push(PlacedEntry {
                 datapath: into.datapath,
                 matching: self.matching(stream, into, (!ingress).then_some(mark.dscp)),
                 entry: Entry {
@@ -68,7 +68,7 @@ impl Compiler {
             let Some(into) = map.ends(*link).and_then(|ends| ends.into) else {
                 continue;
             };
-            placed.push(Placed {
+            placed.push(PlacedEntry {
                 datapath: into.datapath,
                 matching: self.matching(stream, into, Some(code(stream, true))),
                 entry: Entry {

@@ -18,8 +18,8 @@ use punctual_model::network::{Flow, FlowEntry, LinkIndex, Network};
 use punctual_model::srt::{Channel, Peer, Request, State};
 
 use super::entries::are_consistent;
-use super::router::Wanted;
-use super::{Detours, Key, Parts, PathSet, Role, Router, Segment, Stream, Unready, Use};
+use super::router::PathQuery;
+use super::{Detours, Key, NotReadyReason, Parts, PathSet, Role, Router, Segment, Stream, Use};
 use crate::plan::{Header, Mark, Police};
 use crate::settings::{Policing, Service, Settings};
 use crate::topology::{End, Map, Topology};
@@ -34,9 +34,9 @@ const MAX_GROUPS: u32 = 1 << 16;
 
 /// A request and its state.
 #[derive(Debug, Clone)]
-pub(crate) struct Held {
+pub(crate) struct RequestEntry {
     pub(crate) request: Request,
-    pub(crate) granted: Option<Granted>,
+    pub(crate) granted: Option<Allocation>,
     /// Grows from request to request.
     rank: u64,
     /// The answer of an earlier life.
@@ -45,7 +45,7 @@ pub(crate) struct Held {
 
 /// The streams and segments of an admitted request.
 #[derive(Debug, Clone)]
-pub(crate) struct Granted {
+pub(crate) struct Allocation {
     pub(crate) parts: Parts,
     /// Deadline of its segment to the broker, ns.
     up_deadline: u64,
@@ -64,7 +64,7 @@ pub(crate) enum Outcome {
 /// All requests, their guarantees and their streams.
 #[derive(Debug, Clone)]
 pub(crate) struct Ledger {
-    pub(crate) flows: BTreeMap<Key, Held>,
+    pub(crate) flows: BTreeMap<Key, RequestEntry>,
     pub(crate) streams: BTreeMap<Header, Stream>,
     /// Streams before the change, by which new versions of a stream are
     /// distinguished from the old one.
@@ -89,7 +89,7 @@ pub(crate) struct Ledger {
 
 /// A request that can be decided.
 #[derive(Debug, Clone)]
-struct Ready {
+struct Candidate {
     key: Key,
     parts: Parts,
     class: u8,
@@ -101,12 +101,12 @@ struct Draft {
     out: Vec<String>,
     new: Vec<Flow>,
     streams: BTreeMap<Header, Stream>,
-    granted: Vec<(Key, Granted)>,
+    granted: Vec<(Key, Allocation)>,
 }
 
 /// Input of decisions: the topology and the settings.
 #[derive(Clone, Copy)]
-pub(crate) struct World<'a> {
+pub(crate) struct DecisionInput<'a> {
     pub(crate) map: &'a Map,
     pub(crate) topology: &'a Topology,
 }
@@ -157,7 +157,7 @@ impl Ledger {
             Some(held) => held.request = request,
             None => {
                 self.ranks += 1;
-                let held = Held {
+                let held = RequestEntry {
                     request,
                     granted: None,
                     rank: self.ranks,
@@ -239,7 +239,7 @@ impl Ledger {
 
     /// Requests whose paths use links that are down, or end where a host is no
     /// more.
-    pub(crate) fn broken(&self, world: World<'_>) -> BTreeSet<Key> {
+    pub(crate) fn broken(&self, world: DecisionInput<'_>) -> BTreeSet<Key> {
         let is_broken = |stream: &&Stream| {
             let links = stream.path_set.paths.iter().flatten();
             let moved = |address: IpAddr, at: End| {
@@ -315,31 +315,37 @@ impl Ledger {
     }
 
     /// Decides requests that have nothing, in the order of their importance.
-    pub(crate) fn decide(&mut self, keys: Vec<Key>, world: World<'_>) -> Vec<(Key, Outcome)> {
+    pub(crate) fn decide(
+        &mut self,
+        keys: Vec<Key>,
+        world: DecisionInput<'_>,
+    ) -> Vec<(Key, Outcome)> {
         let mut outcomes = Vec::with_capacity(keys.len());
         let mut ready = Vec::with_capacity(keys.len());
         for key in self.by_importance(keys) {
             match self.ready(&key, world) {
                 Ok(one) => ready.push(one),
-                Err(Unready::Unknown(address)) => {
+                Err(NotReadyReason::Unknown(address)) => {
                     let reason = format!("nothing was heard of host {address} yet");
                     outcomes.push((key, Outcome::Waiting(reason)));
                 }
-                Err(Unready::Impossible(reason)) => outcomes.push((key, Outcome::Refused(reason))),
+                Err(NotReadyReason::Impossible(reason)) => {
+                    outcomes.push((key, Outcome::Refused(reason)))
+                }
             }
         }
         self.decide_all(&ready, world, &mut outcomes);
         outcomes
     }
 
-    fn ready(&mut self, key: &Key, world: World<'_>) -> Result<Ready, Unready> {
+    fn ready(&mut self, key: &Key, world: DecisionInput<'_>) -> Result<Candidate, NotReadyReason> {
         let request = match self.flows.get(key) {
             Some(held) => held.request.clone(),
-            None => return Err(Unready::Impossible("it was withdrawn".into())),
+            None => return Err(NotReadyReason::Impossible("it was withdrawn".into())),
         };
         let class = class_of(&request);
         let parts = Parts::of(&request, world.topology, || self.group(&request, class))?;
-        Ok(Ready {
+        Ok(Candidate {
             key: key.clone(),
             parts,
             class,
@@ -377,8 +383,8 @@ impl Ledger {
 
     fn decide_all(
         &mut self,
-        ready: &[Ready],
-        world: World<'_>,
+        ready: &[Candidate],
+        world: DecisionInput<'_>,
         outcomes: &mut Vec<(Key, Outcome)>,
     ) {
         match ready {
@@ -402,7 +408,7 @@ impl Ledger {
     }
 
     /// Tries paths, and higher classes if the request states none.
-    fn decide_one(&mut self, one: &Ready, world: World<'_>) -> Outcome {
+    fn decide_one(&mut self, one: &Candidate, world: DecisionInput<'_>) -> Outcome {
         let mut reason = None;
         for choice in 0..self.paths {
             match self.attempt(std::slice::from_ref(one), choice, 0, world) {
@@ -438,10 +444,10 @@ impl Ledger {
 
     fn attempt(
         &mut self,
-        ready: &[Ready],
+        ready: &[Candidate],
         choice: usize,
         raise: u8,
-        world: World<'_>,
+        world: DecisionInput<'_>,
     ) -> Result<(), Attempt> {
         let draft = self.draft(ready, choice, raise, world)?;
         let Draft {
@@ -471,10 +477,10 @@ impl Ledger {
     /// The change that gives these requests streams by their `choice`th path.
     fn draft(
         &mut self,
-        ready: &[Ready],
+        ready: &[Candidate],
         choice: usize,
         raise: u8,
-        world: World<'_>,
+        world: DecisionInput<'_>,
     ) -> Result<Draft, Attempt> {
         let mut draft = Draft::default();
         // What other segments have to be reckoned anew: those of streams that
@@ -511,7 +517,7 @@ impl Ledger {
                         let hinted = hint.as_ref().filter(|_| choice == 0);
                         let hinted = hinted.and_then(|hint| hinted_paths(hint, segment, world.map));
                         let entry = self.flow_entry(&request, segment, None, 0, 0, world.map);
-                        let wanted = Wanted {
+                        let wanted = PathQuery {
                             source: segment.source,
                             receivers: &segment.receivers,
                             flow: &entry.0,
@@ -572,7 +578,7 @@ impl Ledger {
                     .new
                     .extend(self.flow(&held.request, segment, stream, up_deadline, world)?);
             }
-            let granted = Granted {
+            let granted = Allocation {
                 parts: one.parts.clone(),
                 up_deadline,
                 bounds: BTreeMap::new(),
@@ -696,7 +702,7 @@ impl Ledger {
         segment: &Segment,
         stream: &Stream,
         up_deadline: u64,
-        world: World<'_>,
+        world: DecisionInput<'_>,
     ) -> Result<Option<Flow>, Attempt> {
         let (entry, _) = self.flow_entry(
             request,
@@ -779,9 +785,9 @@ impl Ledger {
 
     /// Sets the guaranteed bounds of these requests; see
     /// [`Admission::guarantees`] for the effort.
-    fn set_bounds(&mut self, keys: &[Key], effort: u64, world: World<'_>) {
+    fn set_bounds(&mut self, keys: &[Key], effort: u64, world: DecisionInput<'_>) {
         let granted = |key: &Key| Some((key.clone(), self.flows.get(key)?.granted.as_ref()?));
-        let wanted: BTreeMap<Key, &Granted> = keys.iter().filter_map(granted).collect();
+        let wanted: BTreeMap<Key, &Allocation> = keys.iter().filter_map(granted).collect();
         let ends = wanted.values().flat_map(|granted| {
             let segments = granted.parts.segments.iter();
             // Bounds of the path to a broker concern only receivers at its own
@@ -814,8 +820,8 @@ impl Ledger {
 
     fn bounds_of<'a>(
         &self,
-        granted: &Granted,
-        world: World<'_>,
+        granted: &Allocation,
+        world: DecisionInput<'_>,
         guarantee: impl Fn(&str) -> Option<&'a Vec<u64>>,
     ) -> BTreeMap<Peer, u64> {
         let mut bounds = BTreeMap::new();
@@ -860,7 +866,7 @@ impl Ledger {
     /// Checks the bounds of at most so many requests, in turn, that may be
     /// outdated since other requests were admitted. Bounds that have grown are
     /// updated; returns the requests that they belong to.
-    pub(crate) fn refresh_bounds(&mut self, most: usize, world: World<'_>) -> Vec<Key> {
+    pub(crate) fn refresh_bounds(&mut self, most: usize, world: DecisionInput<'_>) -> Vec<Key> {
         let from = match self.refreshed.take() {
             Some(last) => Bound::Excluded(last),
             None if std::mem::take(&mut self.outgrown) => Bound::Unbounded,

@@ -26,8 +26,8 @@ use punctual_model::srt::{Peer, Protocol, Request};
 use crate::plan::Header;
 use crate::topology::{End, Topology};
 
-pub(crate) use entries::{Compiler, Placed};
-pub(crate) use ledger::{Ledger, Outcome, World, hash};
+pub(crate) use entries::{Compiler, PlacedEntry};
+pub(crate) use ledger::{DecisionInput, Ledger, Outcome, hash};
 pub(crate) use router::{PathSet, Router};
 
 /// Name of a request: its manager and its flow.
@@ -98,7 +98,7 @@ pub(crate) enum Role {
 
 /// Why a request cannot be decided yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Unready {
+pub(crate) enum NotReadyReason {
     /// The location of a host is unknown.
     Unknown(IpAddr),
     /// It can never be: in plain words.
@@ -127,28 +127,31 @@ impl Parts {
         request: &Request,
         topology: &Topology,
         group: impl FnOnce() -> Option<IpAddr>,
-    ) -> Result<Self, Unready> {
+    ) -> Result<Self, NotReadyReason> {
         let place = |address: IpAddr| {
-            let (mac, host) = topology.host(address).ok_or(Unready::Unknown(address))?;
-            let at = host.at.ok_or(Unready::Unknown(address))?;
+            let (mac, host) = topology
+                .host(address)
+                .ok_or(NotReadyReason::Unknown(address))?;
+            let at = host.at.ok_or(NotReadyReason::Unknown(address))?;
             Ok((mac, at))
         };
         let (_, source) = place(request.publisher.address)?;
         let name = |part: &str| format!("{}/{}#{part}", request.manager, request.flow);
-        let one = |peer: Peer, role, id: String, from: Peer, source| -> Result<Segment, Unready> {
-            let (_, at) = place(peer.address)?;
-            Ok(Segment {
-                id,
-                header: header(from, peer)?,
-                role,
-                source,
-                receivers: vec![Receiver {
-                    peer,
-                    at,
-                    mac: None,
-                }],
-            })
-        };
+        let one =
+            |peer: Peer, role, id: String, from: Peer, source| -> Result<Segment, NotReadyReason> {
+                let (_, at) = place(peer.address)?;
+                Ok(Segment {
+                    id,
+                    header: header(from, peer)?,
+                    role,
+                    source,
+                    receivers: vec![Receiver {
+                        peer,
+                        at,
+                        mac: None,
+                    }],
+                })
+            };
         let mut parts = Self {
             segments: Vec::new(),
             broker: None,
@@ -195,7 +198,9 @@ impl Parts {
             return Ok(parts);
         }
         let group = group().ok_or_else(|| {
-            Unready::Impossible("no multicast address is free; withdraw other flows first".into())
+            NotReadyReason::Impossible(
+                "no multicast address is free; withdraw other flows first".into(),
+            )
         })?;
         let mut receivers = Vec::new();
         for subscriber in &request.subscribers {
@@ -204,7 +209,7 @@ impl Parts {
                     "{subscriber} does not receive what {} sends: state the same protocol",
                     request.publisher
                 );
-                return Err(Unready::Impossible(problem));
+                return Err(NotReadyReason::Impossible(problem));
             }
             let (mac, at) = place(subscriber.address)?;
             receivers.push(Receiver {
@@ -230,10 +235,10 @@ impl Parts {
     }
 }
 
-fn header(from: Peer, to: Peer) -> Result<Header, Unready> {
+fn header(from: Peer, to: Peer) -> Result<Header, NotReadyReason> {
     if from.address.is_ipv4() != to.address.is_ipv4() {
         let problem = format!("{from} and {to} have addresses of different versions");
-        return Err(Unready::Impossible(problem));
+        return Err(NotReadyReason::Impossible(problem));
     }
     Ok(Header {
         protocol: to.protocol,

@@ -31,7 +31,7 @@ pub(crate) struct PathSet {
 
 /// A query for paths.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Wanted<'a> {
+pub(crate) struct PathQuery<'a> {
     pub(crate) source: End,
     pub(crate) receivers: &'a [Receiver],
     /// Size and period, by which links are weighed.
@@ -112,7 +112,7 @@ impl Router {
         &mut self,
         map: &Map,
         admission: &Admission,
-        wanted: Wanted<'_>,
+        wanted: PathQuery<'_>,
     ) -> Vec<PathSet> {
         match wanted.receivers {
             [] => Vec::new(),
@@ -132,7 +132,7 @@ impl Router {
         &mut self,
         map: &Map,
         admission: &Admission,
-        wanted: Wanted<'_>,
+        wanted: PathQuery<'_>,
         to: End,
     ) -> Vec<Vec<LinkIndex>> {
         if wanted.source == to {
@@ -202,7 +202,7 @@ impl Router {
 
     /// Trees from the best rendezvous points, and at last one that branches
     /// wherever the shortest paths do.
-    fn trees(&mut self, map: &Map, wanted: Wanted<'_>, receivers: &[Receiver]) -> Vec<PathSet> {
+    fn trees(&mut self, map: &Map, wanted: PathQuery<'_>, receivers: &[Receiver]) -> Vec<PathSet> {
         let flow = reference(wanted.flow);
         let far = receivers
             .iter()
@@ -230,7 +230,7 @@ impl Router {
     fn tree(
         &mut self,
         map: &Map,
-        wanted: Wanted<'_>,
+        wanted: PathQuery<'_>,
         receivers: &[Receiver],
         point: u64,
     ) -> Option<PathSet> {

@@ -76,7 +76,7 @@ pub(crate) struct Port {
     /// It leads to no switch.
     pub(crate) edge: bool,
     /// What an earlier life used it for, since it is up.
-    earlier: Earlier,
+    earlier: EarlierUse,
     /// A probe came through since it is up: it leads to a switch, also when no
     /// more come. Taken for the path to hosts, it would close a ring of frames
     /// for all when they come again.
@@ -85,7 +85,7 @@ pub(crate) struct Port {
 
 /// The use of a port by an earlier run, according to its switch's entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Earlier {
+pub(crate) enum EarlierUse {
     /// That is not known, or hosts were there.
     Unknown,
     /// No hosts were there.
@@ -281,7 +281,7 @@ impl Topology {
                 if state.up && !port.state.up {
                     port.since = now;
                     port.inner = false;
-                    port.earlier = Earlier::Unknown;
+                    port.earlier = EarlierUse::Unknown;
                 }
                 port.state = state;
             }
@@ -291,7 +291,7 @@ impl Topology {
                     silent: false,
                     since: now,
                     edge: false,
-                    earlier: Earlier::Unknown,
+                    earlier: EarlierUse::Unknown,
                     inner: false,
                 };
                 switch.ports.insert(end.port, port);
@@ -448,8 +448,8 @@ impl Topology {
                 let is_inner = port.inner || linked.contains(&end);
                 // Its neighbour may come back later than it did.
                 let patience = match port.earlier {
-                    Earlier::Unknown => settle,
-                    Earlier::Inner | Earlier::Link => settle.max(recover),
+                    EarlierUse::Unknown => settle,
+                    EarlierUse::Inner | EarlierUse::Link => settle.max(recover),
                 };
                 let edge = port.state.up && !is_inner && now - port.since >= patience;
                 if edge && !port.edge {
@@ -464,7 +464,7 @@ impl Topology {
     }
 
     /// What an earlier life used a port for.
-    pub(crate) fn recall_port(&mut self, end: End, earlier: Earlier) {
+    pub(crate) fn recall_port(&mut self, end: End, earlier: EarlierUse) {
         if let Some(port) = self.port_mut(end) {
             port.earlier = earlier;
         }
@@ -485,7 +485,10 @@ impl Topology {
                 datapath,
                 port: number,
             };
-            port.earlier == Earlier::Link && port.works() && !port.edge && self.far(end).is_none()
+            port.earlier == EarlierUse::Link
+                && port.works()
+                && !port.edge
+                && self.far(end).is_none()
         })
     }
 

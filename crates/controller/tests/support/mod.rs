@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use punctual_controller::plan::{Entry, Mac, Match, Packet};
 use punctual_controller::{
-    Change, Controller, Effect, End, Event, KnownHost, Notice, PortState, Settings, Speaks,
+    Change, Controller, Effect, End, Event, KnownHost, Notice, PortState, Settings, SwitchProtocol,
 };
 use punctual_model::Nanos;
 use punctual_model::srt::{Channel, Peer, Protocol, Request, State};
@@ -200,7 +200,7 @@ impl World {
         }
         self.tell(Event::Connected {
             datapath,
-            speaks: Speaks::Plans,
+            speaks: SwitchProtocol::Plans,
             meters: 0,
             ports,
         });

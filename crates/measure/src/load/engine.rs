@@ -17,7 +17,7 @@ use super::scenario::{Plan, PublisherPace};
 use super::stamp::{STAMP_LEN, Stamp};
 use super::track::{Track, Verdict};
 use crate::error::{Error, Result};
-use crate::io::{Flushed, Got, Outbox, READ_CHUNK, Tail};
+use crate::io::{FlushOutcome, Outbox, READ_CHUNK, ReadOutcome, Tail};
 use crate::sys::{self, Epoll, Interest};
 use crate::wire::{self, Frame, PublishTemplate, Version, kind};
 
@@ -291,9 +291,9 @@ impl Engine {
     fn read(&mut self, token: u32) -> Result<()> {
         let client = &mut self.clients[token as usize];
         let len = match client.tail.read(&client.stream, &mut self.shared) {
-            Got::Bytes(len) => len,
-            Got::Nothing => return Ok(()),
-            Got::Closed => return Err(self.failure(token, "closed the connection")),
+            ReadOutcome::Bytes(len) => len,
+            ReadOutcome::Nothing => return Ok(()),
+            ReadOutcome::Closed => return Err(self.failure(token, "closed the connection")),
         };
         let now = sys::now_ns();
         let shared = std::mem::take(&mut self.shared);
@@ -512,9 +512,9 @@ impl Engine {
             return Ok(());
         }
         let blocked = match client.out.flush(&client.stream) {
-            Flushed::All => false,
-            Flushed::Blocked => true,
-            Flushed::Closed => return Err(self.failure(token, "closed the connection")),
+            FlushOutcome::All => false,
+            FlushOutcome::Blocked => true,
+            FlushOutcome::Closed => return Err(self.failure(token, "closed the connection")),
         };
         if blocked != client.blocked {
             client.blocked = blocked;

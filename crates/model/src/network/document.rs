@@ -76,9 +76,9 @@ pub struct LinkEntry {
     /// theirs: a processor that reads its clients' connections in turn.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unordered: bool,
-    /// It serves messages and not frames: a processor that begins when the last
-    /// frame of a message is there, takes at most the stated cost for all of it,
-    /// and lets what goes on leave at any time until then.
+    /// Whether it serves messages and not frames: a processor that begins when the last
+    /// frame of a message has arrived, takes at most the stated cost for the whole
+    /// message, and may send resulting frames at any time until then.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub whole: bool,
 }
@@ -132,9 +132,9 @@ pub struct FlowEntry {
     pub fanout_node: Option<String>,
 }
 
-/// What to do with a key that nobody knows.
+/// How to handle an unknown key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Unknown {
+enum UnknownKeyPolicy {
     Ignore,
     Refuse,
 }
@@ -171,7 +171,7 @@ impl Document {
     pub fn from_json(text: &str) -> Result<Self, NetworkError> {
         let value: Value = serde_json::from_str(text)
             .map_err(|error| NetworkError::new("", format!("is not JSON: {error}")))?;
-        Self::from_value(value, Unknown::Ignore)
+        Self::from_value(value, UnknownKeyPolicy::Ignore)
     }
 
     /// Reads TOML. Unknown keys are errors, for people mistype.
@@ -181,7 +181,7 @@ impl Document {
     pub fn from_toml(text: &str) -> Result<Self, NetworkError> {
         let value: Value = toml::from_str(text)
             .map_err(|error| NetworkError::new("", format!("is not TOML: {}", error.message())))?;
-        Self::from_value(value, Unknown::Refuse)
+        Self::from_value(value, UnknownKeyPolicy::Refuse)
     }
 
     /// Reads a text in a format.
@@ -200,10 +200,10 @@ impl Document {
     /// # Errors
     /// As for [`from_json`](Self::from_json).
     pub fn from_json_value(value: Value) -> Result<Self, NetworkError> {
-        Self::from_value(value, Unknown::Ignore)
+        Self::from_value(value, UnknownKeyPolicy::Ignore)
     }
 
-    fn from_value(value: Value, unknown: Unknown) -> Result<Self, NetworkError> {
+    fn from_value(value: Value, unknown: UnknownKeyPolicy) -> Result<Self, NetworkError> {
         let Value::Object(mut fields) = value else {
             return Err(NetworkError::new(
                 "",
@@ -215,7 +215,7 @@ impl Document {
             links: entries(&mut fields, "links", unknown, LINK)?,
             flows: entries(&mut fields, "flows", unknown, FLOW)?,
         };
-        if unknown == Unknown::Refuse
+        if unknown == UnknownKeyPolicy::Refuse
             && let Some(key) = fields.keys().next()
         {
             let known = "known are nodes, links and flows";
@@ -234,7 +234,7 @@ impl FlowEntry {
     /// # Errors
     /// The field, the value and the remedy.
     pub fn from_json_value(value: Value) -> Result<Self, NetworkError> {
-        entry(value, "flow", Unknown::Ignore, FLOW)
+        entry(value, "flow", UnknownKeyPolicy::Ignore, FLOW)
     }
 }
 
@@ -308,7 +308,7 @@ const ENDS: [&str; 3] = ["from", "to", "via"];
 fn entries<T: for<'de> Deserialize<'de>>(
     fields: &mut Map<String, Value>,
     name: &str,
-    unknown: Unknown,
+    unknown: UnknownKeyPolicy,
     keys: &[Key],
 ) -> Result<Vec<T>, NetworkError> {
     let list = match fields.remove(name) {
@@ -331,11 +331,11 @@ fn entries<T: for<'de> Deserialize<'de>>(
         .collect()
 }
 
-/// Reads one entry: turns what is for people into what is for machines.
+/// Reads one entry: converts the form for people into the form for machines.
 fn entry<T: for<'de> Deserialize<'de>>(
     value: Value,
     place: &str,
-    unknown: Unknown,
+    unknown: UnknownKeyPolicy,
     keys: &[Key],
 ) -> Result<T, NetworkError> {
     let Value::Object(fields) = value else {
@@ -345,12 +345,12 @@ fn entry<T: for<'de> Deserialize<'de>>(
     let mut plain = Map::new();
     for (key, value) in fields {
         // Machines that state paths mean by these whatever they like.
-        if unknown == Unknown::Ignore && has_paths && ENDS.contains(&key.as_str()) {
+        if unknown == UnknownKeyPolicy::Ignore && has_paths && ENDS.contains(&key.as_str()) {
             continue;
         }
         let field = || format!("{place}: {key}");
         let Some((_, kind)) = keys.iter().find(|(name, _)| *name == key) else {
-            if unknown == Unknown::Ignore {
+            if unknown == UnknownKeyPolicy::Ignore {
                 continue;
             }
             let known: Vec<_> = keys.iter().map(|(name, _)| *name).collect();

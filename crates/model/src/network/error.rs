@@ -1,4 +1,4 @@
-//! What is wrong with a network, in words for the person who wrote it.
+//! Why a network is invalid, for the person who wrote it.
 
 use std::error::Error;
 use std::fmt;
@@ -25,7 +25,7 @@ impl NetworkError {
         &self.place
     }
 
-    /// What is wrong there, and what to write instead.
+    /// The problem, and what to write instead.
     pub fn problem(&self) -> &str {
         &self.problem
     }

@@ -1,11 +1,10 @@
 //! Networks: nodes, directed links and the flows that cross them.
 //!
-//! A [`Document`] is what a file says, in JSON for machines and in TOML for
-//! people; [`Network`] is the same, checked: every name is resolved to an
-//! index, every cost is computed, and the paths of every flow are a tree of
-//! [`Hop`]s. What is wrong is answered with an error that names the entry, the
-//! value and the remedy; a `Network` in hand is valid. All times are whole
-//! nanoseconds.
+//! A [`Document`] is what a file says, in JSON for machines and in TOML for people;
+//! [`Network`] is the same, checked: every name is resolved to an index, every cost is
+//! computed, and the paths of every flow are a tree of [`Hop`]s. Invalid input gives an
+//! error that names the entry, the value and the remedy; a `Network` is always valid. All
+//! times are whole nanoseconds.
 //!
 //! Links are output ports with one transmitter each: non-preemptive, strict
 //! priority, first come first served inside a priority.

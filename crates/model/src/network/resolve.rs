@@ -144,8 +144,7 @@ impl Topology {
     /// Adds nodes and links after those that are there, whose numbers stay.
     ///
     /// # Errors
-    /// As for [`Network::new`]; what comes before the entry that is wrong has been
-    /// added then.
+    /// As for [`Network::new`]; the entries before the invalid one have been added then.
     pub fn extend(&mut self, nodes: &[NodeEntry], links: &[LinkEntry]) -> Result<(), NetworkError> {
         for entry in nodes {
             self.add_node(entry)?;

@@ -1,4 +1,4 @@
-//! What the controller answers, and who asks.
+//! Answers of the controller, and the managers that ask.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -59,7 +59,7 @@ impl State {
         Self::ALL.into_iter().find(|state| state.name() == name)
     }
 
-    /// What a client is told; `None` while there is nothing to tell.
+    /// The status for the client; `None` before a decision.
     pub fn status(self) -> Option<Status> {
         match self {
             Self::Pending => None,
@@ -128,7 +128,7 @@ impl Channel {
         self.bounds_ns.values().copied().max()
     }
 
-    /// What the client is told; `None` while there is nothing to tell.
+    /// The answer for the client; `None` before a decision.
     pub fn answer(&self) -> Option<Answer> {
         let status = self.state.status()?;
         let bound = self.bound_ns().filter(|_| status == Status::Admitted);

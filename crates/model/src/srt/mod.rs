@@ -1,13 +1,12 @@
 //! The system real-time requirements table (SRT): what managers ask of the
 //! network for flows, and what the controller answers.
 //!
-//! A manager writes [`Request`]s, the controller answers each with a
-//! [`Channel`]; [`Manager`] says who is there. A row is known by its manager
-//! and its flow. Every change of a request gives it a higher generation, and a
-//! channel names the generation that it answers, so that an answer to what was
-//! asked before is never taken for one to what is asked now. A row that passed
-//! [`Request::check`] or [`Channel::check`] is one that the database accepts:
-//! both enforce the same ranges.
+//! A manager writes [`Request`]s, and the controller answers each with a [`Channel`]; a
+//! [`Manager`] row shows that a manager is alive. A row is identified by its manager and
+//! its flow. Every change of a request gives it a higher generation, and a channel names
+//! the generation that it answers, so that an answer to an earlier request is never taken
+//! for one to the present request. The database accepts every row that passed
+//! [`Request::check`] or [`Channel::check`]: both enforce the same ranges.
 //!
 //! Source: the tables of RT-MQTT and MRT-MQTT (requirements, source,
 //! destinations, broker; path), with what a controller has to know in addition.

@@ -15,11 +15,11 @@ use crate::network::{FlowEntry, MAX_TIME};
 use crate::wire::Frames;
 use crate::{MAX_PRIORITY, Requirements, deadline_monotonic};
 
-/// A flow: who publishes it, who receives it, and what it asks of the network.
-/// Times are nanoseconds, at most [`MAX_TIME`].
+/// A flow: its publisher, its receivers, and its requirements on the network. Times are
+/// nanoseconds, at most [`MAX_TIME`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
-    /// Who asks; 1 to 64 characters. With TLS the common name of its
+    /// The manager that asks; 1 to 64 characters. With TLS the common name of its
     /// certificate.
     pub manager: String,
     /// Name of the flow, unique among those of its manager.
@@ -32,7 +32,7 @@ pub struct Request {
     pub qos: u8,
     /// Where its messages come from.
     pub publisher: Peer,
-    /// Where they go; may be empty as long as nobody is subscribed.
+    /// The receivers; empty while there are no subscribers.
     pub subscribers: BTreeSet<Peer>,
     /// The broker between them, as the publisher sees it. Packets from there to
     /// a subscriber are known by the broker's address and the subscriber.
@@ -114,7 +114,7 @@ impl Request {
             .unwrap_or_else(|| deadline_monotonic(self.deadline_ns))
     }
 
-    /// What it asks for, as requirements.
+    /// The requirements of the flow.
     pub fn requirements(&self) -> Requirements {
         Requirements {
             deadline: Some(Duration::from_nanos(self.deadline_ns)),

@@ -2,7 +2,7 @@
 
 use punctual_model::Nanos;
 
-use super::check::Checked;
+use super::check::CheckResult;
 use super::table::Selection;
 use super::{Port, Switch};
 use crate::error_code::BadRequest;
@@ -20,7 +20,12 @@ use crate::{
 const PART: usize = 16 * 1024;
 
 impl Switch {
-    pub(super) fn report(&mut self, xid: Xid, request: &MultipartRequest, now: Nanos) -> Checked {
+    pub(super) fn report(
+        &mut self,
+        xid: Xid,
+        request: &MultipartRequest,
+        now: Nanos,
+    ) -> CheckResult {
         use MultipartBody as Body;
         use MultipartRequest as Request;
         match request {

@@ -3,7 +3,7 @@
 use punctual_model::Nanos;
 
 use super::Switch;
-use super::check::Checked;
+use super::check::CheckResult;
 use crate::error_code::BundleFailed;
 use crate::{
     BundleAdd, BundleControl, BundleControlType, BundleFlags, BundleId, Envelope, Message, Xid,
@@ -32,7 +32,7 @@ impl Switch {
         xid: Xid,
         control: &BundleControl,
         now: Nanos,
-    ) -> Checked {
+    ) -> CheckResult {
         use BundleControlType as Type;
         let id = control.bundle;
         let done = match control.kind {
@@ -75,7 +75,7 @@ impl Switch {
         Ok(())
     }
 
-    fn open_bundle(&mut self, id: BundleId, flags: BundleFlags) -> Checked {
+    fn open_bundle(&mut self, id: BundleId, flags: BundleFlags) -> CheckResult {
         if self.bundles.remove(&id).is_some() {
             return Err(BundleFailed::BadId.into());
         }
@@ -87,7 +87,7 @@ impl Switch {
     }
 
     /// Opens the bundle if it is not open.
-    pub(super) fn bundle_add(&mut self, xid: Xid, add: &BundleAdd) -> Checked {
+    pub(super) fn bundle_add(&mut self, xid: Xid, add: &BundleAdd) -> CheckResult {
         if add.message.xid != xid {
             return Err(BundleFailed::MsgBadXid.into());
         }
@@ -120,7 +120,7 @@ impl Switch {
     }
 
     /// Does all of it; if one message fails, says which, and is as before.
-    fn commit(&mut self, messages: &[Envelope], now: Nanos) -> Checked {
+    fn commit(&mut self, messages: &[Envelope], now: Nanos) -> CheckResult {
         let (before, said) = (self.state.clone(), self.messages.len());
         for envelope in messages {
             let done = match &envelope.message {

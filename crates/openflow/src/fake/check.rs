@@ -21,17 +21,17 @@ use crate::{
     Match, MeterBand, MeterFlags, MeterId, MeterMod, OxmField, PortNo, TableId,
 };
 
-pub(super) type Checked = Result<(), ErrorCode>;
+pub(super) type CheckResult = Result<(), ErrorCode>;
 
 /// What actions may refer to.
-pub(super) struct Known<'a> {
+pub(super) struct ActionScope<'a> {
     pub(super) limits: &'a Limits,
     pub(super) groups: &'a BTreeMap<GroupId, Group>,
     pub(super) meters: &'a BTreeMap<MeterId, Meter>,
 }
 
-impl Known<'_> {
-    pub(super) fn flow_mod(&self, change: &FlowMod) -> Checked {
+impl ActionScope<'_> {
+    pub(super) fn flow_mod(&self, change: &FlowMod) -> CheckResult {
         let deletes = matches!(
             change.command,
             FlowCommand::Delete | FlowCommand::DeleteStrict
@@ -47,7 +47,7 @@ impl Known<'_> {
         if deletes {
             return Ok(());
         }
-        let mut course = Course {
+        let mut course = PacketState {
             matching: Some(&change.matching),
             tags: tags(&change.matching),
             inconsistent: false,
@@ -85,8 +85,8 @@ impl Known<'_> {
     }
 
     /// Actions of no entry: everything that a packet could have is taken to be there.
-    pub(super) fn actions(&self, actions: &[Action]) -> Checked {
-        let mut course = Course {
+    pub(super) fn actions(&self, actions: &[Action]) -> CheckResult {
+        let mut course = PacketState {
             matching: None,
             tags: 1,
             inconsistent: false,
@@ -95,7 +95,7 @@ impl Known<'_> {
         self.groups_of(actions)
     }
 
-    fn groups_of(&self, actions: &[Action]) -> Checked {
+    fn groups_of(&self, actions: &[Action]) -> CheckResult {
         let unknown = |action: &Action| match action {
             Action::Group(group) => !self.groups.contains_key(group),
             _ => false,
@@ -106,7 +106,7 @@ impl Known<'_> {
         }
     }
 
-    pub(super) fn group_mod(&self, change: &GroupMod) -> Checked {
+    pub(super) fn group_mod(&self, change: &GroupMod) -> CheckResult {
         if change.group > GroupId::MAX
             && !(change.command == GroupCommand::Delete && change.group == GroupId::ALL)
         {
@@ -173,7 +173,7 @@ impl Known<'_> {
         false
     }
 
-    pub(super) fn meter_mod(&self, change: &MeterMod) -> Checked {
+    pub(super) fn meter_mod(&self, change: &MeterMod) -> CheckResult {
         let known = self.meters.contains_key(&change.meter);
         if change.command == crate::MeterCommand::Delete {
             let valid = change.meter == MeterId::ALL || is_meter(change.meter);
@@ -215,17 +215,17 @@ impl Known<'_> {
 }
 
 /// What is known of a packet on its path through the actions of an entry.
-struct Course<'a> {
+struct PacketState<'a> {
     matching: Option<&'a Match>,
     tags: usize,
     /// An action needs what the packet is not known to have. That is said last.
     inconsistent: bool,
 }
 
-impl Course<'_> {
+impl PacketState<'_> {
     /// Actions one by one, with the tags that those before have left. When those that are written
     /// are carried out is not known here; of them only fields that are set have to be there.
-    fn take(&mut self, actions: &[Action], written: bool) -> Checked {
+    fn take(&mut self, actions: &[Action], written: bool) -> CheckResult {
         let matching = self.matching;
         for action in actions {
             match action {
@@ -265,7 +265,7 @@ impl Course<'_> {
         Ok(())
     }
 
-    fn end(&self) -> Checked {
+    fn end(&self) -> CheckResult {
         match self.inconsistent && self.matching.is_some() {
             true => Err(BadAction::MatchInconsistent.into()),
             false => Ok(()),
@@ -294,7 +294,7 @@ fn is_ip(matching: &Match, types: &[u16]) -> bool {
     }
 }
 
-fn set_field(field: &OxmField, matching: Option<&Match>, tagged: bool) -> Checked {
+fn set_field(field: &OxmField, matching: Option<&Match>, tagged: bool) -> CheckResult {
     use FieldKind as Kind;
     let kind = field.kind();
     let read_only = matches!(

@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 use punctual_model::Nanos;
 
 use self::bundle::Bundle;
-use self::check::{Checked, Known};
+use self::check::{ActionScope, CheckResult};
 use self::group::Group;
 use self::meter::Meter;
 use self::table::{Entry, FlowTable, Rank, Selection};
@@ -338,7 +338,7 @@ impl Switch {
         self.answer(request.xid, Message::Error(ErrorReport { code, data }));
     }
 
-    fn obey(&mut self, envelope: &Envelope, now: Nanos) -> Checked {
+    fn obey(&mut self, envelope: &Envelope, now: Nanos) -> CheckResult {
         let xid = envelope.xid;
         let writes = matches!(
             envelope.message,
@@ -454,15 +454,15 @@ impl Switch {
             .collect())
     }
 
-    fn known(&self) -> Known<'_> {
-        Known {
+    fn known(&self) -> ActionScope<'_> {
+        ActionScope {
             limits: &self.limits,
             groups: &self.state.groups,
             meters: &self.state.meters,
         }
     }
 
-    fn flow_mod(&mut self, change: &FlowMod, now: Nanos) -> Checked {
+    fn flow_mod(&mut self, change: &FlowMod, now: Nanos) -> CheckResult {
         self.known().flow_mod(change)?;
         if change.buffer != BufferId::NONE {
             return Err(BadRequest::BufferUnknown.into());
@@ -566,7 +566,7 @@ impl Switch {
         }
     }
 
-    fn group_mod(&mut self, change: &GroupMod, now: Nanos) -> Checked {
+    fn group_mod(&mut self, change: &GroupMod, now: Nanos) -> CheckResult {
         self.known().group_mod(change)?;
         if change.command != GroupCommand::Delete {
             let mut group = Group::new(change, now);
@@ -588,7 +588,7 @@ impl Switch {
         Ok(())
     }
 
-    fn meter_mod(&mut self, change: &MeterMod, now: Nanos) -> Checked {
+    fn meter_mod(&mut self, change: &MeterMod, now: Nanos) -> CheckResult {
         self.known().meter_mod(change)?;
         if change.command != MeterCommand::Delete {
             self.state
@@ -606,7 +606,7 @@ impl Switch {
         Ok(())
     }
 
-    fn port_mod(&mut self, change: &PortMod) -> Checked {
+    fn port_mod(&mut self, change: &PortMod) -> CheckResult {
         let Some(port) = self.ports.get_mut(&change.port) else {
             return Err(PortModFailed::BadPort.into());
         };
@@ -622,7 +622,7 @@ impl Switch {
         Ok(())
     }
 
-    fn packet_out(&mut self, packet: &PacketOut, now: Nanos) -> Checked {
+    fn packet_out(&mut self, packet: &PacketOut, now: Nanos) -> CheckResult {
         if packet.buffer != BufferId::NONE {
             return Err(BadRequest::BufferUnknown.into());
         }

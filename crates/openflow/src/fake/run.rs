@@ -35,7 +35,7 @@ struct Walk {
 }
 
 /// The packet is gone: nothing more happens to it.
-struct Gone;
+struct PacketDropped;
 
 impl Switch {
     /// A frame enters the tables.
@@ -53,11 +53,11 @@ impl Switch {
         self.act(&mut walk, &packet.actions, now).ok();
     }
 
-    fn tables(&mut self, walk: &mut Walk, now: Nanos) -> Result<(), Gone> {
+    fn tables(&mut self, walk: &mut Walk, now: Nanos) -> Result<(), PacketDropped> {
         let mut set = ActionSet::default();
         let mut next = Some(TableId(0));
         while let Some(id) = next {
-            let layers = Layers::behind(&walk.frame, walk.tags).ok_or(Gone)?;
+            let layers = Layers::behind(&walk.frame, walk.tags).ok_or(PacketDropped)?;
             let table = self.state.tables.entry(id).or_default();
             let packet = Packet {
                 frame: &walk.frame,
@@ -66,7 +66,7 @@ impl Switch {
                 metadata: walk.metadata,
             };
             let Some((instructions, hit)) = table.lookup(&packet, now) else {
-                return Err(Gone);
+                return Err(PacketDropped);
             };
             let mut instructions = instructions.to_vec();
             instructions.sort_by_key(order);
@@ -82,7 +82,7 @@ impl Switch {
                     Instruction::Meter(meter) => {
                         let meter = self.state.meters.get_mut(meter);
                         match meter.map(|meter| meter.pass(walk.frame.len(), now)) {
-                            Some(Verdict::Drop) => return Err(Gone),
+                            Some(Verdict::Drop) => return Err(PacketDropped),
                             Some(Verdict::Remark(levels)) => {
                                 remark(&mut walk.frame, walk.tags, levels);
                             }
@@ -103,9 +103,14 @@ impl Switch {
         self.act(walk, &set.in_order(), now)
     }
 
-    fn act(&mut self, walk: &mut Walk, actions: &[Action], now: Nanos) -> Result<(), Gone> {
+    fn act(
+        &mut self,
+        walk: &mut Walk,
+        actions: &[Action],
+        now: Nanos,
+    ) -> Result<(), PacketDropped> {
         for action in actions {
-            let layers = Layers::behind(&walk.frame, walk.tags).ok_or(Gone)?;
+            let layers = Layers::behind(&walk.frame, walk.tags).ok_or(PacketDropped)?;
             match action {
                 Action::Output { port, .. } => self.output(walk, *port, now),
                 Action::Group(group) => self.group(walk, *group, now),
@@ -116,7 +121,7 @@ impl Switch {
                 Action::DecNwTtl => match layers.ttl(&walk.frame) {
                     Some(0 | 1) => {
                         self.packet_in(walk, PacketInReason::InvalidTtl);
-                        return Err(Gone);
+                        return Err(PacketDropped);
                     }
                     Some(ttl) => layers.set_ttl(&mut walk.frame, ttl - 1),
                     None => {}
@@ -125,7 +130,7 @@ impl Switch {
                 // Entries are checked for a tag, buckets are not: there it makes one.
                 Action::SetField(field @ OxmField::VlanVid(_)) if walk.tags == Tags::NONE => {
                     walk.tags.push(&mut walk.frame, ETH_VLAN);
-                    let tagged = Layers::behind(&walk.frame, walk.tags).ok_or(Gone)?;
+                    let tagged = Layers::behind(&walk.frame, walk.tags).ok_or(PacketDropped)?;
                     tagged.write(&mut walk.frame, field);
                 }
                 Action::SetField(field) => layers.write(&mut walk.frame, field),

@@ -15,7 +15,7 @@ use punctual_server::escape::visible_json;
 use punctual_server::http::authorization::{Authorizer, AuthorizerOptions, token_path};
 use punctual_server::http::controller as http;
 use punctual_server::realtime::{self, Precedence};
-use punctual_southbound::local::{Carrier, Local, Machine, Nobody, Written};
+use punctual_southbound::local::{Carrier, Local, Machine, Nobody, PlanFile};
 use punctual_southbound::openflow::{ListenOptions, Switches};
 use punctual_southbound::ovsdb::{Endpoint, TlsOptions};
 use punctual_southbound::service::{self, Service};
@@ -441,7 +441,7 @@ fn local(run: &Run, settings: &mut Settings) -> Result<Option<Local>, Failure> {
         _ if run.dry_run => Box::new(Nobody),
         (DriverName::Openflow, _) => return Ok(None),
         (DriverName::Linux, _) => Box::new(Machine::new(run.namespaces)),
-        (DriverName::File, Some(path)) => Box::new(Written::new(path.clone())),
+        (DriverName::File, Some(path)) => Box::new(PlanFile::new(path.clone())),
         (DriverName::Sim | DriverName::File, _) => Box::new(Nobody),
     };
     let device = |link: &LinkEntry| format!("{}-{}", link.from, link.to);

@@ -39,7 +39,7 @@ enum Slot {
 
 /// Messages that have not arrived, and what may excuse it.
 #[derive(Debug, Default)]
-pub struct Missing {
+pub struct MissingMessages {
     /// QoS 1 and 2, where policy may have dropped them.
     pub droppable: usize,
     /// QoS 0.
@@ -333,9 +333,9 @@ impl Model {
     ///
     /// # Errors
     /// What is missing without excuse.
-    pub fn missing(&mut self, now: Nanos) -> Result<Missing, Violation> {
+    pub fn missing(&mut self, now: Nanos) -> Result<MissingMessages, Violation> {
         let refuses = self.config.queue_full.refuses();
-        let mut missing = Missing::default();
+        let mut missing = MissingMessages::default();
         for (key, slot) in self.unmet(now) {
             if self.claim(&key, slot, now, &mut HashSet::new()) {
                 continue;

@@ -16,7 +16,7 @@ use punctual_model::network::Network;
 
 use super::engine::{Engine, Nobody, Worst};
 use super::layout::Layout;
-use super::scenario::{Message, Scenario, Varying};
+use super::scenario::{Message, RepeatedChoice, Scenario};
 
 /// What to try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,14 +33,14 @@ pub struct Grid {
 
 /// There are more behaviours than the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TooMany {
+pub struct TooManyBehaviours {
     /// How many there are.
     pub behaviours: u64,
     /// How many there may be.
     pub limit: u64,
 }
 
-impl fmt::Display for TooMany {
+impl fmt::Display for TooManyBehaviours {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -50,18 +50,18 @@ impl fmt::Display for TooMany {
     }
 }
 
-impl Error for TooMany {}
+impl Error for TooManyBehaviours {}
 
 /// The worst of behaviours on a grid.
 #[derive(Debug, Clone)]
-pub struct Exhausted {
+pub struct ExhaustiveResult {
     /// By flow and path: the largest response and what brings it about.
     pub worst: Vec<Vec<(Worst, Scenario)>>,
     /// How many behaviours were run.
     pub behaviours: u64,
 }
 
-impl Exhausted {
+impl ExhaustiveResult {
     /// Adds what later behaviours gave.
     pub fn add(&mut self, later: Self) {
         self.behaviours += later.behaviours;
@@ -78,7 +78,7 @@ impl Exhausted {
 ///
 /// # Errors
 /// There are more than `grid.limit`; nothing was run.
-pub fn exhaust(network: &Network, grid: Grid) -> Result<Exhausted, TooMany> {
+pub fn exhaust(network: &Network, grid: Grid) -> Result<ExhaustiveResult, TooManyBehaviours> {
     let all = Behaviours::new(network, grid)?;
     Ok(all.run(0..all.count()))
 }
@@ -99,14 +99,14 @@ impl<'a> Behaviours<'a> {
     ///
     /// # Errors
     /// There are more than `grid.limit`.
-    pub fn new(network: &'a Network, grid: Grid) -> Result<Self, TooMany> {
+    pub fn new(network: &'a Network, grid: Grid) -> Result<Self, TooManyBehaviours> {
         let layout = Layout::new(network);
         let axes = axes(&layout, grid);
         let count = axes
             .iter()
             .fold(1_u64, |all, axis| all.saturating_mul(axis.size(&layout)));
         if count > grid.limit {
-            return Err(TooMany {
+            return Err(TooManyBehaviours {
                 behaviours: count,
                 limit: grid.limit,
             });
@@ -126,7 +126,7 @@ impl<'a> Behaviours<'a> {
     }
 
     /// Runs those with these numbers, as far as there are.
-    pub fn run(&self, numbers: Range<u64>) -> Exhausted {
+    pub fn run(&self, numbers: Range<u64>) -> ExhaustiveResult {
         let layout = &self.layout;
         let end = numbers.end.min(self.count).max(numbers.start);
         let mut scenario = Scenario::silent(self.network);
@@ -159,7 +159,7 @@ impl<'a> Behaviours<'a> {
                 }
             }
         }
-        Exhausted {
+        ExhaustiveResult {
             worst,
             behaviours: end - numbers.start,
         }
@@ -264,11 +264,13 @@ impl Axis {
                 let row = &layout.hops[hop];
                 let first = layout.flows[row.flow as usize].first_hop as usize;
                 let value = if index == 0 { row.delay.1 } else { row.delay.0 };
-                scenario.flows[row.flow as usize].delays[hop - first] = Varying::always(value);
+                scenario.flows[row.flow as usize].delays[hop - first] =
+                    RepeatedChoice::always(value);
             }
             Self::Residual(link) => {
                 let most = layout.links[link].best_effort - 1;
-                scenario.links[link].residual = Varying::always(if index == 0 { most } else { 0 });
+                scenario.links[link].residual =
+                    RepeatedChoice::always(if index == 0 { most } else { 0 });
             }
             Self::Order => {
                 // The permutation of that number.

@@ -23,8 +23,10 @@ mod write;
 
 pub use drawn::{Chances, Drawn};
 pub use engine::{Behaviour, Engine, Nobody, Observer, Release, Worst};
-pub use exhaustive::{Behaviours, Exhausted, Grid, TooMany, exhaust};
+pub use exhaustive::{Behaviours, ExhaustiveResult, Grid, TooManyBehaviours, exhaust};
 pub use layout::Layout;
-pub use scenario::{FlowChoices, LinkChoices, Message, Play, Scenario, ScenarioError, Varying};
-pub use search::{Effort, Found, search};
+pub use scenario::{
+    FlowChoices, LinkChoices, Message, Play, RepeatedChoice, Scenario, ScenarioError,
+};
+pub use search::{Effort, SearchResult, search};
 pub use write::to_toml;

@@ -34,7 +34,7 @@ pub struct FlowChoices {
     #[serde(default)]
     pub rotation: u32,
     /// Delays at the nodes before its hops, in the order of its hops.
-    pub delays: Vec<Varying>,
+    pub delays: Vec<RepeatedChoice>,
 }
 
 /// A message of a flow.
@@ -49,7 +49,7 @@ pub struct Message {
 
 /// A choice that is made again and again.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Varying {
+pub struct RepeatedChoice {
     /// What it is unless something else is said.
     pub usual: u64,
     /// How many of the first have another value, and which.
@@ -60,7 +60,7 @@ pub struct Varying {
     pub except: Vec<(u32, u64)>,
 }
 
-impl Varying {
+impl RepeatedChoice {
     /// Always the same.
     pub fn always(usual: u64) -> Self {
         Self {
@@ -96,7 +96,7 @@ pub struct LinkChoices {
     pub id: String,
     /// What is left of the undeclared frame when a frame comes to the idle
     /// link, for each time that one does.
-    pub residual: Varying,
+    pub residual: RepeatedChoice,
 }
 
 /// Why a scenario does not belong to a network.
@@ -121,14 +121,14 @@ impl Scenario {
                 id: network.flows[index].id.clone(),
                 delays: hops
                     .take(row.hop_count as usize)
-                    .map(|hop| Varying::always(hop.delay.1))
+                    .map(|hop| RepeatedChoice::always(hop.delay.1))
                     .collect(),
                 ..FlowChoices::default()
             }
         });
         let links = network.topology.links.iter().map(|link| LinkChoices {
             id: link.id.clone(),
-            residual: Varying::always(link.best_effort.saturating_sub(1)),
+            residual: RepeatedChoice::always(link.best_effort.saturating_sub(1)),
         });
         Self {
             flows: flows.collect(),

@@ -13,7 +13,7 @@ use punctual_model::network::Network;
 
 use super::engine::{Engine, Observer, Worst};
 use super::layout::{Layout, NONE};
-use super::scenario::{FlowChoices, LinkChoices, Message, Scenario, Varying};
+use super::scenario::{FlowChoices, LinkChoices, Message, RepeatedChoice, Scenario};
 use punctual_model::Rng;
 
 /// Most messages of one flow in a scenario.
@@ -23,7 +23,7 @@ const MOST_WORK: u64 = 60_000;
 
 /// The worst behaviour that was found.
 #[derive(Debug, Clone)]
-pub struct Found {
+pub struct SearchResult {
     /// The largest response and the message that had it.
     pub worst: Worst,
     /// What brings it about.
@@ -43,7 +43,13 @@ pub struct Effort {
 
 /// Looks for the largest response of a flow at the end of a path. The same
 /// arguments give the same answer.
-pub fn search(network: &Network, flow: usize, path: usize, seed: u64, effort: Effort) -> Found {
+pub fn search(
+    network: &Network,
+    flow: usize,
+    path: usize,
+    seed: u64,
+    effort: Effort,
+) -> SearchResult {
     let layout = Layout::new(network);
     Search::new(network, &layout, flow, path, seed).run(effort)
 }
@@ -193,7 +199,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn run(mut self, effort: Effort) -> Found {
+    fn run(mut self, effort: Effort) -> SearchResult {
         let mut best: Option<(Worst, Scenario)> = None;
         let mut starts = self.starts();
         for part in [6, 8, 10] {
@@ -231,7 +237,7 @@ impl<'a> Search<'a> {
         }
         let (worst, scenario) =
             best.unwrap_or_else(|| (Worst::default(), Scenario::silent(self.network)));
-        Found {
+        SearchResult {
             worst,
             scenario,
             runs: self.runs,
@@ -397,11 +403,11 @@ impl<'a> Search<'a> {
         for (delays, row) in choices.delays.iter_mut().zip(rows) {
             let (least, most) = row.delay;
             *delays = match start.pace {
-                Pace::Slow => Varying::always(most),
-                Pace::Fast => Varying::always(least),
-                Pace::Bunched => Varying {
+                Pace::Slow => RepeatedChoice::always(most),
+                Pace::Fast => RepeatedChoice::always(least),
+                Pace::Bunched => RepeatedChoice {
                     first: Some((before as u32 + 1, most)),
-                    ..Varying::always(least)
+                    ..RepeatedChoice::always(least)
                 },
             };
         }
@@ -532,7 +538,7 @@ impl<'a> Search<'a> {
         let before = scenario.links[link].clone();
         let residual = &mut scenario.links[link].residual;
         if self.rng.chance(30) {
-            *residual = Varying::always(value);
+            *residual = RepeatedChoice::always(value);
         } else {
             except(residual, self.rng.below(6) as u32, value);
         }
@@ -557,11 +563,11 @@ impl<'a> Search<'a> {
         let message = self.rng.below(messages + 1) as u32;
         let delays = &mut choices.delays[number];
         match self.rng.below(10) {
-            0..3 => *delays = Varying::always(value),
+            0..3 => *delays = RepeatedChoice::always(value),
             3..6 => {
-                *delays = Varying {
+                *delays = RepeatedChoice {
                     first: Some((message, most)),
-                    ..Varying::always(least)
+                    ..RepeatedChoice::always(least)
                 }
             }
             _ => except(delays, message, value),
@@ -768,7 +774,7 @@ fn move_messages(messages: &mut [Message], by: i64) {
     }
 }
 
-fn except(varying: &mut Varying, index: u32, value: u64) {
+fn except(varying: &mut RepeatedChoice, index: u32, value: u64) {
     varying.except.retain(|(at, _)| *at != index);
     if value != varying.usual {
         varying.except.push((index, value));

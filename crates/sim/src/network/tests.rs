@@ -46,8 +46,8 @@ fn one_frame_has_its_costs_delays_and_the_undeclared_frame() {
     scenario.flows[0].messages = vec![message(1000, 7000)];
     let expected = 7_000 + 100_000 + 500 + 60_000 + 99_999 + 100_000;
     assert_eq!(run(&network, &scenario), [expected]);
-    scenario.links[2].residual = Varying::always(0);
-    scenario.flows[0].delays[1] = Varying::always(10_000);
+    scenario.links[2].residual = RepeatedChoice::always(0);
+    scenario.flows[0].delays[1] = RepeatedChoice::always(10_000);
     assert_eq!(
         run(&network, &scenario),
         [7_000 + 100_000 + 500 + 10_000 + 100_000]
@@ -105,7 +105,7 @@ fn frames_of_one_input_and_output_keep_their_order() {
     let mut scenario = Scenario::silent(&slow);
     scenario.flows[0].messages = vec![message(100, 0)];
     scenario.flows[1].messages = vec![message(101, 0)];
-    scenario.flows[1].delays[1] = Varying::always(0);
+    scenario.flows[1].delays[1] = RepeatedChoice::always(0);
     // l is queued at 110 + 500000, and h at that instant too, and goes first.
     assert_eq!(run(&slow, &scenario), [500_030, 500_019]);
     // Over another input it does not wait.
@@ -116,7 +116,7 @@ fn frames_of_one_input_and_output_keep_their_order() {
     let mut scenario = Scenario::silent(&apart);
     scenario.flows[0].messages = vec![message(100, 0)];
     scenario.flows[1].messages = vec![message(101, 0)];
-    scenario.flows[1].delays[1] = Varying::always(0);
+    scenario.flows[1].delays[1] = RepeatedChoice::always(0);
     assert_eq!(run(&apart, &scenario), [500_020, 20]);
     assert_eq!(network.flows.len(), 1);
 }

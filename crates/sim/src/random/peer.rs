@@ -17,7 +17,7 @@ use punctual_model::Rng;
 
 /// When a client acknowledges what it receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Acknowledging {
+pub(super) enum AckPolicy {
     AtOnce,
     Later,
     OutOfTurn,
@@ -33,7 +33,7 @@ pub(super) struct Plan {
     /// What the broker will allow.
     pub(super) server_aliases: u16,
     pub(super) server_receive_max: u16,
-    pub(super) acknowledging: Acknowledging,
+    pub(super) acknowledging: AckPolicy,
 }
 
 /// What the broker has to answer on a link, by the model.
@@ -321,7 +321,7 @@ impl Peer {
         };
         for _ in 0..rng.within(1..=20) {
             let at = match line.plan.acknowledging {
-                Acknowledging::OutOfTurn => rng.below(line.held.len() as u64) as usize,
+                AckPolicy::OutOfTurn => rng.below(line.held.len() as u64) as usize,
                 _ => 0,
             };
             let Some((kind, id)) = line.held.remove(at) else {
@@ -334,7 +334,7 @@ impl Peer {
     /// Sends all of them, and from now on at once.
     pub(super) fn acknowledge_all(&mut self) {
         if let Some(line) = &mut self.line {
-            line.plan.acknowledging = Acknowledging::AtOnce;
+            line.plan.acknowledging = AckPolicy::AtOnce;
             while let Some((kind, id)) = line.held.pop_front() {
                 line.acknowledge(kind, id);
             }
@@ -467,7 +467,7 @@ impl Peer {
             QoS::ExactlyOnce => PacketType::PubRec,
             _ => PacketType::PubAck,
         };
-        if line.plan.acknowledging == Acknowledging::AtOnce || rng.chance(10) {
+        if line.plan.acknowledging == AckPolicy::AtOnce || rng.chance(10) {
             line.acknowledge(kind, id);
         } else {
             line.held.push_back((kind, id));
@@ -520,7 +520,7 @@ impl Peer {
                 let Some(line) = &mut self.line else {
                     return Ok(());
                 };
-                if line.plan.acknowledging == Acknowledging::AtOnce {
+                if line.plan.acknowledging == AckPolicy::AtOnce {
                     line.acknowledge(PacketType::PubComp, id);
                 } else {
                     line.held.push_back((PacketType::PubComp, id));

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use punctual_controller::plan::{
-    Base, Detour, Entry, Far, HandOver, Header, Leg, Mac, Mark, Match, Police, Port, PortNumber,
+    Base, Detour, Entry, FarEnd, HandOver, Header, Leg, Mac, Mark, Match, Police, Port, PortNumber,
     Rewrite, SwitchPlan,
 };
 use punctual_model::srt::Protocol;
@@ -26,7 +26,7 @@ pub(super) fn plan(legs: Vec<Leg>) -> SwitchPlan {
             name: format!("p{number}"),
             link: None,
             rate_bps: 100_000_000,
-            to: Far::Edge(Vec::new()),
+            to: FarEnd::Edge(Vec::new()),
         };
         (number, port)
     };

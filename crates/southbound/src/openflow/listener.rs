@@ -1,4 +1,4 @@
-//! Sockets: a listener, a task for each connection, and who is connected.
+//! Sockets: a listener, a task for each connection, and the connected switches.
 
 use std::collections::HashMap;
 use std::io;
@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use punctual_controller::{Event, Speaks, port_state};
+use punctual_controller::{Event, SwitchProtocol, port_state};
 use punctual_openflow::{Envelope, Message, PortDesc, Xid};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -15,13 +15,13 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 
-use super::session::{Session, Told};
+use super::session::{Session, SessionEvent};
 
 /// Connections at the same time, handshakes included; further ones wait.
 const MAX_CONNECTIONS: usize = 1024;
 /// Bytes that wait to be sent to a switch, above which it is disconnected.
 const MAX_UNSENT: usize = 16 << 20;
-/// Events that wait to be processed, above which nobody is read.
+/// Bound on waiting events, above which no connection is read.
 const MAX_EVENTS: usize = 4096;
 /// Bytes that are read at once.
 const READ: usize = 64 << 10;
@@ -47,7 +47,7 @@ pub struct ListenOptions {
 /// What switches do.
 #[derive(Debug)]
 pub enum SwitchEvent {
-    /// One is there and can be told what to do.
+    /// A switch has completed the handshake.
     Up {
         /// Its datapath identifier.
         datapath: u64,
@@ -75,7 +75,7 @@ pub enum SwitchEvent {
 }
 
 impl From<SwitchEvent> for Event {
-    /// As a controller is told.
+    /// The same as an event for a controller.
     fn from(event: SwitchEvent) -> Self {
         match event {
             SwitchEvent::Up {
@@ -84,7 +84,7 @@ impl From<SwitchEvent> for Event {
                 ports,
             } => Self::Connected {
                 datapath,
-                speaks: Speaks::OpenFlow,
+                speaks: SwitchProtocol::OpenFlow,
                 meters,
                 ports: ports.iter().filter_map(port_state).collect(),
             },
@@ -118,7 +118,7 @@ pub struct Switches {
     stop: Arc<Notify>,
 }
 
-/// What is to go to one switch.
+/// Output for one switch.
 #[derive(Debug)]
 struct Outbox {
     peer: SocketAddr,
@@ -133,8 +133,8 @@ impl Sender {
         self.outboxes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends a message, in order. False if the switch is not there; whoever it
-    /// was for is told that it is down.
+    /// Sends a message, in order. False if the switch is not connected; [`SwitchEvent::Down`]
+    /// follows.
     pub fn send(&self, datapath: u64, xid: u32, message: Message) -> bool {
         let Some(outbox) = self.outboxes().get(&datapath).cloned() else {
             return false;
@@ -313,7 +313,7 @@ impl Connection {
             }
             outboxes.remove(&datapath);
         }
-        // Nobody listens any more: we are about to end.
+        // The receiver was dropped: the process is about to end.
         let _ = self.events.send(SwitchEvent::Down { datapath, why }).await;
     }
 
@@ -356,17 +356,17 @@ impl Connection {
                     let received = self.session.receive(bytes, &mut told);
                     for told in told.drain(..) {
                         let event = match (told, *datapath) {
-                            (Told::Ready { datapath: id, meters, ports }, _) => {
+                            (SessionEvent::Ready { datapath: id, meters, ports }, _) => {
                                 *datapath = Some(id);
                                 if let Some(old) = self.sender.outboxes().insert(id, outbox.clone()) {
                                     old.end.notify_one();
                                 }
                                 SwitchEvent::Up { datapath: id, meters, ports }
                             }
-                            (Told::Message(xid, message), Some(datapath)) => {
+                            (SessionEvent::Message(xid, message), Some(datapath)) => {
                                 SwitchEvent::Message { datapath, xid: xid.0, message }
                             }
-                            (Told::Message(..), None) => continue,
+                            (SessionEvent::Message(..), None) => continue,
                         };
                         if self.events.send(event).await.is_err() {
                             return "the controller ends".into();

@@ -45,9 +45,9 @@ pub enum SessionError {
     Role,
 }
 
-/// What a switch says.
+/// An event of a session.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Told {
+pub enum SessionEvent {
     /// It is ready.
     Ready {
         /// Its datapath identifier.
@@ -105,7 +105,7 @@ impl Session {
         session
     }
 
-    /// Bytes for the switch; whoever sends some takes them away.
+    /// Bytes for the switch; the caller removes those it has sent.
     pub fn output(&mut self) -> &mut Vec<u8> {
         &mut self.output
     }
@@ -124,7 +124,11 @@ impl Session {
     ///
     /// # Errors
     /// End the connection, after the output is sent.
-    pub fn receive(&mut self, bytes: &[u8], told: &mut Vec<Told>) -> Result<(), SessionError> {
+    pub fn receive(
+        &mut self,
+        bytes: &[u8],
+        told: &mut Vec<SessionEvent>,
+    ) -> Result<(), SessionError> {
         let mut unread = std::mem::take(&mut self.unread);
         unread.extend_from_slice(bytes);
         let mut rest = &unread[..];
@@ -152,7 +156,7 @@ impl Session {
         &mut self,
         xid: Xid,
         message: Message,
-        told: &mut Vec<Told>,
+        told: &mut Vec<SessionEvent>,
     ) -> Result<(), SessionError> {
         match (&mut self.state, message) {
             (State::Hello, Message::Hello(hello)) => {
@@ -177,7 +181,7 @@ impl Session {
             }
             (_, Message::EchoReply(_)) => Ok(()),
             (State::Ready, message) => {
-                told.push(Told::Message(xid, message));
+                told.push(SessionEvent::Message(xid, message));
                 Ok(())
             }
             (State::Asking(answers), message) => {
@@ -185,7 +189,7 @@ impl Session {
                 if let Some(ready) = answers.complete() {
                     told.push(ready);
                     let early = std::mem::take(&mut answers.early).into_iter();
-                    told.extend(early.map(|(xid, message)| Told::Message(xid, message)));
+                    told.extend(early.map(|(xid, message)| SessionEvent::Message(xid, message)));
                     self.state = State::Ready;
                 }
                 Ok(())
@@ -256,13 +260,13 @@ impl Answers {
         Ok(())
     }
 
-    fn complete(&mut self) -> Option<Told> {
+    fn complete(&mut self) -> Option<SessionEvent> {
         let (Some(datapath), Some(meters), true, true) =
             (self.datapath, self.meters, self.role, self.ports.is_some())
         else {
             return None;
         };
-        Some(Told::Ready {
+        Some(SessionEvent::Ready {
             datapath,
             meters,
             ports: self.ports.take().unwrap_or_default(),
@@ -308,7 +312,7 @@ mod tests {
         session
     }
 
-    fn answer(session: &mut Session, refuse: &[Xid]) -> Result<Vec<Told>, SessionError> {
+    fn answer(session: &mut Session, refuse: &[Xid]) -> Result<Vec<SessionEvent>, SessionError> {
         let mut told = Vec::new();
         for (xid, message) in asked(session) {
             let reply = match message {
@@ -343,12 +347,12 @@ mod tests {
         let mut session = begun();
         let early = bytes(Xid(9), Message::BarrierReply);
         session.receive(&early, &mut Vec::new()).unwrap();
-        let ready = Told::Ready {
+        let ready = SessionEvent::Ready {
             datapath: 5,
             meters: 0,
             ports: Vec::new(),
         };
-        let early = Told::Message(Xid(9), Message::BarrierReply);
+        let early = SessionEvent::Message(Xid(9), Message::BarrierReply);
         assert_eq!(answer(&mut session, &[METERS]), Ok(vec![ready, early]));
         assert!(session.is_ready());
     }
@@ -420,7 +424,7 @@ mod tests {
         session
             .receive(&bytes(Xid(8), Message::BarrierReply), &mut told)
             .unwrap();
-        assert_eq!(told, [Told::Message(Xid(8), Message::BarrierReply)]);
+        assert_eq!(told, [SessionEvent::Message(Xid(8), Message::BarrierReply)]);
         assert!(matches!(
             asked(&mut session)[..],
             [(Xid(6), Message::Error(_))]

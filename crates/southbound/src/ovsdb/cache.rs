@@ -1,16 +1,16 @@
 //! Rows as a server has them, from the replies and updates of
 //! `monitor_cond_since` (`ovsdb-server(7)`, sections 4.1.12 to 4.1.15).
 //!
-//! A full reply and a resumed one lead to the same: the cache knows what it had
-//! and reports what differs. Changes that nobody has taken yet are merged by
-//! row, so that what waits is never more than the rows there are and were.
+//! A full reply and a resumed one lead to the same: the cache knows what it had and reports what
+//! differs. Changes that were not taken yet are merged by row, so that their number is bounded by
+//! the rows.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
 use super::schema::Schema;
-use super::value::{Malformed, Row, Uuid};
+use super::value::{MalformedValue, Row, Uuid};
 
 /// A row that is not what it was.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,8 +59,8 @@ impl Cache {
     ///
     /// # Errors
     /// It makes no sense; end the connection.
-    pub fn replied(&mut self, reply: &Value) -> Result<(), Malformed> {
-        let wrong = || Malformed::new("is no reply to a monitor", reply);
+    pub fn replied(&mut self, reply: &Value) -> Result<(), MalformedValue> {
+        let wrong = || MalformedValue::new("is no reply to a monitor", reply);
         let Some([Value::Bool(found), Value::String(last), updates]) =
             reply.as_array().map(Vec::as_slice)
         else {
@@ -106,14 +106,14 @@ impl Cache {
     ///
     /// # Errors
     /// They make no sense; end the connection.
-    pub fn updated(&mut self, params: &Value) -> Result<(), Malformed> {
+    pub fn updated(&mut self, params: &Value) -> Result<(), MalformedValue> {
         match params.as_array().map(Vec::as_slice) {
             Some([_, Value::String(last), updates]) => self.update(last, updates),
-            _ => Err(Malformed::new("is no update", params)),
+            _ => Err(MalformedValue::new("is no update", params)),
         }
     }
 
-    fn update(&mut self, last: &str, updates: &Value) -> Result<(), Malformed> {
+    fn update(&mut self, last: &str, updates: &Value) -> Result<(), MalformedValue> {
         let applied = self.apply(last, updates);
         if applied.is_err() {
             // Half of it may have been taken: everything is to be said again.
@@ -122,8 +122,8 @@ impl Cache {
         applied
     }
 
-    fn apply(&mut self, last: &str, updates: &Value) -> Result<(), Malformed> {
-        let wrong = |value: &Value| Malformed::new("is no update of rows", value);
+    fn apply(&mut self, last: &str, updates: &Value) -> Result<(), MalformedValue> {
+        let wrong = |value: &Value| MalformedValue::new("is no update of rows", value);
         let tables = updates.as_object().ok_or_else(|| wrong(updates))?;
         for (table, rows) in tables {
             for (uuid, update) in rows.as_object().ok_or_else(|| wrong(rows))? {
@@ -184,7 +184,7 @@ impl Cache {
 
 /// The columns of an update that hold data. A server gives every row a new
 /// `_version` when it starts, which says nothing about the row.
-fn columns(content: &Value) -> Result<Row, Malformed> {
+fn columns(content: &Value) -> Result<Row, MalformedValue> {
     let mut row = Row::from_json(content)?;
     row.0.remove("_version");
     Ok(row)

@@ -1,11 +1,10 @@
 //! The connection: it connects, finds the leader, monitors, transacts, probes,
 //! and begins anew when something breaks.
 //!
-//! One task owns everything. Transactions wait in a bounded channel until there
-//! is a connection, each as long as its caller is patient; one that was sent
-//! when the connection broke is [`Error::Lost`]: it may have been done. Changes
-//! of rows wait in the cache, merged by row, so a slow reader costs no memory
-//! and holds up nobody.
+//! One task owns everything. Transactions wait in a bounded channel until there is a connection,
+//! each as long as its caller is patient; one that was sent when the connection broke is
+//! [`Error::Lost`]: it may have been done. Changes of rows wait in the cache, merged by row, so a
+//! slow reader costs no memory and delays nothing else.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -129,7 +128,7 @@ pub enum Status {
 /// Why a transaction was not done, or may not have been.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Nobody could be asked in time.
+    /// No server could be reached in time.
     #[error("the database is away: {0}")]
     Away(String),
     /// The connection ended before the reply: it may have been done.
@@ -147,13 +146,13 @@ pub enum Error {
 #[derive(Debug, Clone)]
 pub struct Client {
     orders: mpsc::Sender<Order>,
-    shared: Arc<Shared>,
+    shared: Arc<ClientCore>,
 }
 
 /// What happens, for one reader.
 #[derive(Debug)]
 pub struct Events {
-    shared: Arc<Shared>,
+    shared: Arc<ClientCore>,
 }
 
 #[derive(Debug)]
@@ -163,7 +162,7 @@ struct Order {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ClientCore {
     state: Mutex<State>,
     news: Notify,
 }
@@ -172,13 +171,13 @@ struct Shared {
 struct State {
     cache: Cache,
     status: Status,
-    /// The reader has not been told of the status.
+    /// Whether the reader has not received the present status.
     untold: bool,
     ended: bool,
     connections: u64,
 }
 
-impl Shared {
+impl ClientCore {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -218,7 +217,7 @@ impl Client {
             (_, false) => None,
         };
         let (orders, receiver) = mpsc::channel(MAX_WAITING);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ClientCore {
             state: Mutex::new(State {
                 cache: Cache::default(),
                 status: Status::Away("not connected yet".into()),
@@ -321,7 +320,7 @@ struct Task {
     options: Options,
     tls: Option<Arc<rustls::ClientConfig>>,
     orders: mpsc::Receiver<Order>,
-    shared: Arc<Shared>,
+    shared: Arc<ClientCore>,
     /// Index of the newest state of a cluster that was seen.
     least_index: i64,
     /// Since when only older ones are found.
@@ -329,7 +328,7 @@ struct Task {
 }
 
 /// What a request was for.
-enum Asked {
+enum RequestPurpose {
     Schema,
     Server,
     Rows,
@@ -394,9 +393,9 @@ impl Task {
             .converse(endpoint, stream, &mut asked, &mut progress)
             .await;
         for request in asked.into_values() {
-            if let Asked::Transaction(_, reply) = request {
+            if let RequestPurpose::Transaction(_, reply) = request {
                 let why = why.clone().unwrap_or_default();
-                // Whoever asked may have given up.
+                // The caller may have given up.
                 let _ = reply.send(Err(Error::Lost(why)));
             }
         }
@@ -407,20 +406,20 @@ impl Task {
         &mut self,
         endpoint: &Endpoint,
         stream: Box<dyn Stream>,
-        asked: &mut HashMap<u64, Asked>,
+        asked: &mut HashMap<u64, RequestPurpose>,
         progress: &mut Progress,
     ) -> Option<String> {
         let (mut reader, mut writer) = tokio::io::split(stream);
         let mut session = Session::new(MAX_MESSAGE);
         let mut server = Cache::default();
         let schema = session.request("get_schema", &json!([self.options.database]));
-        asked.insert(schema, Asked::Schema);
+        asked.insert(schema, RequestPurpose::Schema);
         let of_server = json!({"Database": [{
             "columns": ["name", "model", "connected", "leader", "index"],
             "where": [["name", "==", self.options.database]],
         }]});
         let about = session.request("monitor_cond_since", &server.monitor("_Server", &of_server));
-        asked.insert(about, Asked::Server);
+        asked.insert(about, RequestPurpose::Server);
         let begin_by = Instant::now() + self.options.connect_timeout;
         let mut probe_at = Instant::now() + self.options.probe_interval;
         let mut probed = false;
@@ -472,7 +471,7 @@ impl Task {
                     if !reply.is_closed() {
                         let params = operation::transact(&self.options.database, &operations);
                         let id = session.request("transact", &params);
-                        asked.insert(id, Asked::Transaction(operations.len(), reply));
+                        asked.insert(id, RequestPurpose::Transaction(operations.len(), reply));
                     }
                 }
                 () = sleep_until(alarm) => {
@@ -493,12 +492,12 @@ impl Task {
     fn take(
         &mut self,
         message: Incoming,
-        asked: &mut HashMap<u64, Asked>,
+        asked: &mut HashMap<u64, RequestPurpose>,
         server: &mut Cache,
         session: &mut Session,
         progress: &mut Progress,
     ) -> Result<(), String> {
-        let text = |error: super::value::Malformed| error.to_string();
+        let text = |error: super::value::MalformedValue| error.to_string();
         let said = |error: &Value| Failure::from_json(None, error).to_string();
         match message {
             Incoming::Alive => return Ok(()),
@@ -514,7 +513,7 @@ impl Task {
             Incoming::Notification { .. } => return Ok(()),
             Incoming::Reply { id, result } => match (asked.remove(&id), result) {
                 (None, _) => return Ok(()),
-                (Some(Asked::Transaction(count, reply)), result) => {
+                (Some(RequestPurpose::Transaction(count, reply)), result) => {
                     let result = match result {
                         Ok(value) => match operation::outcomes(count, &value) {
                             Ok(result) => result.map_err(Error::Refused),
@@ -526,11 +525,11 @@ impl Task {
                         },
                         Err(error) => Err(Error::Refused(Failure::from_json(None, &error))),
                     };
-                    // Whoever asked may have given up.
+                    // The caller may have given up.
                     let _ = reply.send(result);
                     return Ok(());
                 }
-                (Some(Asked::Schema), result) => {
+                (Some(RequestPurpose::Schema), result) => {
                     let database = &self.options.database;
                     let value = result.map_err(|error| {
                         format!("it has no database {database}: {}", said(&error))
@@ -539,14 +538,14 @@ impl Task {
                     self.shared.state().cache.set_schema(schema);
                     progress.schema = true;
                 }
-                (Some(Asked::Server), Ok(value)) => {
+                (Some(RequestPurpose::Server), Ok(value)) => {
                     server.replied(&value).map_err(text)?;
                     self.judge(server)?;
                     progress.server = true;
                 }
                 // A server that knows nothing of clusters is none.
-                (Some(Asked::Server), Err(_)) => progress.server = true,
-                (Some(Asked::Rows), result) => {
+                (Some(RequestPurpose::Server), Err(_)) => progress.server = true,
+                (Some(RequestPurpose::Rows), result) => {
                     let value = result.map_err(|error| said(&error))?;
                     self.shared.state().cache.replied(&value).map_err(text)?;
                     progress.rows = true;
@@ -562,7 +561,7 @@ impl Task {
                 .cache
                 .monitor(&self.options.database, &tables);
             let rows = session.request("monitor_cond_since", &params);
-            asked.insert(rows, Asked::Rows);
+            asked.insert(rows, RequestPurpose::Rows);
         }
         Ok(())
     }

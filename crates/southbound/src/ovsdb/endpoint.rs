@@ -117,7 +117,7 @@ impl fmt::Display for Address {
 /// Certificates, PEM files. TLS 1.3 only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsOptions {
-    /// Who is trusted to name the peer.
+    /// The trusted certificate authorities.
     pub ca: PathBuf,
     /// Own certificate, which names this client.
     pub certificate: PathBuf,

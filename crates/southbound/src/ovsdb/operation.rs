@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde_json::{Map, Value, json};
 
-use super::value::{Datum, Malformed, Row, Uuid};
+use super::value::{Datum, MalformedValue, Row, Uuid};
 
 /// A comparison in a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -341,7 +341,7 @@ impl Failure {
             operation,
             error: match (text("error"), value.as_str()) {
                 (Some(error), _) | (None, Some(error)) => error.to_owned(),
-                (None, None) => Malformed::new("unknown error", value).0,
+                (None, None) => MalformedValue::new("unknown error", value).0,
             },
             details: text("details").unwrap_or_default().to_owned(),
         }
@@ -352,8 +352,11 @@ impl Failure {
 ///
 /// # Errors
 /// The reply makes no sense. The inner one: what the server has against it.
-pub fn outcomes(count: usize, reply: &Value) -> Result<Result<Vec<Outcome>, Failure>, Malformed> {
-    let wrong = || Malformed::new("is no result of a transaction", reply);
+pub fn outcomes(
+    count: usize,
+    reply: &Value,
+) -> Result<Result<Vec<Outcome>, Failure>, MalformedValue> {
+    let wrong = || MalformedValue::new("is no result of a transaction", reply);
     let Value::Array(list) = reply else {
         return Err(wrong());
     };
@@ -365,7 +368,7 @@ pub fn outcomes(count: usize, reply: &Value) -> Result<Result<Vec<Outcome>, Fail
     if list.len() != count {
         return Err(wrong());
     }
-    let read = |value: &Value| -> Result<Outcome, Malformed> {
+    let read = |value: &Value| -> Result<Outcome, MalformedValue> {
         let Value::Object(fields) = value else {
             return Err(wrong());
         };
@@ -374,7 +377,7 @@ pub fn outcomes(count: usize, reply: &Value) -> Result<Result<Vec<Outcome>, Fail
     list.iter().map(read).collect::<Result<_, _>>().map(Ok)
 }
 
-fn outcome(fields: &Map<String, Value>) -> Option<Result<Outcome, Malformed>> {
+fn outcome(fields: &Map<String, Value>) -> Option<Result<Outcome, MalformedValue>> {
     if let Some(uuid) = fields.get("uuid") {
         return match Datum::from_json(uuid).ok()?.scalar()? {
             super::value::Atom::Uuid(uuid) => Some(Ok(Outcome::Inserted(*uuid))),

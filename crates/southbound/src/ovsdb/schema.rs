@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::value::{Datum, Malformed};
+use super::value::{Datum, MalformedValue};
 
 /// What a column holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,8 +31,8 @@ impl Schema {
     ///
     /// # Errors
     /// It is no schema.
-    pub fn from_json(value: &Value) -> Result<Self, Malformed> {
-        let wrong = || Malformed::new("is no schema", value);
+    pub fn from_json(value: &Value) -> Result<Self, MalformedValue> {
+        let wrong = || MalformedValue::new("is no schema", value);
         let tables = value.get("tables").and_then(Value::as_object);
         let tables = tables.ok_or_else(wrong)?.iter().map(|(name, table)| {
             let columns = table.get("columns").and_then(Value::as_object)?;

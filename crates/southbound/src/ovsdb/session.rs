@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 use super::frame::{FrameError, Splitter};
-use super::value::Malformed;
+use super::value::MalformedValue;
 
 /// Why a peer is not to be talked to any more.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -15,7 +15,7 @@ pub enum SessionError {
     Frame(#[from] FrameError),
     /// A message that means nothing.
     #[error("not understood: {0}")]
-    Message(#[from] Malformed),
+    Message(#[from] MalformedValue),
 }
 
 /// What arrived.
@@ -28,7 +28,7 @@ pub enum Incoming {
         /// Result, or the error.
         result: Result<Value, Value>,
     },
-    /// Something that nobody asked for.
+    /// A message that was not requested.
     Notification {
         /// What it is about.
         method: String,
@@ -73,7 +73,7 @@ impl Session {
         self.write(&json!({"method": "echo", "params": [], "id": PROBE}));
     }
 
-    /// Bytes for the peer; whoever sends some takes them away.
+    /// Bytes for the peer; the caller removes those it has sent.
     pub fn output(&mut self) -> &mut Vec<u8> {
         &mut self.output
     }
@@ -93,7 +93,7 @@ impl Session {
             .push(bytes, |message| texts.push(message.to_vec()));
         for text in texts {
             let message: Value = serde_json::from_slice(&text)
-                .map_err(|error| Malformed(format!("a message is not JSON: {error}")))?;
+                .map_err(|error| MalformedValue(format!("a message is not JSON: {error}")))?;
             incoming.extend(self.message(message)?);
         }
         Ok(split?)
@@ -124,7 +124,8 @@ impl Session {
                     return Ok(Some(Incoming::Alive));
                 }
                 let number = id.as_u64().filter(|id| *id < self.next);
-                let id = number.ok_or_else(|| Malformed::new("is a reply to nothing", &message))?;
+                let id =
+                    number.ok_or_else(|| MalformedValue::new("is a reply to nothing", &message))?;
                 let result = match message.get_mut("error").map(Value::take) {
                     None | Some(Value::Null) => Ok(message
                         .get_mut("result")
@@ -134,7 +135,7 @@ impl Session {
                 };
                 Ok(Some(Incoming::Reply { id, result }))
             }
-            Some(_) => Err(Malformed::new("is no message", &message).into()),
+            Some(_) => Err(MalformedValue::new("is no message", &message).into()),
         }
     }
 

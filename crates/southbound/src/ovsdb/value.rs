@@ -13,9 +13,9 @@ use serde_json::{Number, Value, json};
 /// Why JSON is no value of OVSDB.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Malformed(pub String);
+pub struct MalformedValue(pub String);
 
-impl Malformed {
+impl MalformedValue {
     pub(crate) fn new(what: &str, value: &Value) -> Self {
         let mut shown = value.to_string();
         if let Some((end, _)) = shown.char_indices().nth(120) {
@@ -51,10 +51,10 @@ impl fmt::Debug for Uuid {
 }
 
 impl FromStr for Uuid {
-    type Err = Malformed;
+    type Err = MalformedValue;
 
-    fn from_str(text: &str) -> Result<Self, Malformed> {
-        let wrong = || Malformed(format!("{text:?} is no UUID"));
+    fn from_str(text: &str) -> Result<Self, MalformedValue> {
+        let wrong = || MalformedValue(format!("{text:?} is no UUID"));
         let hyphens = [8, 13, 18, 23];
         let shaped = text.len() == 36
             && text.bytes().enumerate().all(|(at, byte)| match byte {
@@ -116,7 +116,7 @@ impl Atom {
     ///
     /// # Errors
     /// It is no atom.
-    pub fn from_json(value: &Value) -> Result<Self, Malformed> {
+    pub fn from_json(value: &Value) -> Result<Self, MalformedValue> {
         let atom = match value {
             Value::Bool(truth) => Some(Self::Boolean(*truth)),
             Value::String(text) => Some(Self::String(text.clone())),
@@ -135,7 +135,7 @@ impl Atom {
             },
             _ => None,
         };
-        atom.ok_or_else(|| Malformed::new("is no atom", value))
+        atom.ok_or_else(|| MalformedValue::new("is no atom", value))
     }
 }
 
@@ -272,7 +272,7 @@ impl Datum {
     ///
     /// # Errors
     /// It is no value of a column.
-    pub fn from_json(value: &Value) -> Result<Self, Malformed> {
+    pub fn from_json(value: &Value) -> Result<Self, MalformedValue> {
         let Some([Value::String(kind), Value::Array(list)]) = value.as_array().map(Vec::as_slice)
         else {
             return Ok(Atom::from_json(value)?.into());
@@ -287,11 +287,11 @@ impl Datum {
                 .iter()
                 .map(|pair| match pair.as_array().map(Vec::as_slice) {
                     Some([key, value]) => Ok((Atom::from_json(key)?, Atom::from_json(value)?)),
-                    _ => Err(Malformed::new("is no pair of a map", pair)),
+                    _ => Err(MalformedValue::new("is no pair of a map", pair)),
                 })
                 .collect::<Result<_, _>>()
                 .map(Self::Map),
-            _ => Err(Malformed::new("is no set and no map", value)),
+            _ => Err(MalformedValue::new("is no set and no map", value)),
         }
     }
 }
@@ -348,9 +348,9 @@ impl Row {
     ///
     /// # Errors
     /// It is no row.
-    pub fn from_json(value: &Value) -> Result<Self, Malformed> {
+    pub fn from_json(value: &Value) -> Result<Self, MalformedValue> {
         let Value::Object(columns) = value else {
-            return Err(Malformed::new("is no row", value));
+            return Err(MalformedValue::new("is no row", value));
         };
         columns
             .iter()

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::replica::Replica;
 use super::rights::rights;
 use super::rows::{CHANNEL, Key, MANAGER, REQUEST, key, of_channel, to_channel, to_request};
-use super::step::{Party, Shared, keep_in_step};
+use super::step::{Party, SharedParty, keep_in_step};
 use super::{DATABASE, MANAGER_ROLE};
 use crate::ovsdb::cache::Change;
 use crate::ovsdb::operation::{Condition, Mutation, Mutator, Operation, Outcome};
@@ -22,7 +22,7 @@ use crate::ovsdb::{Client, Endpoint, Error, Options, Status, Table, TlsOptions};
 /// How long the preparation of the database may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Where the database is, and who asks.
+/// The database, and the name of this controller.
 #[derive(Debug, Clone)]
 pub struct ControllerOptions {
     /// Servers of the database.
@@ -31,10 +31,10 @@ pub struct ControllerOptions {
     pub tls: Option<TlsOptions>,
     /// Name of the controller, 1 to 64 characters.
     pub name: String,
-    /// A manager that has not said for so long that it is there is taken for dead,
-    /// and its requests are removed. Managers that never said so are left alone.
+    /// A manager that has not updated its row for so long is taken for dead, and its requests are
+    /// removed. Managers that never wrote a row are not affected.
     pub silence: Duration,
-    /// Nothing is written: to look at what there is.
+    /// Reads only, and writes nothing.
     pub read_only: bool,
 }
 
@@ -42,34 +42,33 @@ pub struct ControllerOptions {
 /// connection ends.
 #[derive(Debug, Clone)]
 pub struct ControllerSide {
-    shared: Arc<Shared<Desk>>,
+    shared: Arc<SharedParty<Desk>>,
     client: Client,
     _life: Arc<Life>,
 }
 
-/// What managers ask, for one reader.
+/// Requests of managers, for one reader.
 #[derive(Debug)]
 pub struct Inbox {
-    shared: Arc<Shared<Desk>>,
+    shared: Arc<SharedParty<Desk>>,
     bell: Arc<Notify>,
 }
 
-/// What has happened in the table.
+/// An event of the requirements table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Letter {
-    /// Somebody asks, or asks for something else.
+    /// A request is new, or has changed.
     Asked(Request),
-    /// Nobody asks any more.
+    /// A request was withdrawn.
     Withdrawn {
-        /// Who did.
+        /// The manager that withdrew it.
         manager: String,
-        /// For which flow.
+        /// The flow of the request.
         flow: String,
     },
-    /// The database has been reached: all requests that are in it have been
-    /// told.
+    /// The database has been reached: all its requests have been reported.
     Reached,
-    /// It is away, for that reason.
+    /// The database is unreachable, for this reason.
     Away(String),
 }
 
@@ -107,9 +106,9 @@ struct Desk {
     replica: Replica,
     /// With the rows that they are in.
     requests: BTreeMap<Key, (Uuid, Request)>,
-    /// Requests that have changed and were not told; merged by key.
+    /// Changed requests that were not reported yet; merged by key.
     changed: BTreeMap<Key, Option<Request>>,
-    /// A status that was not told.
+    /// A status that was not reported yet.
     status: Option<Result<(), String>>,
     /// Managers that have said that they are there.
     managers: BTreeMap<String, LastSign>,
@@ -136,7 +135,7 @@ impl ControllerSide {
         };
         let (client, events) = Client::start(database)?;
         let bell = Arc::new(Notify::new());
-        let shared = Shared::new(Desk {
+        let shared = SharedParty::new(Desk {
             replica: Replica::new(CHANNEL),
             requests: BTreeMap::new(),
             changed: BTreeMap::new(),
@@ -168,7 +167,7 @@ impl ControllerSide {
         Ok((side, Inbox { shared, bell }))
     }
 
-    /// Makes sure that the role of managers exists, and says who controls.
+    /// Ensures that the role of managers exists, and writes the name of the controller.
     ///
     /// # Errors
     /// The database is away or refuses.
@@ -238,8 +237,7 @@ impl ControllerSide {
         self.shared.wake();
     }
 
-    /// The channels that are in the database, as far as they make sense: after
-    /// a restart, what was admitted before.
+    /// The valid channels in the database: after a restart, the flows admitted before.
     pub fn channels(&self) -> Vec<Channel> {
         self.client.look(|cache| {
             let rows = cache.rows(CHANNEL);
@@ -316,8 +314,8 @@ impl Desk {
         }
     }
 
-    /// A row is not there any more. Another one may have taken its place
-    /// already: which of the two is told first is not known.
+    /// A row was removed. Another one may have replaced it already: the order of the two
+    /// notifications is not defined.
     fn gone(&mut self, uuid: Uuid, key: Key) {
         if self
             .requests
@@ -417,7 +415,7 @@ impl Party for Desk {
 
     fn status(&mut self, status: Result<(), String>) {
         self.connected = status.is_ok();
-        // Who could not be heard has not been silent.
+        // A manager that could not be heard does not count as silent.
         for sign in self.managers.values_mut() {
             sign.heard = Instant::now();
         }
@@ -432,7 +430,7 @@ impl Party for Desk {
 
 /// Removes the requests of managers that have been silent for too long. Clocks of
 /// other machines do not count: only when a sign of life was heard here.
-async fn age(shared: Arc<Shared<Desk>>, client: Client, silence: Duration) {
+async fn age(shared: Arc<SharedParty<Desk>>, client: Client, silence: Duration) {
     loop {
         tokio::time::sleep(silence / 8).await;
         let silent = shared.lock().silent(silence);

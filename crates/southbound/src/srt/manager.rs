@@ -13,7 +13,7 @@ use super::replica::Replica;
 use super::rows::{
     CHANNEL, Key, MANAGER, REQUEST, key, of_manager, of_request, to_channel, to_request,
 };
-use super::step::{Party, Shared, keep_in_step};
+use super::step::{Party, SharedParty, keep_in_step};
 use crate::ovsdb::cache::Change;
 use crate::ovsdb::operation::{Condition, Operation, Outcome};
 use crate::ovsdb::{Client, Endpoint, Error, Options, Table, TlsOptions};
@@ -43,7 +43,7 @@ pub struct ManagerOptions {
 /// connection ends.
 #[derive(Debug, Clone)]
 pub struct ManagerSide {
-    shared: Arc<Shared<Desk>>,
+    shared: Arc<SharedParty<Desk>>,
     client: Client,
     decision: Duration,
     news: Arc<Notify>,
@@ -72,7 +72,7 @@ struct Desk {
     /// What the controller says to requests that it cannot decide yet, by flow.
     pending: BTreeMap<String, Channel>,
     waiting: BTreeMap<String, Vec<(u64, oneshot::Sender<Channel>)>>,
-    /// Decisions that nobody waited for.
+    /// Decisions without a waiting caller.
     news: BTreeMap<String, Channel>,
     bell: Arc<Notify>,
     /// Rung when a sign of life is due before its time.
@@ -99,7 +99,7 @@ impl ManagerSide {
         let news = Arc::new(Notify::new());
         let pulse = Arc::new(Notify::new());
         let started = now_ms();
-        let shared = Shared::new(Desk {
+        let shared = SharedParty::new(Desk {
             name: options.name.clone(),
             replica: Replica::new(REQUEST),
             generation: started,
@@ -142,17 +142,17 @@ impl ManagerSide {
     }
 
     /// Asks for a channel, or for another one in its place, and waits for the
-    /// decision: [`begin`](Self::begin) and [`Asking::decided`].
+    /// decision: [`begin`](Self::begin) and [`PendingRequest::decided`].
     pub async fn ask(&self, request: Request) -> Channel {
         self.begin(request).decided().await
     }
 
     /// Asks for a channel, or for another one in its place. The manager's name
     /// and the generation are filled in here.
-    pub fn begin(&self, request: Request) -> Asking {
+    pub fn begin(&self, request: Request) -> PendingRequest {
         let asked = self.shared.lock().ask(request);
         self.shared.wake();
-        Asking {
+        PendingRequest {
             shared: self.shared.clone(),
             patience: self.decision,
             asked,
@@ -171,8 +171,7 @@ impl ManagerSide {
         self.shared.wake();
     }
 
-    /// The next decision that nobody waited for: a late one, or one that is
-    /// different now. For one reader.
+    /// The next decision without a waiting caller: a late one, or a changed one. For one reader.
     pub async fn next_change(&self) -> Channel {
         loop {
             let bell = self.news.notified();
@@ -206,13 +205,13 @@ impl ManagerSide {
 
 /// A request that is being decided.
 #[derive(Debug)]
-pub struct Asking {
-    shared: Arc<Shared<Desk>>,
+pub struct PendingRequest {
+    shared: Arc<SharedParty<Desk>>,
     patience: Duration,
-    asked: Result<Asked, Box<Channel>>,
+    asked: Result<PendingReply, Box<Channel>>,
 }
 
-impl Asking {
+impl PendingRequest {
     /// The generation of the request, which the decision names.
     pub fn generation(&self) -> u64 {
         match &self.asked {
@@ -248,7 +247,7 @@ impl Asking {
     }
 }
 
-type Asked = (Request, oneshot::Receiver<Channel>);
+type PendingReply = (Request, oneshot::Receiver<Channel>);
 
 impl Desk {
     fn key(&self, flow: &str) -> Key {
@@ -256,7 +255,7 @@ impl Desk {
     }
 
     /// The request as it goes into the database; or the answer, if it is known.
-    fn ask(&mut self, mut request: Request) -> Result<Asked, Box<Channel>> {
+    fn ask(&mut self, mut request: Request) -> Result<PendingReply, Box<Channel>> {
         request.manager.clone_from(&self.name);
         let key = self.key(&request.flow);
         let known = self.replica.wanted(&key).or(self.replica.actual(&key));
@@ -337,7 +336,7 @@ impl Party for Desk {
             REQUEST => {
                 self.replica
                     .seen(change.uuid, change.old.as_ref(), change.new.as_ref());
-                // Whoever removed it takes this manager for dead.
+                // It was removed because this manager was taken for dead.
                 if change.new.is_none()
                     && let Some(old) = &change.old
                     && self.replica.wanted(&key(old)).is_some()

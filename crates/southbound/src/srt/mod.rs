@@ -1,5 +1,4 @@
-//! The requirements table in an OVSDB database: its schema, and the two who
-//! use it.
+//! The requirements table in an OVSDB database: its schema, and the two parties that use it.
 //!
 //! [`ManagerSide`] writes requests and waits for decisions, [`ControllerSide`]
 //! reads requests and writes channels. Both say what they want to be in the
@@ -21,7 +20,7 @@ pub mod rows;
 mod step;
 
 pub use controller::{ControllerOptions, ControllerSide, Inbox, Letter};
-pub use manager::{Asking, ManagerOptions, ManagerSide};
+pub use manager::{ManagerOptions, ManagerSide, PendingRequest};
 pub use rights::rights;
 
 /// Name of the database.

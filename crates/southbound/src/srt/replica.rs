@@ -20,7 +20,7 @@ pub(crate) struct Replica {
     actual: BTreeMap<Key, (Uuid, Row)>,
     due: BTreeSet<Key>,
     writing: BTreeSet<Key>,
-    /// Rows that nobody wants are left alone.
+    /// Rows that are not wanted are not touched.
     lenient: bool,
 }
 
@@ -84,7 +84,7 @@ impl Replica {
         }
     }
 
-    /// From now on, what nobody wants is deleted.
+    /// From now on, unwanted rows are deleted.
     pub(crate) fn be_strict(&mut self) {
         self.lenient = false;
         self.due.extend(self.actual.keys().cloned());

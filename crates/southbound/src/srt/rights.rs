@@ -1,4 +1,4 @@
-//! Who may change what: rows of RBAC in the database (`ovsdb-server(7)`).
+//! Access rights: rows of RBAC in the database (`ovsdb-server(7)`).
 //!
 //! A manager on a listener with the role changes only requests whose `manager`
 //! is the common name of its certificate, and its own row of managers. All else

@@ -1,8 +1,7 @@
 //! Typed rows to and from those of the database.
 //!
-//! Whoever may write a row may write nonsense that the schema does not catch
-//! (an address that is none): reading answers with what is wrong, and never
-//! guesses.
+//! A party with write access may write values that the schema does not exclude (an invalid
+//! address): reading returns an error, and never guesses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -27,14 +27,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// connection broke.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Whoever wants something to be in the database.
+/// A party that writes rows to the database.
 pub(super) trait Party: Send + 'static {
     /// The rows it is responsible for.
     fn replica(&mut self) -> &mut Replica;
     /// A row has changed.
     fn changed(&mut self, change: Change);
-    /// The database has been reached, and all changes until then told; or it is
-    /// away, for that reason.
+    /// The database has been reached, and all changes until then were reported; or it is
+    /// unreachable, for this reason.
     fn status(&mut self, status: Result<(), String>);
     /// The server does not take a row.
     fn refused(&mut self, key: &Key, why: &str);
@@ -42,12 +42,12 @@ pub(super) trait Party: Send + 'static {
 
 /// A party that is shared with those who use it.
 #[derive(Debug)]
-pub(super) struct Shared<P> {
+pub(super) struct SharedParty<P> {
     party: Mutex<P>,
     due: Notify,
 }
 
-impl<P> Shared<P> {
+impl<P> SharedParty<P> {
     pub(super) fn new(party: P) -> Arc<Self> {
         Arc::new(Self {
             party: Mutex::new(party),
@@ -65,21 +65,21 @@ impl<P> Shared<P> {
     }
 }
 
-type Writing = (
+type PendingWrite = (
     Vec<(Key, Operation)>,
     JoinHandle<Result<Vec<Outcome>, Error>>,
 );
 
-/// Works until it is told to stop.
+/// Runs until it is stopped.
 pub(super) async fn keep_in_step<P: Party>(
-    shared: Arc<Shared<P>>,
+    shared: Arc<SharedParty<P>>,
     client: Client,
     mut events: Events,
     stop: Arc<Notify>,
 ) {
     let mut connected = false;
     let mut batch = BATCH;
-    let mut writing: Option<Writing> = None;
+    let mut writing: Option<PendingWrite> = None;
     let mut not_before = Instant::now();
     loop {
         let paused = not_before > Instant::now();
@@ -135,7 +135,7 @@ pub(super) async fn keep_in_step<P: Party>(
 
 /// Takes the result of a transaction; whether to wait before the next one.
 fn conclude<P: Party>(
-    shared: &Shared<P>,
+    shared: &SharedParty<P>,
     plan: Vec<(Key, Operation)>,
     result: Result<Vec<Outcome>, Error>,
     batch: &mut usize,

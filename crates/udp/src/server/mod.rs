@@ -42,11 +42,11 @@ const MOVE_PAUSE: Duration = Duration::from_secs(1);
 const CONNECT_WINDOW: Duration = Duration::from_secs(5);
 /// Bytes for the broker that may wait in one inbox.
 const INBOX: usize = 64 << 10;
-/// Class of datagrams that begin and end connections: whoever sends many
-/// CONNECTs is not to delay what is urgent.
+/// Class of datagrams that begin and end connections, so that many CONNECTs do not delay urgent
+/// messages.
 const HANDSHAKE: u8 = 2;
-/// What every path takes, headers of IP and UDP apart (RFC 791: 576 bytes with the
-/// longest). Who forges a narrower one makes datagrams no smaller.
+/// Size that every path carries, without the headers of IP and UDP (RFC 791: 576 bytes with the
+/// longest headers). A forged report of a smaller one does not make datagrams smaller.
 const LEAST_DATAGRAM: usize = 508;
 /// Datagrams made here that may wait to be sent; repetitions beyond are left
 /// for the next time.
@@ -55,9 +55,8 @@ const QUEUE: usize = 4096;
 /// How an [`Endpoint`] behaves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndpointConfig {
-    /// Whether an address has to be proven by a cookie before anything is
-    /// kept for it. Without, clients may begin with a bare CONNECT; only for
-    /// networks where nobody forges addresses.
+    /// Whether an address has to be proven by a cookie before the server stores state for it.
+    /// Without, clients may begin with a bare CONNECT; only for networks without forged addresses.
     pub cookie: bool,
     /// Whether all sessions are sealed: datagrams without token are ignored.
     /// Without, that is the client's choice.
@@ -66,8 +65,7 @@ pub struct EndpointConfig {
     pub max_datagram_v4: usize,
     /// Largest datagram to and from IPv6 addresses, in bytes.
     pub max_datagram_v6: usize,
-    /// Connections at one time; further ones are told that the server is
-    /// busy.
+    /// Bound on connections; further ones are answered that the server is busy.
     pub max_peers: usize,
     /// Silence after which a client without keep-alive is gone.
     pub idle: Duration,
@@ -97,7 +95,7 @@ impl EndpointConfig {
     }
 }
 
-/// The two ends of a datagram's way.
+/// The two addresses of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Path {
     /// The client's address, IPv4 ones not mapped to IPv6.
@@ -192,7 +190,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// An endpoint; `seed` has to be random, and known to nobody.
+    /// An endpoint; `seed` has to be random and secret.
     pub fn new(config: EndpointConfig, seed: &[u8; 32], now: Duration) -> Self {
         let derive = |purpose: &[u8]| -> [u8; 32] {
             let mut mac = keyed(seed);
@@ -220,7 +218,7 @@ impl Endpoint {
         }
     }
 
-    /// Replaces the settings; they hold for what comes.
+    /// Replaces the settings; they apply to later datagrams.
     pub fn set_config(&mut self, config: EndpointConfig) {
         self.config = config;
     }
@@ -473,7 +471,7 @@ impl Endpoint {
         } else if newest {
             self.elsewhere(slot, path, token, cookie, datagram.len(), now);
         } else {
-            // Somebody may have held it back, to send it from here.
+            // An attacker may have delayed it, to send it from this address.
             self.counters.unproven += 1;
             return;
         }

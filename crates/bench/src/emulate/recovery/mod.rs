@@ -17,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use punctual_controller::plan::Far;
+use punctual_controller::plan::FarEnd;
 use punctual_controller::{End, Event, KnownHost, Settings};
 use punctual_model::network::{Document, FlowEntry, LinkEntry, Network, NodeEntry};
 use punctual_model::srt::{Peer, Protocol, Request, State};
@@ -360,15 +360,15 @@ impl<'a> Plant<'a> {
                     port: *number,
                 };
                 match &port.to {
-                    Far::Edge(names) => hosts.extend(known(layout, names, at)),
-                    Far::Switch { .. } if mechanism == Mechanism::SilentLoss => {
+                    FarEnd::Edge(names) => hosts.extend(known(layout, names, at)),
+                    FarEnd::Switch { .. } if mechanism == Mechanism::SilentLoss => {
                         bfd.extend(["--", "set", "interface"].map(str::to_owned));
                         bfd.push(port.name.clone());
                         bfd.push("bfd:enable=true".to_owned());
                         bfd.push(format!("bfd:min_rx={BFD}"));
                         bfd.push(format!("bfd:min_tx={BFD}"));
                     }
-                    Far::Switch { .. } => {}
+                    FarEnd::Switch { .. } => {}
                 }
             }
         }
@@ -481,8 +481,8 @@ impl<'a> Plant<'a> {
             let (_, entry) = entries.find(|(matching, _)| matching.dscp.is_none())?;
             let port = switch.ports.get(&entry.legs.first()?.port)?;
             match &port.to {
-                Far::Switch { name, .. } => Some(name.clone()),
-                Far::Edge(_) => None,
+                FarEnd::Switch { name, .. } => Some(name.clone()),
+                FarEnd::Edge(_) => None,
             }
         });
         let pair = match next {

@@ -7,7 +7,7 @@ use punctual_codec::{
     PropertyId, Publish, RawPublish, ReasonCode, Split, SubAck, UnsubAck, Version, split,
 };
 
-use super::{Ended, Phase, Relay, Stop, encoded};
+use super::{Phase, Relay, RelayFailure, Stop, encoded};
 use crate::sidecar::translate::{is_final, return_code, within};
 
 impl Relay {
@@ -56,7 +56,7 @@ impl Relay {
         }
         if connack.reason.is_error() {
             self.phase = Phase::Over;
-            return Err(Ended::Refused(connack.reason).into());
+            return Err(RelayFailure::Refused(connack.reason).into());
         }
         self.phase = Phase::Up;
         Ok(())
@@ -79,7 +79,7 @@ impl Relay {
             if frame.kind == PacketType::Disconnect {
                 let reason = Disconnect::decode(frame.body, Version::V5)?.reason;
                 self.phase = Phase::Over;
-                return Err(Ended::Refused(reason).into());
+                return Err(RelayFailure::Refused(reason).into());
             }
             return Ok(());
         }
@@ -127,7 +127,7 @@ impl Relay {
             Packet::PingResp => encoded(Packet::PingResp.encode(version, &mut self.to_client))?,
             Packet::Disconnect(disconnect) => {
                 self.phase = Phase::Over;
-                return Err(Ended::Refused(disconnect.reason).into());
+                return Err(RelayFailure::Refused(disconnect.reason).into());
             }
             _ => return Err(DecodeError::Protocol("packet that a broker does not send").into()),
         }
@@ -140,7 +140,7 @@ impl Relay {
             // As the broker itself does: before MQTT 5 the only refusal is to
             // close, and the client may try again.
             self.client_gone();
-            return Err(Ended::Refused(ack.reason).into());
+            return Err(RelayFailure::Refused(ack.reason).into());
         }
         let ack = Ack::new(ack.packet_id, ReasonCode::Success);
         encoded(ack.encode(kind, self.version, &mut self.to_client))

@@ -8,7 +8,7 @@ use punctual_codec::{
 };
 use punctual_model::{Requirements, is_requirement_key};
 
-use super::{Ended, HELD, Phase, Relay, Stop, encoded};
+use super::{HELD, Phase, Relay, RelayFailure, Stop, encoded};
 use crate::marking::Class;
 use crate::sidecar::translate::within;
 
@@ -31,7 +31,7 @@ impl Relay {
             .encode(self.version, &mut self.to_client);
             self.phase = Phase::Over;
             let why = "a session that is kept needs a client identifier";
-            return Err(Ended::Client(why.into()).into());
+            return Err(RelayFailure::Client(why.into()).into());
         }
         let mut properties = PropertyBuf::new();
         if v5 {
@@ -74,7 +74,7 @@ impl Relay {
             self.pings += 1;
         }
         if self.version.is_v5() {
-            // The broker looks at what is in it.
+            // The broker validates its content.
             self.put_bytes(Class::Normal, frame.bytes, now)?;
             if frame.kind == PacketType::Disconnect {
                 self.phase = Phase::Over;
@@ -195,8 +195,7 @@ impl Relay {
     }
 }
 
-/// What valid properties ask for. What is not valid is for the broker to
-/// answer.
+/// The requirements in valid properties. The broker answers invalid ones.
 fn requirements(properties: Properties<'_>) -> Requirements {
     let mut requirements = Requirements::NONE;
     for (key, value) in properties.user() {

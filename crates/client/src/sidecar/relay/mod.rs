@@ -38,9 +38,9 @@ pub(super) const BUFFER: usize = 256 * 1024;
 /// that goes beyond is ended.
 const HELD: usize = 4 * 1024 * 1024;
 
-/// What relays have in common.
+/// State that all relays share.
 #[derive(Debug)]
-pub(super) struct Common {
+pub(super) struct RelayContext {
     pub(super) rules: Rules,
     /// Bytes of the largest packet taken from either side.
     pub(super) max_packet: u32,
@@ -49,9 +49,9 @@ pub(super) struct Common {
     pub(super) datagrams: bool,
 }
 
-/// Why a relay ended, if not in good order.
+/// Why a relay failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Ended {
+pub(super) enum RelayFailure {
     /// The client broke the protocol.
     Client(String),
     /// The client can not be served.
@@ -62,7 +62,7 @@ pub(super) enum Ended {
     Refused(ReasonCode),
 }
 
-impl fmt::Display for Ended {
+impl fmt::Display for RelayFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Client(what) => write!(f, "the client broke the protocol: {what}"),
@@ -131,7 +131,7 @@ struct Chunk {
 /// A client and its session.
 #[derive(Debug)]
 pub(super) struct Relay {
-    common: Arc<Common>,
+    common: Arc<RelayContext>,
     phase: Phase,
     version: Version,
     /// Whether the client is a bridge before MQTT 5.
@@ -170,7 +170,7 @@ pub(super) struct Relay {
 }
 
 impl Relay {
-    pub(super) fn new(common: Arc<Common>) -> Self {
+    pub(super) fn new(common: Arc<RelayContext>) -> Self {
         Self {
             common,
             phase: Phase::New,
@@ -220,7 +220,7 @@ impl Relay {
         self.max_packet = self.max_packet.min(most);
     }
 
-    /// Whether nothing more is taken, only what waits is to be sent.
+    /// Whether no more input is taken, and only buffered output is to be sent.
     pub(super) fn is_over(&self) -> bool {
         self.phase == Phase::Over
     }
@@ -230,7 +230,7 @@ impl Relay {
         let unhandled = self.from_client.bytes.len() - self.from_client.handled;
         match self.phase {
             Phase::New => true,
-            // What comes before CONNACK waits where it is.
+            // Packets before CONNACK stay unread.
             Phase::Connecting => unhandled < BUFFER,
             Phase::Up => self.to_broker_bytes < BUFFER,
             Phase::Over => false,
@@ -271,14 +271,22 @@ impl Relay {
     }
 
     /// Bytes came from the client.
-    pub(super) fn receive_client(&mut self, bytes: &[u8], now: Duration) -> Result<(), Ended> {
+    pub(super) fn receive_client(
+        &mut self,
+        bytes: &[u8],
+        now: Duration,
+    ) -> Result<(), RelayFailure> {
         self.from_client.push(bytes);
         self.last_from_client = now;
         self.advance(now)
     }
 
     /// Bytes came from the broker.
-    pub(super) fn receive_broker(&mut self, bytes: &[u8], now: Duration) -> Result<(), Ended> {
+    pub(super) fn receive_broker(
+        &mut self,
+        bytes: &[u8],
+        now: Duration,
+    ) -> Result<(), RelayFailure> {
         self.from_broker.push(bytes);
         self.drain(Side::Broker, now)?;
         // CONNACK lets the client's packets in.
@@ -286,7 +294,7 @@ impl Relay {
     }
 
     /// Handles packets of the client that waited for room.
-    pub(super) fn advance(&mut self, now: Duration) -> Result<(), Ended> {
+    pub(super) fn advance(&mut self, now: Duration) -> Result<(), RelayFailure> {
         self.drain(Side::Client, now)
     }
 
@@ -304,7 +312,7 @@ impl Relay {
         self.client_gone();
     }
 
-    /// There is no way to the broker, or none any more.
+    /// There is no connection to the broker, or it was lost.
     pub(super) fn broker_gone(&mut self) {
         let mut out = std::mem::take(&mut self.to_client);
         let v5 = self.version.is_v5();
@@ -348,17 +356,17 @@ impl Relay {
         }
     }
 
-    /// Does what is due.
-    pub(super) fn tick(&mut self, now: Duration) -> Result<(), Ended> {
+    /// Does timed work.
+    pub(super) fn tick(&mut self, now: Duration) -> Result<(), RelayFailure> {
         if self.phase != Phase::Up {
             return Ok(());
         }
         let due =
             |since: Duration, after: Option<Duration>| after.is_some_and(|t| now >= since + t);
-        // Who is not listened to may be silent.
+        // The silence of a side that is not being read means nothing.
         if self.wants_client() && due(self.last_from_client, self.patience) {
             self.client_gone();
-            return Err(Ended::Client(
+            return Err(RelayFailure::Client(
                 "it was silent for longer than it may be".into(),
             ));
         }
@@ -373,7 +381,7 @@ impl Relay {
         Ok(())
     }
 
-    fn drain(&mut self, from: Side, now: Duration) -> Result<(), Ended> {
+    fn drain(&mut self, from: Side, now: Duration) -> Result<(), RelayFailure> {
         loop {
             let takes = match (from, self.phase) {
                 (_, Phase::Over) => false,
@@ -383,7 +391,7 @@ impl Relay {
                     self.version.is_v5() && next.is_some_and(|first| first >> 4 == 15)
                 }
                 (Side::Client, _) => self.to_broker_bytes < BUFFER,
-                // Data is bounded by what is read, and an answer must not wait.
+                // Data is bounded by the reads, and an answer must not wait.
                 (Side::Broker, _) => true,
             };
             if !takes {
@@ -414,12 +422,12 @@ impl Relay {
         }
     }
 
-    fn misbehaved(&mut self, from: Side, error: &DecodeError) -> Ended {
+    fn misbehaved(&mut self, from: Side, error: &DecodeError) -> RelayFailure {
         match from {
             Side::Client => {
                 self.tell_client(error.reason());
                 self.client_gone();
-                Ended::Client(error.to_string())
+                RelayFailure::Client(error.to_string())
             }
             Side::Broker => {
                 self.tell_client(ReasonCode::UnspecifiedError);
@@ -427,16 +435,16 @@ impl Relay {
                     self.put_disconnect(error.reason());
                 }
                 self.phase = Phase::Over;
-                Ended::Broker(error.to_string())
+                RelayFailure::Broker(error.to_string())
             }
         }
     }
 
     /// The client cannot be served any longer.
-    fn unable(&mut self, reason: ReasonCode, why: String) -> Ended {
+    fn unable(&mut self, reason: ReasonCode, why: String) -> RelayFailure {
         self.tell_client(reason);
         self.client_gone();
-        Ended::Unable(why)
+        RelayFailure::Unable(why)
     }
 
     /// Says why the connection ends, where the client understands it.
@@ -467,7 +475,7 @@ impl Relay {
         class: Class,
         encode: impl FnOnce(&mut Vec<u8>) -> Result<(), EncodeError>,
         now: Duration,
-    ) -> Result<(), Ended> {
+    ) -> Result<(), RelayFailure> {
         if self
             .to_broker
             .back()
@@ -486,10 +494,10 @@ impl Relay {
         let result = encode(&mut chunk.bytes);
         self.to_broker_bytes += chunk.bytes.len() - before;
         self.last_to_broker = now;
-        result.map_err(|error| Ended::Unable(error.to_string()))
+        result.map_err(|error| RelayFailure::Unable(error.to_string()))
     }
 
-    fn put_bytes(&mut self, class: Class, bytes: &[u8], now: Duration) -> Result<(), Ended> {
+    fn put_bytes(&mut self, class: Class, bytes: &[u8], now: Duration) -> Result<(), RelayFailure> {
         let put = |out: &mut Vec<u8>| {
             out.extend_from_slice(bytes);
             Ok(())
@@ -497,7 +505,7 @@ impl Relay {
         self.put(class, put, now)
     }
 
-    fn on_frame(&mut self, from: Side, bytes: &[u8], now: Duration) -> Result<(), Ended> {
+    fn on_frame(&mut self, from: Side, bytes: &[u8], now: Duration) -> Result<(), RelayFailure> {
         let Ok(Split::Frame(frame)) = split_of(bytes, u32::MAX, self.version) else {
             return Ok(());
         };
@@ -517,12 +525,12 @@ impl Relay {
 /// Why a packet is the last.
 #[derive(Debug)]
 enum Stop {
-    Ended(Ended),
+    Ended(RelayFailure),
     Decode(DecodeError),
 }
 
-impl From<Ended> for Stop {
-    fn from(ended: Ended) -> Self {
+impl From<RelayFailure> for Stop {
+    fn from(ended: RelayFailure) -> Self {
         Self::Ended(ended)
     }
 }
@@ -534,7 +542,7 @@ impl From<DecodeError> for Stop {
 }
 
 fn encoded(result: Result<(), EncodeError>) -> Result<(), Stop> {
-    result.map_err(|error| Stop::Ended(Ended::Unable(error.to_string())))
+    result.map_err(|error| Stop::Ended(RelayFailure::Unable(error.to_string())))
 }
 
 #[cfg(test)]

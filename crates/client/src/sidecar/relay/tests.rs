@@ -9,9 +9,9 @@ use punctual_codec::{
 
 const NOW: Duration = Duration::from_secs(1);
 
-fn common(rules: &[&str], datagrams: bool) -> Arc<Common> {
+fn common(rules: &[&str], datagrams: bool) -> Arc<RelayContext> {
     let rules: Vec<_> = rules.iter().map(|rule| rule.parse().unwrap()).collect();
-    Arc::new(Common {
+    Arc::new(RelayContext {
         rules: rules.into(),
         max_packet: 100_000,
         datagrams,
@@ -182,7 +182,7 @@ fn refusals_have_the_words_of_each_version() {
         };
         let refusal = bytes(Packet::ConnAck(refusal), Version::V5);
         let ended = relay.receive_broker(&refusal, NOW);
-        assert_eq!(ended, Err(Ended::Refused(reason)));
+        assert_eq!(ended, Err(RelayFailure::Refused(reason)));
         assert!(relay.is_over());
         assert_eq!(to_client(&mut relay), expected);
     }
@@ -278,7 +278,7 @@ fn aliases_have_the_rules_of_their_topics() {
     unknown.push_number(PropertyId::TopicAlias, 2);
     let sent = publish("", QoS::AtMostOnce, 0, &unknown, Version::V5);
     let ended = relay.receive_client(&sent, NOW);
-    assert!(matches!(ended, Err(Ended::Client(_))), "{ended:?}");
+    assert!(matches!(ended, Err(RelayFailure::Client(_))), "{ended:?}");
 }
 
 #[test]
@@ -420,7 +420,7 @@ fn a_refusal_that_may_pass_closes_an_earlier_client() {
         .encode(PacketType::PubAck, Version::V5, &mut refusal)
         .unwrap();
     let ended = relay.receive_broker(&refusal, NOW);
-    assert_eq!(ended, Err(Ended::Refused(ReasonCode::QuotaExceeded)));
+    assert_eq!(ended, Err(RelayFailure::Refused(ReasonCode::QuotaExceeded)));
     assert!(to_client(&mut relay).is_empty());
     assert_eq!(one(&mut relay).1, [0xE0, 1, 0x04], "its Will is published");
 }
@@ -488,7 +488,7 @@ fn a_client_cannot_have_memory_without_bound() {
         to_broker(&mut relay);
         if let Err(ended) = relay.receive_client(&sent, NOW) {
             assert!(
-                matches!(&ended, Ended::Unable(why) if why.contains("the 1 that")),
+                matches!(&ended, RelayFailure::Unable(why) if why.contains("the 1 that")),
                 "{ended}"
             );
             assert!(relay.is_over());
