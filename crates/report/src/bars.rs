@@ -1,6 +1,6 @@
 //! Groups of bars, each perhaps with a mark, over an axis of times or shares.
 
-use crate::picture::{Picture, escape, time};
+use crate::chart::{Chart, escape, time};
 
 const HEIGHT: f64 = 320.0;
 const LEAST_WIDTH: f64 = 560.0;
@@ -20,7 +20,7 @@ const NAMES: usize = 8;
 /// What is drawn.
 #[derive(Debug, Clone)]
 pub struct Bars {
-    /// What the picture shows.
+    /// What the chart shows.
     pub title: String,
     /// Names of the bars of a group.
     pub series: Vec<String>,
@@ -109,15 +109,15 @@ impl Axes {
     }
 }
 
-/// Draws groups of bars; the picture is as wide as they need.
-pub fn bars(bars: &Bars) -> Picture {
+/// Draws groups of bars; the chart is as wide as they need.
+pub fn bars(bars: &Bars) -> Chart {
     let (axes, step) = Axes::of(bars);
-    let mut picture = Picture::new(&bars.title, axes.width, axes.height);
+    let mut chart = Chart::new(&bars.title, axes.width, axes.height);
     let mut value = axes.low;
     while value <= axes.high + step / 2.0 {
         let y = axes.y(value);
         let label = bars.unit.label(value);
-        picture.add(format_args!(
+        chart.add(format_args!(
             "<line class=\"grid\" x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\"/>\
              <text class=\"ink\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{label}</text>",
             axes.width - RIGHT,
@@ -129,19 +129,19 @@ pub fn bars(bars: &Bars) -> Picture {
     let width = axes.plot_width() / bars.groups.len().max(1) as f64;
     for (place, group) in bars.groups.iter().enumerate() {
         draw(
-            &mut picture,
+            &mut chart,
             bars,
             group,
             &axes,
             (LEFT + width * place as f64, width),
         );
     }
-    legend(&mut picture, bars);
-    picture
+    legend(&mut chart, bars);
+    chart
 }
 
 /// A group that begins at `left`.
-fn draw(picture: &mut Picture, bars: &Bars, group: &Group, axes: &Axes, (left, width): (f64, f64)) {
+fn draw(chart: &mut Chart, bars: &Bars, group: &Group, axes: &Axes, (left, width): (f64, f64)) {
     let number = bars.series.len().max(1) as f64;
     let bar = width * 0.8 / number;
     let start = left + width * 0.1;
@@ -151,14 +151,14 @@ fn draw(picture: &mut Picture, bars: &Bars, group: &Group, axes: &Axes, (left, w
         let x = start + bar * index as f64;
         let (top, bottom) = (axes.y(value.max(0.0)), axes.y(value.min(0.0)));
         let name = escape(&group.name);
-        picture.add(format_args!(
+        chart.add(format_args!(
             "<rect class=\"bar s{index}\" x=\"{x:.1}\" y=\"{top:.1}\" width=\"{:.1}\" \
              height=\"{:.1}\"><title>{name}: {value:.1}</title></rect>",
             bar * 0.92,
             bottom - top
         ));
         if with_values {
-            picture.add(format_args!(
+            chart.add(format_args!(
                 "<text class=\"ink small\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{value:.1}</text>",
                 x + bar * 0.46,
                 top - 3.0
@@ -167,7 +167,7 @@ fn draw(picture: &mut Picture, bars: &Bars, group: &Group, axes: &Axes, (left, w
     }
     if let Some(mark) = group.mark {
         let y = axes.y(mark);
-        picture.add(format_args!(
+        chart.add(format_args!(
             "<line class=\"mark\" x1=\"{start:.1}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\"/>",
             start + width * 0.8
         ));
@@ -181,17 +181,17 @@ fn draw(picture: &mut Picture, bars: &Bars, group: &Group, axes: &Axes, (left, w
         true => format!("text-anchor=\"end\" transform=\"rotate(-60 {x:.1} {y:.1})\""),
         false => "text-anchor=\"middle\"".to_owned(),
     };
-    picture.add(format_args!(
+    chart.add(format_args!(
         "<text class=\"ink\" x=\"{x:.1}\" y=\"{y:.1}\" {place}>{name}</text>"
     ));
 }
 
 /// In a line above the plot.
-fn legend(picture: &mut Picture, bars: &Bars) {
+fn legend(chart: &mut Chart, bars: &Bars) {
     let y = TOP - 16.0;
     let mut x = LEFT;
     for (index, name) in bars.series.iter().enumerate() {
-        picture.add(format_args!(
+        chart.add(format_args!(
             "<rect class=\"bar s{index}\" x=\"{x:.1}\" y=\"{:.1}\" width=\"10\" height=\"10\"/>\
              <text class=\"ink\" x=\"{:.1}\" y=\"{y:.1}\">{}</text>",
             y - 9.0,
@@ -201,7 +201,7 @@ fn legend(picture: &mut Picture, bars: &Bars) {
         x += 30.0 + 6.2 * name.chars().count() as f64;
     }
     if bars.groups.iter().any(|group| group.mark.is_some()) {
-        picture.add(format_args!(
+        chart.add(format_args!(
             "<line class=\"mark\" x1=\"{x:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\"/>\
              <text class=\"ink\" x=\"{:.1}\" y=\"{y:.1}\">{}</text>",
             y - 4.0,

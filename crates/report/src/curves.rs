@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::picture::{Picture, escape, time};
+use crate::chart::{Chart, escape, time};
 
 const WIDTH: f64 = 560.0;
 const HEIGHT: f64 = 320.0;
@@ -21,18 +21,18 @@ pub struct Curve {
 }
 
 /// Draws cumulative curves; `from_us` to `to_us` is the axis of time.
-pub fn cumulative(title: &str, curves: &[Curve], from_us: f64, to_us: f64) -> Picture {
-    let mut picture = Picture::new(title, WIDTH, HEIGHT);
+pub fn cumulative(title: &str, curves: &[Curve], from_us: f64, to_us: f64) -> Chart {
+    let mut chart = Chart::new(title, WIDTH, HEIGHT);
     let (low, high) = (from_us.log10(), to_us.log10());
     let x = |us: f64| LEFT + (us.max(from_us).log10() - low) / (high - low) * plot_width();
     let y = |percent: f64| TOP + (1.0 - percent / 100.0) * plot_height();
     for percent in [0.0, 25.0, 50.0, 75.0, 100.0] {
-        horizontal(&mut picture, y(percent), &format!("{percent:.0} %"));
+        horizontal(&mut chart, y(percent), &format!("{percent:.0} %"));
     }
     for tick in ticks(from_us, to_us) {
         let at = x(tick);
         let (top, bottom) = (TOP, TOP + plot_height());
-        picture.add(format_args!(
+        chart.add(format_args!(
             "<line class=\"grid\" x1=\"{at:.1}\" y1=\"{top}\" x2=\"{at:.1}\" y2=\"{bottom:.1}\"/>\
              <text class=\"ink\" x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
             bottom + 16.0,
@@ -52,7 +52,7 @@ pub fn cumulative(title: &str, curves: &[Curve], from_us: f64, to_us: f64) -> Pi
             let _ = write!(path, "L{:.1} {:.1}", x(us), y(percent));
             last = percent;
         }
-        picture.add(format_args!(
+        chart.add(format_args!(
             "<path class=\"curve s{index}\" d=\"{path}\"/>"
         ));
     }
@@ -62,8 +62,8 @@ pub fn cumulative(title: &str, curves: &[Curve], from_us: f64, to_us: f64) -> Pi
         WIDTH - RIGHT - 150.0,
         TOP + plot_height() - 16.0 * curves.len() as f64,
     );
-    legend(&mut picture, names, at);
-    picture
+    legend(&mut chart, names, at);
+    chart
 }
 
 fn plot_width() -> f64 {
@@ -74,8 +74,8 @@ fn plot_height() -> f64 {
     HEIGHT - TOP - BOTTOM
 }
 
-fn horizontal(picture: &mut Picture, y: f64, label: &str) {
-    picture.add(format_args!(
+fn horizontal(chart: &mut Chart, y: f64, label: &str) {
+    chart.add(format_args!(
         "<line class=\"grid\" x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\"/>\
          <text class=\"ink\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{label}</text>",
         WIDTH - RIGHT,
@@ -84,10 +84,10 @@ fn horizontal(picture: &mut Picture, y: f64, label: &str) {
     ));
 }
 
-fn legend<'a>(picture: &mut Picture, names: impl Iterator<Item = &'a str>, (x, top): (f64, f64)) {
+fn legend<'a>(chart: &mut Chart, names: impl Iterator<Item = &'a str>, (x, top): (f64, f64)) {
     for (index, name) in names.enumerate() {
         let y = top + 16.0 * index as f64;
-        picture.add(format_args!(
+        chart.add(format_args!(
             "<path class=\"curve s{index}\" d=\"M{x:.1} {y:.1}h22\"/>\
              <text class=\"ink\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
             x + 28.0,
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_curve_stays_within_the_picture_and_names_are_escaped() {
+    fn a_curve_stays_within_the_chart_and_names_are_escaped() {
         let curve = Curve {
             name: "T1 < T2 & \"x\"".to_owned(),
             points: vec![(10.0, 50.0), (100.0, 99.0), (9e9, 100.0)],

@@ -1,19 +1,19 @@
 //! Reports that need nothing else: no script, no font, no address.
 //!
-//! A [`Page`] is a list of headings, paragraphs, tables and pictures; it is
-//! written as Markdown (the pictures left out) or as one HTML file. Pictures
+//! A [`Page`] is a list of headings, paragraphs, tables and charts; it is
+//! written as Markdown (the charts left out) or as one HTML file. Charts
 //! ([`cumulative`], [`bars`], [`map`]) are SVG whose colours follow the
 //! reader's light or dark theme; [`document`] puts them into one SVG file.
 #![forbid(unsafe_code)]
 
 mod bars;
+mod chart;
 mod curves;
 mod map;
 mod page;
-mod picture;
 
 pub use bars::{Bars, Group, Unit, bars};
+pub use chart::{Chart, document};
 pub use curves::{Curve, cumulative};
 pub use map::{Edge, map};
 pub use page::{Page, Part, Table};
-pub use picture::{Picture, document};

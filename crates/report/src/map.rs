@@ -4,7 +4,7 @@
 //! Inside a column nodes are sorted by the mean place of their neighbours, so
 //! that few links cross.
 
-use crate::picture::{Picture, escape};
+use crate::chart::{Chart, escape};
 
 const COLUMN: f64 = 150.0;
 const ROW: f64 = 26.0;
@@ -30,7 +30,7 @@ pub struct Edge {
 
 /// Draws the map of `nodes` (name and layer). An edge between nodes that do not
 /// exist is left out.
-pub fn map(title: &str, nodes: &[(String, usize)], edges: &[Edge]) -> Picture {
+pub fn map(title: &str, nodes: &[(String, usize)], edges: &[Edge]) -> Chart {
     let columns = columns(nodes, edges);
     let rows = columns.iter().map(Vec::len).max().unwrap_or(0).max(1);
     let width = MARGIN * 2.0 + COLUMN * columns.len().saturating_sub(1) as f64;
@@ -45,11 +45,11 @@ pub fn map(title: &str, nodes: &[(String, usize)], edges: &[Edge]) -> Picture {
             );
         }
     }
-    let mut picture = Picture::new(title, width.max(560.0), height + 20.0);
+    let mut chart = Chart::new(title, width.max(560.0), height + 20.0);
     let known = |edge: &&Edge| edge.from < nodes.len() && edge.to < nodes.len();
     for edge in edges.iter().filter(known) {
         draw(
-            &mut picture,
+            &mut chart,
             edge,
             places[edge.from],
             places[edge.to],
@@ -57,7 +57,7 @@ pub fn map(title: &str, nodes: &[(String, usize)], edges: &[Edge]) -> Picture {
         );
     }
     for ((name, _), (x, y)) in nodes.iter().zip(&places) {
-        picture.add(format_args!(
+        chart.add(format_args!(
             "<rect class=\"node\" x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" rx=\"5\"/>\
              <text class=\"ink small\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
             x - RADIUS * 1.8,
@@ -68,11 +68,11 @@ pub fn map(title: &str, nodes: &[(String, usize)], edges: &[Edge]) -> Picture {
             escape(name)
         ));
     }
-    legend(&mut picture, height + 10.0);
-    picture
+    legend(&mut chart, height + 10.0);
+    chart
 }
 
-fn draw(picture: &mut Picture, edge: &Edge, from: (f64, f64), to: (f64, f64), with_label: bool) {
+fn draw(chart: &mut Chart, edge: &Edge, from: (f64, f64), to: (f64, f64), with_label: bool) {
     let (dx, dy) = (to.0 - from.0, to.1 - from.1);
     let length = dx.hypot(dy).max(1.0);
     // To the right of its direction, so that both directions can be seen.
@@ -82,7 +82,7 @@ fn draw(picture: &mut Picture, edge: &Edge, from: (f64, f64), to: (f64, f64), wi
         from.1 + dy / 2.0 + dx / length * bend,
     );
     let (class, percent, name) = (class(edge.percent), edge.percent, escape(&edge.name));
-    picture.add(format_args!(
+    chart.add(format_args!(
         "<path class=\"edge {class}\" d=\"M{:.1} {:.1}Q{x:.1} {y:.1} {:.1} {:.1}\">\
          <title>{name}: {percent:.1} %</title></path>",
         from.0, from.1, to.0, to.1
@@ -91,7 +91,7 @@ fn draw(picture: &mut Picture, edge: &Edge, from: (f64, f64), to: (f64, f64), wi
         // A third of the way back from the receiver, where links that meet
         // there still lie apart.
         let (x, y) = (from.0 + dx * 0.4, from.1 + dy * 0.4);
-        picture.add(format_args!(
+        chart.add(format_args!(
             "<text class=\"ink small\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{percent:.0} %</text>",
             y - 2.0
         ));
@@ -107,7 +107,7 @@ fn class(percent: f64) -> &'static str {
     }
 }
 
-fn legend(picture: &mut Picture, y: f64) {
+fn legend(chart: &mut Chart, y: f64) {
     let steps = [
         ("l0", "to 30 %"),
         ("l1", "to 70 %"),
@@ -116,7 +116,7 @@ fn legend(picture: &mut Picture, y: f64) {
     ];
     for (index, (class, name)) in steps.iter().enumerate() {
         let x = 8.0 + 92.0 * index as f64;
-        picture.add(format_args!(
+        chart.add(format_args!(
             "<path class=\"edge {class}\" d=\"M{x:.0} {y:.1}h22\"/>\
              <text class=\"ink\" x=\"{:.0}\" y=\"{:.1}\">{name}</text>",
             x + 28.0,

@@ -1,9 +1,9 @@
-//! A document of headings, paragraphs, tables and pictures that can be written as Markdown (the
-//! pictures left out) and as one HTML file that needs nothing else.
+//! A document of headings, paragraphs, tables and charts that can be written as Markdown (the
+//! charts left out) and as one HTML file that needs nothing else.
 
 use std::fmt::Write;
 
-use crate::picture::{self, Picture, escape};
+use crate::chart::{self, Chart, escape};
 
 /// A piece of a document. In its texts `code` and **strong** are marked as in Markdown.
 #[derive(Debug, Clone)]
@@ -16,8 +16,8 @@ pub enum Part {
     List(Vec<String>),
     /// A table.
     Table(Table),
-    /// Pictures that stand side by side where there is room, with their captions.
-    Pictures(Vec<(String, Picture)>),
+    /// Charts that stand side by side where there is room, with their captions.
+    Charts(Vec<(String, Chart)>),
 }
 
 /// The first column is text, the others are numbers.
@@ -64,12 +64,12 @@ impl Page {
         }
     }
 
-    /// Adds pictures.
-    pub fn pictures(&mut self, pictures: Vec<(String, Picture)>) {
-        self.parts.push(Part::Pictures(pictures));
+    /// Adds charts.
+    pub fn charts(&mut self, charts: Vec<(String, Chart)>) {
+        self.parts.push(Part::Charts(charts));
     }
 
-    /// The document as Markdown, without its pictures.
+    /// The document as Markdown, without its charts.
     pub fn markdown(&self) -> String {
         // Writing to a String does not fail.
         let mut text = format!("# {}\n", self.title);
@@ -95,7 +95,7 @@ impl Page {
                         let _ = writeln!(text, "| {} |", row.join(" | "));
                     }
                 }
-                Part::Pictures(_) => {}
+                Part::Charts(_) => {}
             }
         }
         text
@@ -108,7 +108,7 @@ impl Page {
             "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
              <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
              <title>{title}</title>\n<style>{}{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n",
-            picture::style()
+            chart::style()
         );
         for part in &self.parts {
             match part {
@@ -126,10 +126,10 @@ impl Page {
                     text.push_str("</ul>\n");
                 }
                 Part::Table(table) => table.html(&mut text),
-                Part::Pictures(pictures) => {
-                    text.push_str("<div class=\"pictures\">\n");
-                    for (caption, picture) in pictures {
-                        let (caption, svg) = (inline(caption), picture.svg());
+                Part::Charts(charts) => {
+                    text.push_str("<div class=\"charts\">\n");
+                    for (caption, chart) in charts {
+                        let (caption, svg) = (inline(caption), chart.svg());
                         let _ = writeln!(
                             text,
                             "<figure>\n{svg}<figcaption>{caption}</figcaption>\n</figure>"
@@ -184,7 +184,7 @@ fn inline(text: &str) -> String {
     html
 }
 
-/// What a page has beside its pictures.
+/// What a page has beside its charts.
 const STYLE: &str = "
 body{margin:2rem auto;max-width:75rem;padding:0 1rem;color:var(--ink);background:var(--paper);
 font:16px/1.5 system-ui,sans-serif}
@@ -193,7 +193,7 @@ h1{font-size:1.6rem}h2{font-size:1.2rem;margin-top:2.2rem}
 th,td{padding:.3rem .7rem;border-bottom:1px solid var(--grid);text-align:right}
 th:first-child{text-align:left}thead th{border-bottom:2px solid var(--grid);vertical-align:bottom}
 tbody tr:hover{background:var(--soft)}tbody th{font-weight:500}
-.pictures{display:grid;grid-template-columns:repeat(auto-fit,minmax(22rem,1fr));gap:1.2rem}
+.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(22rem,1fr));gap:1.2rem}
 figure{margin:0}figcaption{font-size:.9rem}svg{width:100%;height:auto}
 ";
 
@@ -211,12 +211,12 @@ mod tests {
         );
         page.table(vec!["empty".to_owned()], Vec::new());
         page.parts.push(Part::List(vec!["item".to_owned()]));
-        page.pictures(vec![("c".to_owned(), Picture::new("p", 1.0, 1.0))]);
+        page.charts(vec![("c".to_owned(), Chart::new("p", 1.0, 1.0))]);
         page
     }
 
     #[test]
-    fn markdown_has_everything_but_pictures() {
+    fn markdown_has_everything_but_charts() {
         assert_eq!(
             page().markdown(),
             "# A & B\n\n## One\n\nSay `x < y` **now**.\n\n| name | value |\n|---|--:|\n\
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn html_escapes_what_is_text_and_keeps_pictures() {
+    fn html_escapes_what_is_text_and_keeps_charts() {
         let html = page().html();
         for piece in [
             "<h1>A &amp; B</h1>",

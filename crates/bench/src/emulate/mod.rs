@@ -104,10 +104,10 @@ pub(crate) struct EmulateArgs {
     /// File for the results as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// File for the results as a page with pictures
+    /// File for the results as a page with charts
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// File for the picture of bounds and delays (SVG)
+    /// File for the chart of bounds and delays (SVG)
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }

@@ -15,7 +15,7 @@ use clap::Args;
 use punctual_analysis::printed::{self, Floor};
 use punctual_analysis::{Admission, analyze};
 use punctual_model::network::{Document, Network};
-use punctual_report::{Bars, Group, Page, Picture, Unit, bars};
+use punctual_report::{Bars, Chart, Group, Page, Unit, bars};
 use punctual_sim::network::families::{self, Load};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -64,7 +64,7 @@ pub(crate) struct PapersArgs {
     /// Markdown file whose generated part is replaced
     #[arg(long, value_name = "FILE")]
     document: Option<PathBuf>,
-    /// File for the results as a page with pictures
+    /// File for the results as a page with charts
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// File for all results as JSON
@@ -305,7 +305,7 @@ impl PapersArgs {
         }
         for load in measured {
             page.heading(&format!("Load {}", load.load));
-            page.pictures(vec![(format!("Load {}", load.load), picture(load))]);
+            page.charts(vec![(format!("Load {}", load.load), chart(load))]);
             page.table(head(), load.rows.iter().map(Row::cells).collect());
         }
         page
@@ -483,7 +483,7 @@ fn claims(load: &Measured) -> Vec<String> {
     ]
 }
 
-fn picture(load: &Measured) -> Picture {
+fn chart(load: &Measured) -> Chart {
     let micro = |ns: Option<u64>| ns.map(|ns| ns as f64 / 1e3);
     let group = |row: &Row| Group {
         name: row.flow.clone(),

@@ -1,9 +1,9 @@
-//! A run for people and for programs: table, page, picture, JSON.
+//! A run for people and for programs: table, page, chart, JSON.
 
 use std::fmt::Write as _;
 
 use punctual_model::network::Document;
-use punctual_report::{Bars, Group, Page, Picture, Unit, bars, document};
+use punctual_report::{Bars, Chart, Group, Page, Unit, bars, document};
 use punctual_sim::network::to_toml;
 use serde_json::{Value, json};
 
@@ -50,9 +50,9 @@ impl<'a> Report<'a> {
         for note in self.notes() {
             page.paragraph(&note);
         }
-        page.pictures(vec![(
+        page.charts(vec![(
             "Bounds and what was measured".to_owned(),
-            self.picture(),
+            self.chart(),
         )]);
         page.table(head(), rows(&self.outcome.paths));
         page.html()
@@ -88,7 +88,7 @@ impl<'a> Report<'a> {
     }
 
     pub(super) fn plot(&self) -> String {
-        document(&[(self.name.to_owned(), self.picture())])
+        document(&[(self.name.to_owned(), self.chart())])
     }
 
     pub(super) fn json(&self) -> Value {
@@ -144,8 +144,8 @@ impl<'a> Report<'a> {
         notes(self.outcome)
     }
 
-    fn picture(&self) -> Picture {
-        picture(self.name, &self.outcome.paths)
+    fn chart(&self) -> Chart {
+        chart(self.name, &self.outcome.paths)
     }
 }
 
@@ -267,7 +267,7 @@ fn words(verdict: Verdict) -> &'static str {
 }
 
 /// Measured, and both bounds of the papers; the deadline does not fit into the same scale.
-pub(super) fn picture(title: &str, paths: &[PathResult]) -> Picture {
+pub(super) fn chart(title: &str, paths: &[PathResult]) -> Chart {
     let micro = |ns: Option<u64>| ns.map(|ns| ns as f64 / 1e3);
     let group = |path: &PathResult| Group {
         name: match path.destination == path.broker {

@@ -262,7 +262,7 @@ impl Report {
             .into_iter()
             .filter(|system| self.outcomes.iter().any(|o| o.system == *system))
             .collect();
-        let mut pictures = Vec::new();
+        let mut charts = Vec::new();
         for (number, (topology, _)) in (41..).zip(TOPOLOGIES) {
             let first = self
                 .outcomes
@@ -280,19 +280,19 @@ impl Report {
             if groups.is_empty() {
                 continue;
             }
-            let picture = bars(&Bars {
+            let chart = bars(&Bars {
                 title: format!("Bytes between brokers, {topology}"),
                 series: present.iter().map(|s| s.name().to_owned()).collect(),
                 mark: String::new(),
                 unit: Unit::Kilobytes,
                 groups,
             });
-            pictures.push((
+            charts.push((
                 format!("As figure {number} of the thesis: {topology}"),
-                picture,
+                chart,
             ));
         }
-        page.pictures(pictures);
+        page.charts(charts);
         let rows = self.outcomes.iter().filter_map(|o| {
             let key = (o.topology, o.publishes, o.system, o.locality);
             let (table, time) = thesis::total_time(key.0, key.1, key.2, key.3)?;

@@ -102,7 +102,7 @@ pub(crate) struct PriomqttArgs {
     /// bin/
     #[arg(long, value_name = "DIR", default_value = "target/bench")]
     directory: PathBuf,
-    /// File for the report with its pictures [default: DIR/priomqtt.html]
+    /// File for the report with its charts [default: DIR/priomqtt.html]
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// File for all results [default: DIR/priomqtt.json]

@@ -108,7 +108,7 @@ impl Plan {
                 let no_port = || Fault::NoPort(switch.clone(), port);
                 match &plan.ports.get(&port).ok_or_else(no_port)?.to {
                     FarEnd::Switch { name, port } => {
-                        waiting.push((name.clone(), *port, copy, hops))
+                        waiting.push((name.clone(), *port, copy, hops));
                     }
                     FarEnd::Edge(_) => delivered.push(Delivery {
                         switch: switch.clone(),

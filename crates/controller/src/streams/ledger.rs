@@ -330,7 +330,7 @@ impl Ledger {
                     outcomes.push((key, Outcome::Waiting(reason)));
                 }
                 Err(NotReadyReason::Impossible(reason)) => {
-                    outcomes.push((key, Outcome::Refused(reason)))
+                    outcomes.push((key, Outcome::Refused(reason)));
                 }
             }
         }

@@ -69,7 +69,7 @@ impl Report<'_> {
         self.page().markdown()
     }
 
-    /// Tables and pictures in one HTML file.
+    /// Tables and charts in one HTML file.
     pub(crate) fn html(&self) -> String {
         self.page().html()
     }
@@ -145,7 +145,7 @@ impl Report<'_> {
             return;
         }
         page.heading("Cumulative round trips (Figs 6 to 8)");
-        let mut pictures = Vec::new();
+        let mut charts = Vec::new();
         for (index, &payload) in self.setting.payloads.iter().enumerate() {
             for cell in cells.iter().filter(|cell| cell.case.payload == payload) {
                 let curve = |couple: usize| Curve {
@@ -166,10 +166,10 @@ impl Report<'_> {
                 );
                 let figure = paper::PAYLOADS.iter().position(|p| *p == payload);
                 let figure = figure.map_or_else(String::new, |at| format!("Fig. {}: ", 6 + at));
-                pictures.push((index, (format!("{figure}{caption}"), svg)));
+                charts.push((index, (format!("{figure}{caption}"), svg)));
             }
         }
-        page.pictures(pictures.into_iter().map(|(_, p)| p).collect());
+        page.charts(charts.into_iter().map(|(_, p)| p).collect());
     }
 
     /// Table 3, for every payload.
@@ -339,7 +339,7 @@ impl Report<'_> {
         if groups.is_empty() {
             page.paragraph("The broker has no numbers about its queue.");
         } else {
-            let picture = bars(&Bars {
+            let chart = bars(&Bars {
                 title: "Mean time in the queue, µs".to_owned(),
                 series,
                 mark: String::new(),
@@ -347,7 +347,7 @@ impl Report<'_> {
                 groups,
             });
             let caption = "Fig. 9: mean time in the queue, µs".to_owned();
-            page.pictures(vec![(caption, picture)]);
+            page.charts(vec![(caption, chart)]);
         }
         let header = ["broker", "messages", "number", "mean", "p50", "p99"];
         page.table(header.map(str::to_owned).into(), rows);

@@ -75,7 +75,7 @@ pub(super) struct Arguments {
     steps: u64,
     #[command(flatten)]
     plan: Plan,
-    /// Write the pictures (bounds, slack, loads, map) to an SVG file.
+    /// Write the charts (bounds, slack, loads, map) to an SVG file.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
     /// Read a network as JSON from standard input and write the bounds as JSON
@@ -94,7 +94,7 @@ enum Format {
     Json,
     /// Comma-separated values.
     Csv,
-    /// A page with pictures that needs nothing else.
+    /// A page with charts that needs nothing else.
     Html,
 }
 
@@ -142,7 +142,7 @@ fn execute(arguments: &Arguments) -> Result<bool, Failure> {
         (Format::Html, _) => print(&page::html(&study, &title(file)))?,
     }
     if let Some(file) = &arguments.plot {
-        write(file, &document(&page::pictures(&study)))?;
+        write(file, &document(&page::charts(&study)))?;
     }
     let mut decisions = what_if.iter().flat_map(|what_if| &what_if.decisions);
     Ok(study.is_schedulable() && decisions.all(Decision::is_accepted))
@@ -176,7 +176,7 @@ fn swept(arguments: &Arguments, sweep: Sweep, network: &Network) -> Result<bool,
         Format::Html => return Err("--format html: a sweep has none; use --plot".into()),
     }
     if let Some(file) = &arguments.plot {
-        write(file, &document(&swept.pictures()))?;
+        write(file, &document(&swept.charts()))?;
     }
     Ok(swept.is_schedulable())
 }

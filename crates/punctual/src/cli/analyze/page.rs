@@ -1,15 +1,15 @@
-//! A study as pictures, and as an HTML page with them.
+//! A study as charts, and as an HTML page with them.
 
 use punctual_analysis::LinkLoad;
-use punctual_report::{Bars, Edge, Group, Page, Part, Picture, Unit, bars, map};
+use punctual_report::{Bars, Chart, Edge, Group, Page, Part, Unit, bars, map};
 
 use super::study::{Row, Study};
 use super::table::cells;
 
-/// So many links are drawn in the picture of loads, the fullest.
+/// So many links are drawn in the chart of loads, the fullest.
 const LINKS: usize = 60;
 
-/// An HTML page: the answer, pictures, the table.
+/// An HTML page: the answer, charts, the table.
 pub(super) fn html(study: &Study, name: &str) -> String {
     let mut page = Page::new(&format!("Response times of {name}"));
     page.paragraph(format!("**{}.**", study.summary()));
@@ -21,8 +21,8 @@ pub(super) fn html(study: &Study, name: &str) -> String {
         "Times are counted from a message's nominal release to its last bit at the destination, \
          release jitter included. The verdict rests on the tightest safe method shown.",
     );
-    for (caption, picture) in pictures(study) {
-        page.pictures(vec![(caption, picture)]);
+    for (caption, chart) in charts(study) {
+        page.charts(vec![(caption, chart)]);
     }
     page.heading("Flows");
     let (head, rows) = cells(study);
@@ -31,7 +31,7 @@ pub(super) fn html(study: &Study, name: &str) -> String {
 }
 
 /// Bounds, slack, loads of links, and their map, with captions.
-pub(super) fn pictures(study: &Study) -> Vec<(String, Picture)> {
+pub(super) fn charts(study: &Study) -> Vec<(String, Chart)> {
     vec![
         ("Bounds and deadline of each flow".into(), bounds(study)),
         (
@@ -60,7 +60,7 @@ fn name(study: &Study, row: &Row) -> String {
     }
 }
 
-fn bounds(study: &Study) -> Picture {
+fn bounds(study: &Study) -> Chart {
     let methods = study.methods.iter();
     let mut series: Vec<String> = methods.map(|method| method.title().to_owned()).collect();
     if study.observed {
@@ -84,7 +84,7 @@ fn bounds(study: &Study) -> Picture {
     })
 }
 
-fn slack(study: &Study) -> Picture {
+fn slack(study: &Study) -> Chart {
     let share = |row: &Row| {
         let slack = row.slack()?;
         (row.deadline > 0).then(|| slack as f64 / row.deadline as f64 * 100.0)
@@ -103,7 +103,7 @@ fn slack(study: &Study) -> Picture {
     })
 }
 
-fn loads(study: &Study) -> Picture {
+fn loads(study: &Study) -> Chart {
     let mut loads = study.loads.clone();
     loads.sort_by(|a, b| b.percent().total_cmp(&a.percent()));
     let group = |load: &LinkLoad| Group {
@@ -121,7 +121,7 @@ fn loads(study: &Study) -> Picture {
 }
 
 /// Nodes stand as far to the right as they are from the publishers.
-fn network(study: &Study) -> Picture {
+fn network(study: &Study) -> Chart {
     let topology = &study.network.topology;
     let mut layers = vec![0; topology.nodes.len()];
     for flow in &study.network.flows {

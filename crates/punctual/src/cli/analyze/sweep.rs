@@ -10,7 +10,7 @@ use std::thread;
 use clap::ValueEnum;
 use punctual_analysis::analyze;
 use punctual_model::network::Network;
-use punctual_report::{Bars, Group, Picture, Unit, bars};
+use punctual_report::{Bars, Chart, Group, Unit, bars};
 use serde_json::{Value, json};
 
 use super::table::aligned;
@@ -229,20 +229,20 @@ impl Swept {
         json!({"format": FORMAT, "sweep": self.sweep.key(), "points": points})
     }
 
-    pub(super) fn pictures(&self) -> Vec<(String, Picture)> {
+    pub(super) fn charts(&self) -> Vec<(String, Chart)> {
         let group = |point: &Point| Group {
             name: point.x.to_string(),
             values: vec![Some(point.kept_percent())],
             mark: None,
         };
-        let picture = bars(&Bars {
+        let chart = bars(&Bars {
             title: "Sweep".into(),
             series: vec!["destinations that keep their deadline".into()],
             mark: String::new(),
             unit: Unit::Percent,
             groups: self.points.iter().map(group).collect(),
         });
-        vec![(format!("Deadlines kept by {}", self.sweep.title()), picture)]
+        vec![(format!("Deadlines kept by {}", self.sweep.title()), chart)]
     }
 }
 

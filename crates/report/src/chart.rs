@@ -1,7 +1,7 @@
-//! A picture as SVG text, in a page or in a file of its own.
+//! A chart as SVG text, in a page or in a file of its own.
 //!
 //! Colours are CSS classes (`s0` to `s7` for series, `l0` to `l3` for loads,
-//! `ink`, `grid`): the page defines them, or the file that the picture is in.
+//! `ink`, `grid`): the page defines them, or the file that the chart is in.
 
 use std::fmt::Write;
 
@@ -56,16 +56,16 @@ fn plain_style() -> String {
     COLOURS.iter().fold(CLASSES.to_owned(), replace)
 }
 
-/// A picture.
+/// A chart.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Picture {
+pub struct Chart {
     title: String,
     width: f64,
     height: f64,
     body: String,
 }
 
-impl Picture {
+impl Chart {
     /// An empty one of that size.
     pub(crate) fn new(title: &str, width: f64, height: f64) -> Self {
         Self {
@@ -103,13 +103,13 @@ impl Picture {
     }
 }
 
-/// Pictures one below the other as an SVG file, each with its caption.
-pub fn document(pictures: &[(String, Picture)]) -> String {
+/// Charts one below the other as an SVG file, each with its caption.
+pub fn document(charts: &[(String, Chart)]) -> String {
     const CAPTION: f64 = 26.0;
-    let width = pictures
+    let width = charts
         .iter()
         .fold(0.0_f64, |width, (_, p)| width.max(p.width));
-    let height: f64 = pictures.iter().map(|(_, p)| p.height + CAPTION).sum();
+    let height: f64 = charts.iter().map(|(_, p)| p.height + CAPTION).sum();
     let mut text = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" \
          width=\"{width:.0}\" height=\"{height:.0}\">\n<style>{}</style>\n\
@@ -117,7 +117,7 @@ pub fn document(pictures: &[(String, Picture)]) -> String {
         plain_style()
     );
     let mut top = 0.0;
-    for (caption, picture) in pictures {
+    for (caption, chart) in charts {
         let _ = writeln!(
             text,
             "<text class=\"ink\" x=\"8\" y=\"{:.0}\">{}</text>",
@@ -127,11 +127,11 @@ pub fn document(pictures: &[(String, Picture)]) -> String {
         let place = format!(
             " x=\"0\" y=\"{:.0}\" width=\"{:.0}\" height=\"{:.0}\"",
             top + CAPTION,
-            picture.width,
-            picture.height
+            chart.width,
+            chart.height
         );
-        text.push_str(&picture.element(&place));
-        top += CAPTION + picture.height;
+        text.push_str(&chart.element(&place));
+        top += CAPTION + chart.height;
     }
     text.push_str("</svg>\n");
     text
@@ -159,10 +159,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_holds_its_pictures_one_below_the_other() {
-        let mut first = Picture::new("A & B", 100.0, 50.0);
+    fn a_file_holds_its_charts_one_below_the_other() {
+        let mut first = Chart::new("A & B", 100.0, 50.0);
         first.add(format_args!("<rect/>"));
-        let second = Picture::new("C", 200.0, 60.0);
+        let second = Chart::new("C", 200.0, 60.0);
         assert!(first.svg().starts_with("<svg viewBox=\"0 0 100 50\""));
         let file = document(&[("a < b".into(), first), ("c".into(), second)]);
         assert!(file.contains("viewBox=\"0 0 200 162\""), "{file}");
