@@ -1,4 +1,4 @@
-//! Admission: which flows are promised their deadlines.
+//! Admission: which flows are guaranteed their deadlines.
 //!
 //! A flow is admitted if with it every flow keeps its deadline to every
 //! destination, by a safe bound. The bounds by levels answer first; flows that
@@ -243,14 +243,14 @@ impl Admission {
         self.loads.resize(self.network.topology.links.len(), 0);
     }
 
-    /// What may be promised to admitted flows: for each of these names, and each
-    /// destination, a limit of its response, ns; nothing for a name that is
-    /// unknown. About `effort` streams are looked at in all, as for
-    /// [`set_effort`](Self::set_effort). That decides how: if they suffice for
-    /// the network, by the best bounds; if they suffice for the paths of these
-    /// flows, by segments there, and by levels elsewhere; else by levels alone,
-    /// which takes no more than a look. Each is a safe bound, and none is beyond
-    /// the deadline of a flow that was admitted here.
+    /// Bounds that may be guaranteed to admitted flows: for each of these names,
+    /// and each destination, a bound of its response, ns; empty for an unknown
+    /// name. About `effort` streams are examined in all, as for
+    /// [`set_effort`](Self::set_effort). That decides the method: if they suffice
+    /// for the network, the best bounds; if they suffice for the paths of these
+    /// flows, segments there, and levels elsewhere; otherwise levels alone, which
+    /// cost almost nothing. Each is a safe bound, and none is beyond the deadline
+    /// of a flow that was admitted here.
     pub fn guarantees(&self, ids: &[&str], effort: u64) -> Vec<Vec<u64>> {
         let class = |id: &&str| Some(&self.system.classes[*self.classes.get(*id)?]);
         let classes: Vec<Option<&Class>> = ids.iter().map(class).collect();
@@ -383,7 +383,8 @@ impl Admission {
                 late.retain(|late| self.overload(late.leaf).is_some());
                 return late;
             }
-            // Who takes too long alone is late by every analysis.
+            // A flow that is late without other traffic is late by every
+            // analysis.
             let hopeless = late.iter().any(|late| self.is_hopeless(late));
             let whole = !hopeless && self.may_analyse_all();
             let mut scratch = Scratch::new(self.effort);

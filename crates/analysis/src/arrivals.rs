@@ -181,9 +181,8 @@ pub(crate) struct Group {
     at: usize,
 }
 
-/// What comes over the same link as the frame under test and ahead of it has
-/// left the link before that, so windows are shorter; not at all where this is
-/// nothing.
+/// Frames that come over the same link as the frame under test and ahead of it
+/// have left the link before it, so windows are shorter; not where this is zero.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Ahead {
     /// Greatest delay of the frame from the link to the queue, less the least.

@@ -1,7 +1,7 @@
 //! What a bound is made of.
 //!
-//! The path is cut where the best bound cuts it; for each segment the parts
-//! are told, and their sum is the bound.
+//! The path is cut where the best bound cuts it; each segment has parts, whose
+//! sum is the bound.
 
 use std::fmt;
 

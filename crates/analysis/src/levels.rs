@@ -216,7 +216,7 @@ impl Levels {
                     level.next = level.next.min(next);
                     level.load = level.load.saturating_add(system.briefs[*stage].load);
                 }
-                // What comes without limit takes all.
+                // Unbounded arrivals take the whole port.
                 None => level.load = FULL_BRIEF,
             }
         }

@@ -9,7 +9,7 @@
 //! exists (overload, or a search that passes its named limit) there is `None`,
 //! never a loop. The papers' formulas in [`printed`] are no bounds.
 //!
-//! [`Admission`] says which flows are promised their deadlines, [`assign`]
+//! [`Admission`] decides which flows are guaranteed their deadlines, [`assign`]
 //! finds priorities and [`choose_route`] paths with which they can be.
 //!
 //! Integers only; no clock, thread or random source. The proofs are in

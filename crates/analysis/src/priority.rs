@@ -71,7 +71,7 @@ pub enum Unassignable {
         /// Its load in per cent, rounded up.
         percent: u64,
     },
-    /// Every order that the method tries leaves somebody late.
+    /// With every order that the method tries, some flow is late.
     Late {
         /// The flows for which nothing was found, in the order of the network.
         flows: Vec<String>,
@@ -201,7 +201,7 @@ impl<'a> Problem<'a> {
         })
     }
 
-    /// The priorities, if with them nobody is late.
+    /// The priorities, if no flow is late with them.
     fn confirmed(&self, priorities: Vec<u64>) -> Result<Vec<u64>, Unassignable> {
         let late = self.late(&priorities);
         if late.is_empty() {
@@ -380,9 +380,9 @@ impl<'a> Problem<'a> {
             .collect()
     }
 
-    /// Place after place from the least urgent: if who is there is late, the
-    /// next more urgent one that is not takes it, and those between move up.
-    /// Of each level one of a kind is tried.
+    /// Goes through the places from the least urgent: if the flow there is late,
+    /// the next more urgent flow that is not late takes the place, and those
+    /// between move up. Of each level one of a kind is tried.
     fn repair(&self) -> Result<Vec<u64>, Unassignable> {
         let mut priorities = self.monotonic();
         let mut late = self.late(&priorities);

@@ -20,9 +20,10 @@ pub struct Refusal {
     pub new: bool,
     /// Why.
     pub reason: Reason,
-    /// Flows unlike it that could miss theirs, too, as far as was looked.
+    /// Other flows that could miss their deadlines, too; those that were
+    /// examined.
     pub others: u64,
-    /// It would be late at any priority, and with nobody else in the network.
+    /// It would be late at any priority, even alone in the network.
     pub hopeless: bool,
 }
 

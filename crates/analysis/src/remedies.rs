@@ -308,7 +308,7 @@ impl Trial<'_> {
     /// One of the flows that hold it up most goes beside it, or behind it.
     fn demote(&mut self) -> Option<Remedy> {
         let own = self.flow().priority;
-        // Who holds it up most takes an analysis to say.
+        // Finding the flow that delays it most takes an analysis.
         if !self.admission.may_analyse_all() {
             return None;
         }

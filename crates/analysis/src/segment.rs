@@ -69,7 +69,7 @@ impl Scratch {
     }
 }
 
-/// Groups, and by what they are told apart.
+/// Groups, and by what they are separated.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
     groups: Vec<Group>,
@@ -88,7 +88,7 @@ pub(crate) struct Key {
     own: bool,
 }
 
-/// What is told apart of what comes over one link.
+/// How frames that come over one link are separated into groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Separation {
     /// Nothing.

@@ -1,9 +1,11 @@
-//! The ACL file: who may publish and receive what, in mosquitto's format.
+//! The ACL file: rights to publish and receive, in mosquitto's format.
 //!
-//! A check looks at the client's own rules first (its `user` section, or for a client without a user
-//! name the lines before the first `user`), then at the `pattern` rules, which are everybody's. In
-//! each of the two, a matching `deny` refuses and otherwise a matching rule with the right access
-//! grants; when neither decides, the answer is no. Order within a section does not matter.
+//! A check looks at the client's own rules first (its `user` section, or for a
+//! client without a user name the lines before the first `user`), then at the
+//! `pattern` rules, which apply to all clients. In each of the two, a matching
+//! `deny` refuses and otherwise a matching rule with the right access grants;
+//! when neither decides, the answer is no. Order within a section does not
+//! matter.
 //!
 //! Everything that depends on the client alone (its section, substitution of `%c` and `%u`) is done
 //! once by [`Acl::for_client`]; a check is one walk over a trie. Source: `mosquitto.conf(5)`, observed
@@ -211,8 +213,8 @@ impl ClientAcl {
         }
     }
 
-    /// Whether the client may be the broker of the mesh that is called so, which forwards everything:
-    /// a `broker` line. Without an ACL file nobody may.
+    /// Whether the client may act as the broker of the mesh with this name, which
+    /// forwards everything: a `broker` line. Without an ACL file no client may.
     pub fn may_be_broker(&self, name: &str) -> bool {
         let brokers = self.0.as_ref().map(|rights| &rights.own.brokers);
         brokers.into_iter().flatten().any(|broker| match broker {

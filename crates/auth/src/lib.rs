@@ -1,5 +1,6 @@
-//! Who a client is and what it may do: password and ACL files in mosquitto's formats, a [`Secret`]
-//! that machines share, and the tokens of the HTTP interface.
+//! Authentication and authorisation: password and ACL files in mosquitto's
+//! formats, a [`Secret`] that machines share, and the tokens of the HTTP
+//! interface.
 //!
 //! Pure: text comes in, decisions go out. There is no file, clock, socket, thread or random source
 //! here; the caller reads the files, hands in salts, and runs [`PasswordFile::verify`] away from the

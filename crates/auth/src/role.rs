@@ -1,4 +1,4 @@
-//! What somebody may do over the HTTP interface.
+//! The rights of a user of the HTTP interface.
 
 use std::fmt;
 use std::str::FromStr;

@@ -7,12 +7,12 @@ use subtle::ConstantTimeEq as _;
 use crate::FileError;
 use crate::error::BYTE_ORDER_MARK;
 
-/// Fewest bytes, so that nobody guesses it.
+/// Least length in bytes, so that it cannot be guessed.
 const FEWEST_BYTES: usize = 16;
 /// Most bytes, so that it fits into the first packet of a connection.
 const MOST_BYTES: usize = 1024;
 
-/// A secret that all who belong together know.
+/// A secret shared by the brokers of a mesh.
 #[derive(Clone)]
 pub struct Secret(Box<str>);
 
@@ -34,7 +34,7 @@ impl Secret {
         Err(FileError::new(1, "secret", "", problem, remedy))
     }
 
-    /// Whether somebody knows it. How long that takes says nothing of it but its length.
+    /// Compares it with another value in a time that depends only on its length.
     pub fn is(&self, presented: &[u8]) -> bool {
         self.0.as_bytes().ct_eq(presented).into()
     }

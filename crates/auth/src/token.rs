@@ -1,4 +1,4 @@
-//! The token file: who may use the HTTP interface by showing a token.
+//! The token file: tokens that give access to the HTTP interface.
 //!
 //! One `role token` per line; blank lines and lines that begin with `#` are passed over. A token is
 //! compared by its SHA-256 in constant time, so that neither the duration of a check nor a `Debug`
@@ -69,8 +69,8 @@ impl TokenFile {
         }
     }
 
-    /// The role of who shows this token: the greatest, if several lines have it. Takes the same time
-    /// whichever line it is, and if it is none.
+    /// The role of a token: the greatest, if several lines have it. The time does
+    /// not depend on which line it is, or on whether there is one.
     pub fn role_of(&self, token: &str) -> Option<HttpRole> {
         let hash: [u8; 32] = Sha256::digest(token.as_bytes()).into();
         let mut found = 0u8;

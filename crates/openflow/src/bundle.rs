@@ -47,7 +47,7 @@ codes! {
 }
 
 bits! {
-    /// What a bundle promises.
+    /// Guarantees of a bundle.
     pub struct BundleFlags: u16 {
         /// All changes or none, and no packet sees a part of them.
         const ATOMIC = 1;

@@ -258,7 +258,7 @@ pub struct QueueDesc {
     pub queue: QueueId,
     /// Its port.
     pub port: PortNo,
-    /// What is promised to it, as property type and bytes.
+    /// Its guarantees, as property type and bytes.
     pub properties: Vec<QueueProperty>,
 }
 

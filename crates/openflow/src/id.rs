@@ -73,7 +73,7 @@ numbers! {
         NONE = 0xffff_ffff, "NONE";
     }
 
-    /// Pairs an answer with its request; chosen by who asks.
+    /// Matches a reply with its request; chosen by the requester.
     pub struct Xid(u32) {}
 
     /// Names a bundle on a connection; chosen by the controller.

@@ -10,7 +10,7 @@ use crate::analysis::{Row, flow_rows};
 use crate::explain::RemedyRow;
 use crate::network::{Network, flow_entry, value_error};
 
-/// Which flows are promised their deadlines.
+/// Decides which flows are guaranteed their deadlines.
 #[pyclass(frozen, module = "punctual._native")]
 #[derive(Debug)]
 pub(crate) struct Admission(Mutex<State>);

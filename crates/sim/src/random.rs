@@ -39,7 +39,7 @@ pub struct Summary {
 /// What went wrong, with the last things that happened before.
 pub fn run(seed: u64) -> Result<Summary, String> {
     Run::new(seed, false).all().map_err(|why| {
-        // Everything is repeatable, so the story is told only when needed.
+        // Everything is repeatable, so the trace is recorded only when needed.
         let mut again = Run::new(seed, true);
         let _ = again.all();
         let lines = trace_lines().unwrap_or(60);

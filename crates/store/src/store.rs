@@ -21,11 +21,11 @@ pub trait Store {
     /// with it, can be tried again.
     fn commit(&mut self, group: &Batch) -> Result<(), StoreError>;
 
-    /// Tells operations that lead from nothing to what is kept: [`Op::Highest`],
-    /// flows, contents, retained messages, and then one session after the other
-    /// (session, subscriptions, received identifiers, will, entries in order,
-    /// each followed by [`Op::Inflight`] if it was sent). The session's next
-    /// packet identifier is final.
+    /// Passes the operations that produce the stored state from an empty store to
+    /// `tell`: [`Op::Highest`], flows, contents, retained messages, and then one
+    /// session after the other (session, subscriptions, received identifiers,
+    /// will, entries in order, each followed by [`Op::Inflight`] if it was sent).
+    /// The session's next packet identifier is final.
     ///
     /// # Errors
     /// The store cannot be read at all. Single unreadable items are skipped, and named in

@@ -16,12 +16,11 @@ use crate::admission::Admission;
 /// How paths are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Selection {
-    /// By [`choose_route`]: what leaves everyone the most time, and nobody
-    /// late.
+    /// By [`choose_route`]: the paths that leave every flow the most time, and
+    /// none late.
     Admission,
-    /// As the paper does: by [`paths_by_bucket_weight`], to several
-    /// destinations by way of their [`rendezvous_point`]. Whether somebody is
-    /// late then is not asked.
+    /// As in the paper: by [`paths_by_bucket_weight`], to several destinations
+    /// over their [`rendezvous_point`]. Deadlines are not considered.
     Paper,
 }
 

@@ -281,7 +281,7 @@ impl Node {
         stack.extend(self.plus.as_deref().map(|node| place(node, OTHER)));
     }
 
-    /// `rest` is what is left of the topic below this node, `None` at its end.
+    /// `rest` is the part of the topic below this node, `None` at its end.
     fn collect(&self, rest: Option<&str>, found: &mut Access) {
         *found |= self.below;
         let Some(rest) = rest else {

@@ -75,7 +75,7 @@ impl Assembly {
         Ok(None)
     }
 
-    /// Forgets an answer that nobody waits for any more.
+    /// Forgets an answer that is not waited for any more.
     pub fn forget(&mut self, xid: Xid) {
         self.open.remove(&xid);
     }

@@ -24,7 +24,7 @@ const MORE: u16 = 1;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MultipartRequest {
-    /// Who made the switch.
+    /// Manufacturer of the switch.
     Desc,
     /// Flow entries.
     Flow(FlowStatsRequest),
@@ -69,7 +69,7 @@ pub struct MultipartReply {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MultipartBody {
-    /// Who made the switch.
+    /// Manufacturer of the switch.
     Desc(Box<SwitchDesc>),
     /// Flow entries.
     Flow(Vec<FlowStats>),

@@ -8,7 +8,7 @@ use crate::wire::{Reader, Result, Wire, layout, sized};
 use crate::{Cookie, DecodeError, GroupId, PortNo, QueueId, TableId};
 
 layout! {
-    /// Who made the switch.
+    /// Manufacturer of the switch.
     pub struct SwitchDesc {
         /// Manufacturer.
         pub manufacturer: Text<256>,
