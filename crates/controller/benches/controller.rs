@@ -9,7 +9,9 @@
 use std::time::Duration;
 
 use punctual_controller::plan::Mac;
-use punctual_controller::{Controller, Effect, End, Event, KnownHost, PortState, Settings, SwitchProtocol};
+use punctual_controller::{
+    Controller, Effect, End, Event, KnownHost, PortState, Settings, SwitchProtocol,
+};
 use punctual_model::srt::{Channel, Peer, Request, State};
 use punctual_model::{Nanos, Rng};
 use punctual_openflow::{Message, MultipartBody, MultipartReply, MultipartRequest};

@@ -142,7 +142,10 @@ impl Server {
             authentication_threads: 2,
             authenticator: loaded.authenticator(),
             access: loaded.access.take(),
-            admission: parts.admission.as_ref().map(admission::ServiceBuilder::sender),
+            admission: parts
+                .admission
+                .as_ref()
+                .map(admission::ServiceBuilder::sender),
             store,
             federation: parts.mesh.as_ref().map(mesh::Opening::federation),
         });
