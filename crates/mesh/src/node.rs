@@ -367,6 +367,7 @@ impl Node {
                 // The link carries at the other end but not yet here. If it never does, the queue for it
                 // is given up like that of any lost link.
                 let behind = BTreeSet::from([up.peer.clone()]);
+                self.tell_leads(link, behind.clone());
                 self.lost.insert(link, Some(behind), now);
             }
             self.copy_overlapping(link, &add);
@@ -389,13 +390,20 @@ impl Node {
         self.outputs.push(Output::Interest { link, add, remove });
     }
 
-    /// Reports which brokers a link leads to, so that the shell stores it for a restart.
+    /// Reports which brokers a link leads to, so that the shell stores it for a restart. A message that is
+    /// forwarded to one of them may be kept for the link. The link therefore carries, or is lost: what is
+    /// kept for a lost link goes where its brokers are. Nothing would move what is kept for a link that
+    /// carries only at the other end.
     fn note_leads(&mut self, link: LinkId) {
-        let Some(up) = self.links.get(link) else {
+        let Some(up) = self.links.get(link).filter(|up| up.edge.carries()) else {
             return;
         };
         let mut brokers = self.reach.behind(link);
         brokers.insert(up.peer.clone());
+        self.tell_leads(link, brokers);
+    }
+
+    fn tell_leads(&mut self, link: LinkId, brokers: BTreeSet<BrokerId>) {
         if self.commit.leads(link, &brokers) {
             let brokers = brokers.into_iter().collect();
             self.outputs.push(Output::Leads { link, brokers });
@@ -591,6 +599,10 @@ impl Node {
                 self.outputs.push(carry(true));
                 self.hold(id, now);
                 self.reach.activate(id);
+                if self.reach.count(id) > 0 {
+                    // The neighbour said so before this end carried.
+                    self.note_leads(id);
+                }
                 // Sums received before this end carried may be out of date.
                 self.outputs.send(id, &Message::Ask(Vec::new()));
                 self.members.activate(id);

@@ -170,6 +170,48 @@ fn given_up(peer: usize, forgotten: Option<usize>) -> Output {
     Output::Forget { peer, forgotten }
 }
 
+/// What is kept for a link that does not carry goes nowhere, if it never did.
+#[test]
+fn a_link_leads_to_nobody_before_it_carries() {
+    let now = Nanos::from_secs(1);
+    let [mut own, mut peer] = [0, 1].map(|n| Node::new(settings(n), now));
+    let opens = [own.open(true), peer.open(false)];
+    let link = own.link_up(&opens[1], 1.0, now).unwrap();
+    let back = peer.link_up(&opens[0], 1.0, now).unwrap();
+    let is_leads = |output: &Output| matches!(output, Output::Leads { .. });
+    // The neighbour's end carries.
+    let here = Message::Here {
+        all: true,
+        add: vec![name(1), name(2)],
+        remove: Vec::new(),
+    };
+    own.receive(link, &here.encode(), now).unwrap();
+    let mut said = own.take_outputs();
+    assert!(!own.status().links[0].edge.carries());
+    assert!(!said.iter().any(is_leads), "{said:?}");
+    // So does this one, and is told nothing more of that.
+    let mut leads = Vec::new();
+    while !said.is_empty() {
+        for output in said {
+            match output {
+                Output::Send(_, bytes) => peer.receive(back, &bytes, now).unwrap(),
+                Output::Leads { brokers, .. } => leads.push(brokers),
+                _ => {}
+            }
+        }
+        for output in peer.take_outputs() {
+            if let Output::Send(_, bytes) = output
+                && !matches!(Message::decode(&bytes), Ok(Message::Here { .. }))
+            {
+                own.receive(link, &bytes, now).unwrap();
+            }
+        }
+        said = own.take_outputs();
+    }
+    assert!(own.status().links[0].edge.carries());
+    assert_eq!(leads, [[name(1), name(2)]]);
+}
+
 #[test]
 fn letters_find_their_way() {
     let mut row = Row::new(4);

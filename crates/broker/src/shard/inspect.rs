@@ -8,6 +8,8 @@
 
 use std::sync::Arc;
 
+use punctual_mesh::transfer::Record;
+
 use super::Shard;
 use crate::Nanos;
 use crate::hub::{ClientInfo, Hub, SubscriptionInfo};
@@ -104,6 +106,12 @@ impl ClientView<'_> {
     /// Client identifier.
     pub fn client_id(&self) -> &Arc<str> {
         &self.session.handle.client_id
+    }
+
+    /// Whether it is the client's session, or a copy or stub of it. `None` where sessions do not move, and
+    /// for the queue of a link to a neighbour.
+    pub fn record(&self) -> Option<&Record> {
+        self.session.record()
     }
 
     /// Whether it is connected.

@@ -505,9 +505,8 @@ impl Node {
         for (link, others) in links {
             self.reach.drop_from(link, |id| id == broker);
             self.members.forget_broker(link, broker);
-            if !others.is_empty() && self.commit.leads(link, &others) {
-                let brokers = others.into_iter().collect();
-                self.outputs.push(Output::Leads { link, brokers });
+            if !others.is_empty() {
+                self.tell_leads(link, others);
             }
         }
         self.note_kept();

@@ -52,7 +52,7 @@ pub enum Output {
         remove: Vec<Box<str>>,
     },
     /// The brokers that a link leads to, its neighbour included; replaces the previous set. To be stored
-    /// for [`crate::Node::remember`].
+    /// for [`crate::Node::remember`]. Reported only of links that carry and of lost links.
     Leads {
         /// Which.
         link: LinkId,

@@ -428,8 +428,10 @@ fn check(seed: u64, world: &World, once: bool, outcome: &mut Outcome) {
         assert!(!running.are_away, "seed {seed}: {n} misses somebody");
         let totals = running.directory.totals();
         assert_eq!(
-            totals.queued_bytes, 0,
-            "seed {seed}: something waits at {n}"
+            totals.queued_bytes,
+            0,
+            "seed {seed}: something waits at {n}: {:#?}",
+            running.waiting()
         );
     }
 }

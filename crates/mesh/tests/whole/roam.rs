@@ -271,6 +271,10 @@ fn who_hardly_stays_far_from_others_loses_nothing() {
             run_in(&mut world, seed, faults, who, &mut outcome, &mut moved);
         });
     }
+    // A link carried at its other end for a moment, and its neighbour is away later while a stub forwards.
+    let (seed, faults, who) = (4_000_913, CRASHES, Who::Restless);
+    let mut world = world_far_apart(5, seed, faults);
+    run_in(&mut world, seed, faults, who, &mut outcome, &mut moved);
     println!("far from others: {outcome:?}, {moved} moved");
     assert!(are_seeds_chosen() || outcome.delivered > 0 && moved > 0);
 }

@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex};
 
 use punctual_broker::{
     Budget, Config, ConnId, ConnMeta, Directory, Federation, LinkLimits, LinkNews, Message,
-    MessageName, MoveTimes, Newcomer, Output, Received, Restorer, RetainedCursor, Service, Shard,
-    StoreTrouble, Testament, Unwelcome, WillTurn,
+    MessageName, MoveTimes, Newcomer, Output, Received, Restorer, RetainedCursor, ScanPosition,
+    Scope, Service, Shard, StoreTrouble, Testament, Unwelcome, WillTurn,
 };
 use punctual_mesh::seen::{Name, SeenMessages, Verdict};
-use punctual_mesh::transfer::{FenceAnswer, HomeId, Located, Stamp, Stub, Times};
+use punctual_mesh::transfer::{FenceAnswer, HomeId, Located, Record, Stamp, Stub, Times};
 use punctual_mesh::wire::{self, Arrival, Open, SessionAddress, TOPIC};
 use punctual_mesh::{BrokerId, LinkId, Membership, Node, Settings};
 use punctual_model::Nanos;
@@ -467,6 +467,21 @@ impl Running {
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
         let both = |message: &Arc<Message>| (message.topic().into(), text(message.payload()));
         messages.iter().map(both).collect()
+    }
+
+    /// Whose messages wait here, how many bytes, and in what: a session, a copy, a stub or (`None`) the
+    /// queue of a link.
+    pub fn waiting(&self) -> Vec<(Arc<str>, usize, Option<Record>)> {
+        let mut waiting = Vec::new();
+        let all = ScanPosition::default();
+        self.shard.scan_clients(all, u32::MAX, |client| {
+            let info = client.info();
+            if info.queued_bytes > 0 {
+                let record = client.record().cloned();
+                waiting.push((info.client_id, info.queued_bytes, record));
+            }
+        });
+        waiting
     }
 
     fn take(&mut self, input: Input, now: Nanos) {
