@@ -16,8 +16,8 @@
 
 mod departure;
 mod lane;
-mod outbuf;
-mod rank;
+pub(crate) mod outbuf;
+pub(crate) mod rank;
 mod shared;
 mod shares;
 #[cfg(test)]

@@ -23,8 +23,8 @@ pub(crate) const CLIENTS: Nanos = Nanos::from_millis(20);
 impl Hub {
     /// It is looked at the end of the turn at how full the queues of neighbours are.
     pub(crate) fn look_at_brakes(&mut self, now: Nanos) {
-        if !self.brakes_armed {
-            self.brakes_armed = true;
+        if !self.links.brakes_armed {
+            self.links.brakes_armed = true;
             self.timers.arm(now, Timer::Brakes);
         }
     }
@@ -32,8 +32,8 @@ impl Hub {
     /// Tells neighbours of what only little is taken here now, if that has changed; and looks again
     /// soon as long as there is any.
     pub(crate) fn tell_brakes(&mut self, now: Nanos) {
-        self.brakes_armed = false;
-        let slots = self.neighbours.clone();
+        self.links.brakes_armed = false;
+        let slots = self.links.neighbours.clone();
         let links = slots.iter().filter_map(|slot| {
             let session = self.sessions.get(*slot)?;
             session.link.as_deref()
@@ -53,7 +53,7 @@ impl Hub {
             is_any |= self.tell_brake(slot, others.cloned().collect());
         }
         if is_any {
-            self.brakes_armed = true;
+            self.links.brakes_armed = true;
             // A client may be away for long.
             let pause = match parts.is_empty() {
                 true => CLIENTS,
@@ -146,7 +146,7 @@ impl Hub {
         let (waits, is_any) = (link.waits(), !link.told.is_empty());
         self.tell(conn, TOPIC, &encode(&filters));
         if waits != waited
-            && let Some(id) = self.conns.get(conn).map(|it| it.id(conn))
+            && let Some(id) = self.outlets.conns.get(conn).map(|it| it.id(conn))
         {
             tell_waits(self, id, waits);
         }
@@ -156,7 +156,7 @@ impl Hub {
 
 /// Tells the federation whether publications of a neighbour wait.
 pub(crate) fn tell_waits(hub: &Hub, id: ConnId, waits: bool) {
-    let session = hub.conns.get(id.slot).map(|conn| conn.session);
+    let session = hub.outlets.conns.get(id.slot).map(|conn| conn.session);
     let session = session.and_then(|slot| hub.sessions.get(slot));
     if let (Some(federation), Some(peer)) = (
         hub.directory.federation(),

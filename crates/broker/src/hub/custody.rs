@@ -13,21 +13,21 @@ use crate::tasks::Task;
 impl Hub {
     /// Whether the broker is in a mesh, so that sessions move. The first call makes the machine.
     pub(crate) fn has_custody(&mut self) -> bool {
-        if self.custody.is_none()
+        if self.links.custody.is_none()
             && let Some(federation) = self.directory.federation()
             && let Some(own) = HomeId::new(federation.name())
         {
             let shards = u64::from(self.directory.shards());
             // No two shards, nor two starts, freeze a session with the same number.
             let instance = federation.clock() * shards + u64::from(self.index);
-            self.custody = Some(Box::new(Custody::new(
+            self.links.custody = Some(Box::new(Custody::new(
                 own,
                 instance,
                 federation.transfer_times(),
                 self.config.limits.max_queued_bytes,
             )));
         }
-        self.custody.is_some()
+        self.links.custody.is_some()
     }
 
     /// Calls the machine, and queues its actions.
@@ -35,16 +35,16 @@ impl Hub {
         &mut self,
         call: impl FnOnce(&mut Transfers, &dyn Sessions) -> R,
     ) -> Option<R> {
-        let mut custody = self.custody.take()?;
+        let mut custody = self.links.custody.take()?;
         let result = call(&mut custody.machine, &Marks(self));
         custody.actions.extend(custody.machine.take_actions());
-        self.custody = Some(custody);
+        self.links.custody = Some(custody);
         Some(result)
     }
 
     /// Queues an event for the machine.
     pub(crate) fn tell_custody(&mut self, client: &Arc<str>, event: Event, now: Nanos) {
-        let Some(custody) = &mut self.custody else {
+        let Some(custody) = &mut self.links.custody else {
             return;
         };
         custody.events.push_back((client.clone(), event));
@@ -53,7 +53,7 @@ impl Hub {
 
     /// Sees to it that queued events are handled soon.
     pub(crate) fn wake_custody(&mut self, now: Nanos) {
-        if let Some(custody) = &mut self.custody
+        if let Some(custody) = &mut self.links.custody
             && !custody.is_busy
             && !std::mem::replace(&mut custody.is_armed, true)
         {
@@ -74,12 +74,12 @@ impl Hub {
 
     /// Frees messages in slices.
     pub(crate) fn discard(&mut self, messages: Discarded) {
-        self.tasks.push(Task::Discard(Box::new(messages)));
+        self.work.tasks.push(Task::Discard(Box::new(messages)));
     }
 
     /// A session ends. The machine is told, unless it has ended the session itself.
     pub(crate) fn session_ends(&mut self, client: &Arc<str>, now: Nanos) {
-        let Some(custody) = &mut self.custody else {
+        let Some(custody) = &mut self.links.custody else {
             return;
         };
         let frozen = custody.frozen.remove(client);
@@ -99,7 +99,7 @@ impl Hub {
             let ticket = it.settle();
             (!it.is_committed(ticket)).then_some(ticket)
         });
-        let Some(custody) = &mut self.custody else {
+        let Some(custody) = &mut self.links.custody else {
             return;
         };
         custody.unsent.insert(slot);
@@ -118,7 +118,7 @@ impl Hub {
 
     /// All is committed up to that ticket; whether stubs may go on.
     pub(crate) fn note_stored(&mut self, ticket: u64) -> bool {
-        let Some(custody) = &mut self.custody else {
+        let Some(custody) = &mut self.links.custody else {
             return false;
         };
         let before = custody.storing.len();
@@ -132,13 +132,17 @@ impl Hub {
 
     /// Whether what a stub has queued at that time is committed.
     pub(crate) fn is_stored(&self, since: Nanos) -> bool {
-        let storing = self.custody.as_ref().and_then(|it| it.storing.front());
+        let storing = self
+            .links
+            .custody
+            .as_ref()
+            .and_then(|it| it.storing.front());
         storing.is_none_or(|(first, _)| since < *first)
     }
 
     /// Whether the client's session is frozen.
     pub(crate) fn is_frozen(&self, client: &Arc<str>) -> bool {
-        let custody = self.custody.as_ref();
+        let custody = self.links.custody.as_ref();
         custody.is_some_and(|it| it.frozen.contains_key(client))
     }
 
@@ -146,7 +150,7 @@ impl Hub {
     pub(crate) fn custody_committed(&mut self, now: Nanos) {
         let journal = self.journal.as_ref();
         let is_committed = |ticket: u64| journal.is_none_or(|it| it.is_committed(ticket));
-        let Some(custody) = &mut self.custody else {
+        let Some(custody) = &mut self.links.custody else {
             return;
         };
         let mut written = Vec::new();
@@ -174,7 +178,7 @@ struct Marks<'a>(&'a Hub);
 
 impl Sessions for Marks<'_> {
     fn mark(&self, client: &str) -> Option<Mark> {
-        let slot = self.0.session_named(client)?;
+        let slot = self.0.sessions.named(client)?;
         self.0.sessions.get(slot)?.mark().cloned()
     }
 }

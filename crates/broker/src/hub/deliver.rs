@@ -10,6 +10,7 @@ use crate::Nanos;
 use crate::base::delivery::{Delivery, Load};
 use crate::base::queue_full::QueueFull;
 use crate::egress::{Attempt, Class, Entry, Pool, Rank, Stamp};
+use crate::hub::outlets::Outlets;
 use crate::hub::room::takes_at_once;
 use crate::index::delivered_qos;
 use crate::index::target::Target;
@@ -43,7 +44,7 @@ impl Hub {
         if publication.class_for(target) != publication.stamp.class() {
             return self.deliver_demoted(publication, target, now);
         }
-        if self.unpacking.is_some() && self.takes_runs(target) {
+        if self.links.unpacking.is_some() && self.takes_runs(target) {
             // It has the whole run.
             return None;
         }
@@ -68,7 +69,7 @@ impl Hub {
                 return None;
             }
             if had.log.as_mut().is_some_and(|log| log.is_to_be_listed()) {
-                self.moves.had_more.push(target.slot);
+                self.links.moves.had_more.push(target.slot);
             }
         }
         let number = match target.numbered {
@@ -84,7 +85,7 @@ impl Hub {
             false => None,
         };
         // What is kept of it for a neighbour that is away is enough.
-        let receive_max = || Some(self.conns.get(session.conn?)?.receive_max);
+        let receive_max = || Some(self.outlets.conns.get(session.conn?)?.receive_max);
         if session.link.is_some() && session.keeps_copy(number, receive_max()) {
             return None;
         }
@@ -99,7 +100,7 @@ impl Hub {
             }
             return None;
         };
-        let conn = self.conns.get_mut(slot)?;
+        let conn = self.outlets.conns.get_mut(slot)?;
         let waits = match class.is_urgent() {
             true => session.queue.has_qos0() && !session.queue.has_no_urgent(),
             false => {
@@ -158,7 +159,13 @@ impl Hub {
             number,
             alias: None,
         };
-        let sent = put_publish(conn, &mut self.pool, &publication.parts, form, class);
+        let sent = put_publish(
+            conn,
+            &mut self.outlets.pool,
+            &publication.parts,
+            form,
+            class,
+        );
         let size = publication.parts.payload.len();
         self.note_put(slot, sent.then_some(size), class, now)
     }
@@ -175,7 +182,7 @@ impl Hub {
         number: Option<Number>,
         now: Nanos,
     ) -> Option<u32> {
-        let conn = self.conns.get_mut(slot)?;
+        let conn = self.outlets.conns.get_mut(slot)?;
         let v5 = conn.version.is_v5();
         let sent = match frame {
             Some((frame, frame_v5))
@@ -185,7 +192,7 @@ impl Hub {
                     && conn.alias_max == 0
                     && frame.len() <= conn.max_packet as usize =>
             {
-                let buffer = conn.out.plain().tail(&mut self.pool);
+                let buffer = conn.out.plain().tail(&mut self.outlets.pool);
                 buffer.extend_from_slice(frame);
                 true
             }
@@ -200,7 +207,7 @@ impl Hub {
                     number,
                     alias: None,
                 };
-                put_publish(conn, &mut self.pool, parts, form, Class::Normal)
+                put_publish(conn, &mut self.outlets.pool, parts, form, Class::Normal)
             }
         };
         let size = parts.payload.len();
@@ -225,10 +232,10 @@ impl Hub {
         self.stats.publishes_sent_qos0 += 1;
         self.stats.publish_bytes_sent += size as u64;
         self.stats.class(class).sent += 1;
-        let conn = self.conns.get_mut(slot)?;
+        let conn = self.outlets.conns.get_mut(slot)?;
         let full = conn.out.backlog_before(class) >= self.config.limits.send_buffer;
         self.sampling.given(conn.id(slot), class);
-        Self::mark_dirty(conn, slot, &mut self.dirty);
+        Outlets::mark_dirty(conn, slot, &mut self.outlets.dirty);
         if full {
             self.congest(slot, now);
             return Some(slot);
@@ -279,7 +286,7 @@ impl Hub {
         attempt: Attempt,
         now: Nanos,
     ) {
-        let Some(conn) = self.conns.get_mut(slot) else {
+        let Some(conn) = self.outlets.conns.get_mut(slot) else {
             return;
         };
         let class = delivery.message.stamp.class();
@@ -290,15 +297,15 @@ impl Hub {
             attempt,
         };
         let limits = &self.config.lanes;
-        let seat = &mut self.shared.seat(slot);
+        let seat = &mut self.outlets.shared.seat(slot);
         if conn
             .out
-            .push(entry, limits, seat, &mut self.pool, &mut self.stats)
+            .push(entry, limits, seat, &mut self.outlets.pool, &mut self.stats)
         {
             conn.class = conn.class.min(class);
             self.sampling.given(conn.id(slot), class);
-            Self::mark_urgent(conn, slot, &mut self.urgent);
-            Self::mark_dirty(conn, slot, &mut self.dirty);
+            Outlets::mark_urgent(conn, slot, &mut self.outlets.urgent);
+            Outlets::mark_dirty(conn, slot, &mut self.outlets.dirty);
         }
     }
 
@@ -322,7 +329,7 @@ impl Hub {
         if session.queue.has_qos0() {
             return None;
         }
-        let Some(conn) = self.conns.get(slot) else {
+        let Some(conn) = self.outlets.conns.get(slot) else {
             return Some(any);
         };
         let other_version = conn.v5() != v5;
@@ -359,7 +366,7 @@ impl Hub {
             self.stats.dropped_offline += run.messages;
             return None;
         };
-        let conn = self.conns.get_mut(slot)?;
+        let conn = self.outlets.conns.get_mut(slot)?;
         let high = self.config.limits.send_buffer;
         if conn.slow && conn.out.backlog_before(Class::Normal) >= high {
             self.stats.too_slow(Class::Normal, run.messages);
@@ -368,7 +375,7 @@ impl Hub {
         let bytes = run.bytes(conn.v5());
         conn.out
             .plain()
-            .tail(&mut self.pool)
+            .tail(&mut self.outlets.pool)
             .extend_from_slice(bytes);
         self.stats.packets_sent += run.messages;
         self.stats.publishes_sent_qos0 += run.messages;
@@ -376,7 +383,7 @@ impl Hub {
         self.stats.class(Class::Normal).sent += run.messages;
         let full = conn.out.backlog_before(Class::Normal) >= high;
         self.sampling.given(conn.id(slot), Class::Normal);
-        Self::mark_dirty(conn, slot, &mut self.dirty);
+        Outlets::mark_dirty(conn, slot, &mut self.outlets.dirty);
         if full {
             self.congest(slot, now);
             return Some(slot);
@@ -405,7 +412,7 @@ impl Hub {
         need.braked |= publication.is_behind(target, &session.queue);
         let send_buffer = self.config.limits.send_buffer;
         if let Some(slot) = session.conn
-            && let Some(conn) = self.conns.get_mut(slot)
+            && let Some(conn) = self.outlets.conns.get_mut(slot)
             && takes_at_once(session, conn, send_buffer, need)
         {
             let reception = Reception {
@@ -455,13 +462,19 @@ impl Hub {
                 number,
                 alias: None,
             };
-            if put_publish(conn, &mut self.pool, &publication.parts, form, class) {
+            if put_publish(
+                conn,
+                &mut self.outlets.pool,
+                &publication.parts,
+                form,
+                class,
+            ) {
                 self.stats.packets_sent += 1;
                 self.stats.published(qos, publication.parts.payload.len());
                 self.stats.class(class).sent += 1;
                 self.stats.inflight_messages += 1;
                 self.sampling.given(conn.id(slot), class);
-                Self::mark_dirty(conn, slot, &mut self.dirty);
+                Outlets::mark_dirty(conn, slot, &mut self.outlets.dirty);
             } else {
                 let first = first_step(qos);
                 session.window.advance(packet_id, first, Step::Done);
@@ -517,7 +530,7 @@ impl Hub {
                 qos,
                 class,
             };
-            let conn = self.conns.get(slot)?;
+            let conn = self.outlets.conns.get(slot)?;
             if !Journal::sent(journal, directory, session, conn.id(slot), flight) {
                 self.push_urgent(slot, delivery, packet_id, Attempt::First, now);
             }
@@ -648,7 +661,7 @@ impl Hub {
         };
         publication.reserved -= reserved;
         let session = self.sessions.get_mut(target.slot)?;
-        self.offered += (session.queue.growth() / GROWTH) as u64;
+        self.work.offered += (session.queue.growth() / GROWTH) as u64;
         match need.braked {
             true => session.queue.push_braked(delivery, now),
             false => session.queue.push(delivery, now),

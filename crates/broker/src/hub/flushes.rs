@@ -9,15 +9,15 @@ impl Hub {
     /// It is time to look again.
     pub(crate) fn flushes_are_due(&mut self, now: Nanos) {
         self.look_after_flushes(now);
-        if !self.flushes.is_empty() {
+        if !self.links.flushes.is_empty() {
             self.timers.arm(now + AGAIN, Timer::Flushes);
         }
     }
 
     pub(crate) fn look_after_flushes(&mut self, now: Nanos) {
-        let (sessions, conns) = (&self.sessions, &self.conns);
+        let (sessions, conns) = (&self.sessions, &self.outlets.conns);
         let federation = self.directory.federation();
-        self.flushes.retain_mut(|flush| {
+        self.links.flushes.retain_mut(|flush| {
             let session = sessions.get(flush.slot);
             let session = session.filter(|session| session.handle.number == flush.session);
             let conn = session.and_then(|session| conns.get(session.conn?));

@@ -37,10 +37,10 @@ impl Hub {
         self.store_had(slot);
         if is_new {
             self.note_waiting(slot);
-            self.moves.last += 1;
-            let id = self.moves.last;
+            self.links.moves.last += 1;
+            let id = self.links.moves.last;
             let errand = Errand { due, slot, session };
-            self.moves.errands.insert(id, errand);
+            self.links.moves.errands.insert(id, errand);
             self.timers.arm(due, Timer::Errand { id });
         }
     }
@@ -67,13 +67,13 @@ impl Hub {
         let until = session.and_then(|session| Some(session.had.as_ref()?.until));
         match until.filter(|until| *until > now) {
             Some(until) => {
-                if let Some(errand) = self.moves.errands.get_mut(&id) {
+                if let Some(errand) = self.links.moves.errands.get_mut(&id) {
                     errand.due = until;
                     self.timers.arm(until, Timer::Errand { id });
                 }
             }
             None => {
-                self.moves.errands.remove(&id);
+                self.links.moves.errands.remove(&id);
                 if session.is_some() {
                     let _ = self.take_had(errand.slot);
                     self.pump(errand.slot, now);

@@ -83,7 +83,7 @@ impl Hub {
         let oldest = session.queue.give_up((qos, rank), now, has_rules, may_go)?;
         session.share_queue_len();
         Journal::done(&mut self.journal, session, oldest.entry);
-        self.offered += 1;
+        self.work.offered += 1;
         let load = Load::of(&oldest.message);
         self.forget_queued(&load);
         self.note_dropped(slot, oldest.message.stamp.class(), now);
@@ -114,7 +114,7 @@ impl Hub {
     pub(crate) fn report_full(&mut self, handle: &SessionHandle, refused: bool, now: Nanos) {
         if now >= self.queue_full_reported {
             self.queue_full_reported = now + REPORT_INTERVAL;
-            self.outputs.push(Output::Event(Event::QueueFull {
+            self.outlets.outputs.push(Output::Event(Event::QueueFull {
                 client_id: Arc::clone(&handle.client_id),
                 queued: handle.queued.load(Ordering::Relaxed) as usize,
                 refused,

@@ -18,7 +18,7 @@ impl Hub {
 
     /// The same for so long at most. What holds publishers for longer already goes on.
     pub(super) fn congest_for(&mut self, slot: u32, most: Nanos, now: Nanos) {
-        let Some(conn) = self.conns.get_mut(slot) else {
+        let Some(conn) = self.outlets.conns.get_mut(slot) else {
             return;
         };
         if conn.slow {
@@ -53,14 +53,14 @@ impl Hub {
 
     /// Makes a publisher wait for a congested local receiver.
     pub(crate) fn wait_for(&mut self, publisher: ConnId, receiver: u32) {
-        let Some(conn) = self.conns.get_mut(receiver) else {
+        let Some(conn) = self.outlets.conns.get_mut(receiver) else {
             return;
         };
         if conn.slow || conn.extra().waiters.contains(&publisher) {
             return;
         }
         conn.extra().waiters.push(publisher);
-        if let Some(conn) = self.conn(publisher) {
+        if let Some(conn) = self.outlets.conn(publisher) {
             conn.paused += 1;
         }
     }
@@ -68,9 +68,9 @@ impl Hub {
     /// Makes a publisher wait for a congested receiver of another shard. That
     /// shard tells everyone when one of its receivers is relieved.
     pub(crate) fn wait_for_remote(&mut self, publisher: ConnId) {
-        if !self.remote_waiters.contains(&publisher) {
-            self.remote_waiters.push(publisher);
-            if let Some(conn) = self.conn(publisher) {
+        if !self.outboxes.remote_waiters.contains(&publisher) {
+            self.outboxes.remote_waiters.push(publisher);
+            if let Some(conn) = self.outlets.conn(publisher) {
                 conn.paused += 1;
             }
         }
@@ -78,10 +78,10 @@ impl Hub {
 
     /// Makes a publisher wait until another shard takes its messages.
     pub(crate) fn wait_for_outbox(&mut self, publisher: ConnId, shard: u16) {
-        let waiters = &mut self.outboxes[usize::from(shard)].waiters;
+        let waiters = &mut self.outboxes.list[usize::from(shard)].waiters;
         if !waiters.contains(&publisher) {
             waiters.push(publisher);
-            if let Some(conn) = self.conn(publisher) {
+            if let Some(conn) = self.outlets.conn(publisher) {
                 conn.paused += 1;
             }
         }
@@ -89,7 +89,7 @@ impl Hub {
 
     /// Moves the messages for another shard to the end of `list`, those first that are urgent.
     pub(crate) fn take_outbox(&mut self, shard: u16, list: &mut Vec<RemoteMessage>) {
-        let outbox = &mut self.outboxes[usize::from(shard)];
+        let outbox = &mut self.outboxes.list[usize::from(shard)];
         list.append(&mut outbox.urgent);
         list.append(&mut outbox.messages);
         (outbox.bytes, outbox.asks) = (0, false);
@@ -99,7 +99,7 @@ impl Hub {
 
     /// Moves the urgent messages for another shard to the end of `list`.
     pub(crate) fn take_urgent_outbox(&mut self, shard: u16, list: &mut Vec<RemoteMessage>) {
-        let outbox = &mut self.outboxes[usize::from(shard)];
+        let outbox = &mut self.outboxes.list[usize::from(shard)];
         outbox.bytes -= outbox.urgent.iter().map(RemoteMessage::size).sum::<usize>();
         list.append(&mut outbox.urgent);
         let waiters = std::mem::take(&mut outbox.waiters);
@@ -109,18 +109,18 @@ impl Hub {
     /// Lets publishers go on.
     pub(crate) fn resume(&mut self, waiters: Vec<ConnId>) {
         for waiter in waiters {
-            if let Some(conn) = self.conn(waiter) {
+            if let Some(conn) = self.outlets.conn(waiter) {
                 conn.paused = conn.paused.saturating_sub(1);
                 if conn.paused == 0 {
                     conn.resumed = true;
-                    self.outputs.push(Output::Resume(waiter));
+                    self.outlets.outputs.push(Output::Resume(waiter));
                 }
             }
         }
     }
 
     pub(super) fn relieve(&mut self, slot: u32) {
-        let Some(conn) = self.conns.get_mut(slot) else {
+        let Some(conn) = self.outlets.conns.get_mut(slot) else {
             return;
         };
         conn.congested = false;
@@ -134,7 +134,7 @@ impl Hub {
 
     /// Lets the publishers of other shards go on.
     pub(super) fn tell_relief(&mut self) {
-        for (shard, outbox) in self.outboxes.iter_mut().enumerate() {
+        for (shard, outbox) in self.outboxes.list.iter_mut().enumerate() {
             if shard != usize::from(self.index) {
                 outbox.messages.push(RemoteMessage(Remote::Relief));
             }
@@ -143,7 +143,7 @@ impl Hub {
 
     /// A receiver has perhaps held its publishers back for as long as it may.
     pub(crate) fn pause_over(&mut self, slot: u32, now: Nanos) {
-        let Some(conn) = self.conns.get_mut(slot) else {
+        let Some(conn) = self.outlets.conns.get_mut(slot) else {
             return;
         };
         conn.pause_armed = false;
@@ -165,11 +165,13 @@ impl Hub {
         self.stats.slow_consumers += 1;
         let buffered = conn.out.backlog();
         if let Some(session) = self.sessions.get(conn.session) {
-            self.outputs.push(Output::Event(Event::SlowConsumer {
-                client_id: session.handle.client_id.clone(),
-                buffered,
-                queued: session.queue.len(),
-            }));
+            self.outlets
+                .outputs
+                .push(Output::Event(Event::SlowConsumer {
+                    client_id: session.handle.client_id.clone(),
+                    buffered,
+                    queued: session.queue.len(),
+                }));
         }
         self.relieve(slot);
     }
@@ -189,7 +191,7 @@ impl Hub {
     /// Lets a client go on that has read enough.
     pub(crate) fn has_read(&mut self, id: ConnId, now: Nanos) {
         let limit = self.config.limits.send_buffer;
-        let Some(conn) = self.conn(id) else {
+        let Some(conn) = self.outlets.conn(id) else {
             return;
         };
         // It is alive, although its packets are not looked at.
@@ -203,7 +205,7 @@ impl Hub {
     /// Ends congestion and slowness of a receiver that has caught up.
     #[inline]
     pub(crate) fn check_relief(&mut self, slot: u32) {
-        let Some(conn) = self.conns.get_mut(slot) else {
+        let Some(conn) = self.outlets.conns.get_mut(slot) else {
             return;
         };
         if !conn.congested && !conn.slow {

@@ -9,6 +9,7 @@ use crate::base::connection::ConnId;
 use crate::base::delivery::{Delivery, Load};
 use crate::egress::{Attempt, Class, Entry, LaneLimits, Pool, Seat};
 use crate::federation::Notes;
+use crate::hub::outlets::Outlets;
 use crate::index::delivered_qos;
 use crate::journal::Journal;
 use crate::journal::keeping::{Flight, Reception};
@@ -47,7 +48,7 @@ impl Hub {
         let Some(slot) = session.conn else {
             return;
         };
-        let Some(conn) = self.conns.get_mut(slot) else {
+        let Some(conn) = self.outlets.conns.get_mut(slot) else {
             return;
         };
         let limit = self.config.limits.send_buffer;
@@ -57,8 +58,8 @@ impl Hub {
         let mut outlet = Outlet {
             messages: &mut self.messages,
             limits: &self.config.lanes,
-            seat: self.shared.seat(slot),
-            pool: &mut self.pool,
+            seat: self.outlets.shared.seat(slot),
+            pool: &mut self.outlets.pool,
             stats: &mut self.stats,
             journal: &mut self.journal,
             directory: &self.directory,
@@ -81,14 +82,16 @@ impl Hub {
             if budget.is_spent() {
                 if !std::mem::replace(&mut session.replay_waits, true) {
                     let (slot, session) = (session_slot, session.handle.number);
-                    self.tasks.push(Task::Replay { slot, session });
+                    self.work.tasks.push(Task::Replay { slot, session });
                 }
                 break;
             }
-            if !self.fences.is_passed(replay.fence) {
+            if !self.outboxes.fences.is_passed(replay.fence) {
                 if !std::mem::replace(&mut session.replay_waits, true) {
                     let session = session.handle.number;
-                    self.fences.wait(replay.fence, session_slot, session);
+                    self.outboxes
+                        .fences
+                        .wait(replay.fence, session_slot, session);
                 }
                 break;
             }
@@ -112,7 +115,7 @@ impl Hub {
                 let may_be_late =
                     |it: &Found| it.change > began && it.message.qos.min(most) == QoS::AtMostOnce;
                 if replay.ready.iter().any(may_be_late) {
-                    replay.fence = self.fences.ask(self.index, &mut self.outboxes);
+                    replay.fence = self.outboxes.fence(self.index);
                 }
                 match piece.next {
                     Some(next) => replay.from = next,
@@ -220,10 +223,10 @@ impl Hub {
             was_full = session.is_full;
         }
         if sent || taken.sent {
-            Self::mark_dirty(conn, slot, &mut self.dirty);
+            Outlets::mark_dirty(conn, slot, &mut self.outlets.dirty);
         }
         if taken.urgent {
-            Self::mark_urgent(conn, slot, &mut self.urgent);
+            Outlets::mark_urgent(conn, slot, &mut self.outlets.urgent);
         }
         if taken.load.total() > 0 {
             self.forget_queued(&taken.load);

@@ -22,7 +22,7 @@ impl Hub {
     /// The same receiver, where another session has taken the place of the one of a client of a mesh
     /// and has a subscription for it, too: what was on its way between shards then is for that.
     pub(crate) fn successor(&self, target: &Target, topic: &str) -> Option<Target> {
-        let slot = self.session_named(&target.session.client_id)?;
+        let slot = self.sessions.named(&target.session.client_id)?;
         let session = self.sessions.get(slot)?;
         let wants = |it: &Subscription| topic::matches(&it.filter, topic);
         // One that began with Clean Start 1 has nothing of before.
@@ -41,14 +41,14 @@ impl Hub {
         if need.class.is_urgent() {
             return self.sends_urgent_at_once(session);
         }
-        let conn = session.conn.and_then(|slot| self.conns.get(slot));
+        let conn = session.conn.and_then(|slot| self.outlets.conns.get(slot));
         conn.is_some_and(|conn| takes_at_once(session, conn, self.config.limits.send_buffer, need))
     }
 
     /// Whether an urgent message with QoS above 0 would be sent at once,
     /// whatever plain messages wait.
     pub(crate) fn sends_urgent_at_once(&self, session: &Session) -> bool {
-        let conn = session.conn.and_then(|slot| self.conns.get(slot));
+        let conn = session.conn.and_then(|slot| self.outlets.conns.get(slot));
         conn.is_some_and(|conn| {
             let window = &session.window;
             window.has_urgent_room(conn.receive_max, conn.link) && session.queue.has_no_urgent()

@@ -24,7 +24,7 @@ pub(super) fn acknowledge(
         QoS::AtMostOnce => return pause_or_go_on(hub, id),
         QoS::AtLeastOnce => PacketType::PubAck,
         QoS::ExactlyOnce => {
-            let v5 = hub.conns.get(id.slot).is_some_and(|conn| conn.v5());
+            let v5 = hub.outlets.conns.get(id.slot).is_some_and(|conn| conn.v5());
             // A refusal in MQTT 5 ends the handshake; before, PUBREL follows.
             if !reason.is_error() || !v5 {
                 after = await_release(hub, id, raw, session, after);
@@ -46,7 +46,7 @@ pub(super) fn await_release(
     after: Option<After>,
 ) -> Option<After> {
     let after = note_reception(hub, raw, session, after);
-    if let Some(conn) = hub.conns.get_mut(id.slot) {
+    if let Some(conn) = hub.outlets.conns.get_mut(id.slot) {
         conn.unreleased = conn.unreleased.saturating_add(1);
     }
     after
@@ -83,7 +83,7 @@ pub(super) fn acknowledge_with(
     mut after: Option<After>,
 ) -> Next {
     let mut properties = PropertyBuf::new();
-    let told = hub.conns.get(id.slot).is_some_and(|conn| {
+    let told = hub.outlets.conns.get(id.slot).is_some_and(|conn| {
         conn.v5()
             && conn.problem_information
             && put_answer(&mut properties, answer, 4, conn.max_packet)
@@ -115,7 +115,7 @@ pub(super) fn acknowledge_with(
 
 #[inline]
 pub(super) fn pause_or_go_on(hub: &mut Hub, id: ConnId) -> Next {
-    match hub.conns.get(id.slot) {
+    match hub.outlets.conns.get(id.slot) {
         Some(conn) if conn.paused > 0 => Next::Pause,
         Some(_) => Next::Packet,
         None => Next::Closed,
@@ -131,7 +131,7 @@ pub(super) fn refuse(
     session: u32,
     why: &'static str,
 ) -> Result<Next, Fail> {
-    let v5 = hub.conns.get(id.slot).is_some_and(|conn| conn.v5());
+    let v5 = hub.outlets.conns.get(id.slot).is_some_and(|conn| conn.v5());
     if v5 || raw.qos == QoS::AtMostOnce {
         return Ok(acknowledge(
             hub,
@@ -153,7 +153,7 @@ pub(super) fn refuse_unstored(
     raw: &RawPublish<'_>,
     trouble: StoreTrouble,
 ) -> Result<Next, Fail> {
-    if !hub.conns.get(id.slot).is_some_and(|conn| conn.v5()) {
+    if !hub.outlets.conns.get(id.slot).is_some_and(|conn| conn.v5()) {
         hub.stats.refused_store += 1;
         return Err(Fail::new(trouble.reason(), trouble.why()));
     }

@@ -6,7 +6,7 @@
 
 use punctual_codec::{Frame, PacketType, Publish, QoS, ReasonCode};
 
-use super::row::Row;
+use super::row::{self, Row};
 use super::run::Run;
 use super::{Next, Shard, links};
 use crate::base::connection::ConnId;
@@ -16,10 +16,12 @@ use crate::base::name::MessageName;
 use crate::egress::{Class, SHARE_FROM};
 use crate::federation::Service;
 use crate::hub::{Hub, State};
+use crate::index::target::Target;
 use crate::journal::Journal;
 use crate::journal::keeping::Nature;
 use crate::message::Parts;
 use crate::publication::{Promise, Publication};
+use crate::route::Route;
 use crate::session::Step;
 use crate::shard::acknowledge::pause_or_go_on;
 use crate::{Nanos, order};
@@ -46,7 +48,7 @@ impl Shard {
             return None;
         }
         let Self { hub, routes, .. } = self;
-        let conn = hub.conns.get(id.slot)?;
+        let conn = hub.outlets.conns.get(id.slot)?;
         let is_plain = matches!(conn.state, State::Connected)
             && conn.route_allowed
             && !conn.states
@@ -66,34 +68,8 @@ impl Shard {
         }
         let route = routes.get(route);
         let topic = route.topic().as_bytes();
-        let matched = &route.matched;
-        let [(shard, targets)] = &*matched.shards else {
-            return None;
-        };
-        let [target] = &**targets else {
-            return None;
-        };
-        let own = target.no_local && publisher == target.session.number;
-        if *shard != hub.index
-            || !matched.groups.is_empty()
-            || matched.crowd
-            || route.rule.is_some()
-            || target.qos == QoS::AtMostOnce
-            || target.numbered && !target.session.link
-            || own
-        {
-            return None;
-        }
-        let session = hub.session_of(target)?;
-        let is_plain = session.classes & (1 << Class::Normal as u8) != 0 && session.had.is_none();
-        let federation = hub.directory.federation();
-        let is_relayed = federation.is_some_and(|federation| federation.relay().is_some());
-        let in_trouble = hub
-            .journal
-            .as_ref()
-            .is_some_and(|it| it.trouble().is_some());
-        let is_full = row.named || hub.service() == Service::Full;
-        if !is_plain || is_relayed || in_trouble || !is_full {
+        let target = only_receiver(hub, route, publisher)?;
+        if !row.named && hub.service() != Service::Full {
             return None;
         }
         let durability = route.durability.unwrap_or(conn.durability);
@@ -104,12 +80,6 @@ impl Shard {
             (true, false) => Promise::Due,
             // It has been looked at whether there is room.
             (true, true) => Promise::Made,
-        };
-        let nature = Nature {
-            qos: QoS::AtLeastOnce,
-            retain: false,
-            publisher,
-            relayed: false,
         };
         let (from, directory) = (conn.session, hub.directory.clone());
         let parts = Parts {
@@ -149,7 +119,6 @@ impl Shard {
             && !row.named;
         let alone = is_alone.then_some(id);
         publication.keeping.alone = alone;
-        let is_stored = hub.journal.is_some();
         let max = hub.config.limits.max_packet_size as usize;
         let mut run = Run {
             messages: 0,
@@ -167,7 +136,6 @@ impl Shard {
                 row.origin = Some(name.origin);
             }
             if let (Some(name), Some(federation)) = (packet.name, directory.federation()) {
-                let size = topic.len() + packet.payload.len();
                 // Nothing refuses it after this: what is noted is delivered.
                 let comes_next =
                     name.back > 0 && name.key() == heard.wrapping_add(name.back.into());
@@ -176,16 +144,7 @@ impl Shard {
                 }
                 if directory.is_own_will(name)
                     || !comes_next && links::missing(hub, route, name, QoS::AtLeastOnce).is_some()
-                    || links::cause_to_wait(
-                        hub,
-                        from,
-                        topic,
-                        matched,
-                        nature,
-                        size,
-                        (durability, false),
-                    )
-                    .is_some()
+                    || has_to_wait(hub, route, from, &publication, durability)
                     || !federation.note_new(name)
                 {
                     break;
@@ -220,31 +179,7 @@ impl Shard {
             if let Some(name) = packet.name {
                 heard = name.key();
             }
-            let reason = ReasonCode::Success;
-            if is_stored {
-                let keeping = &mut publication.keeping;
-                if let Some(name) = packet.name {
-                    if keeping.awaited {
-                        directory.names().note(name);
-                    }
-                    // Its name has to survive, too.
-                    keeping.firm = true;
-                }
-                if keeping.awaited {
-                    hub.pace(id, Class::Normal);
-                }
-                match publication.keeping.light {
-                    0 => {
-                        let after = hub.after(&publication.keeping);
-                        hub.answer(id.slot, PacketType::PubAck, packet.id, reason, after);
-                    }
-                    entry => hub.hold_light(id.slot, packet.id, entry),
-                }
-                publication.keeping = hub.keeping(durability, true);
-                publication.keeping.alone = alone;
-            } else {
-                hub.answer(id.slot, PacketType::PubAck, packet.id, reason, None);
-            }
+            answer(hub, id, &packet, &mut publication, (durability, alone));
             run.next = pause_or_go_on(hub, id);
             if run.next != Next::Packet {
                 break;
@@ -259,7 +194,7 @@ impl Shard {
         hear(heard);
         if let (Some(alias), Some(origin)) = (row.alias, row.origin)
             && before != row.origin
-            && let Some(conn) = hub.conns.get_mut(id.slot)
+            && let Some(conn) = hub.outlets.conns.get_mut(id.slot)
         {
             conn.note_origin(alias, origin);
         }
@@ -277,7 +212,7 @@ impl Shard {
             return 0;
         }
         let hub = &mut self.hub;
-        let Some(conn) = hub.conns.get(id.slot) else {
+        let Some(conn) = hub.outlets.conns.get(id.slot) else {
             return 0;
         };
         let slot = conn.session;
@@ -319,6 +254,90 @@ impl Shard {
         }
         count
     }
+}
+
+/// The only receiver of a route's messages, if it is a session of this shard that takes a row of them: plain,
+/// with QoS above 0, and not as a member of a shared subscription.
+fn only_receiver<'r>(hub: &Hub, route: &'r Route, publisher: u64) -> Option<&'r Target> {
+    let matched = &route.matched;
+    let [(shard, targets)] = &*matched.shards else {
+        return None;
+    };
+    let [target] = &**targets else {
+        return None;
+    };
+    let own = target.no_local && publisher == target.session.number;
+    if *shard != hub.index
+        || !matched.groups.is_empty()
+        || matched.crowd
+        || route.rule.is_some()
+        || target.qos == QoS::AtMostOnce
+        || target.numbered && !target.session.link
+        || own
+    {
+        return None;
+    }
+    let session = hub.session_of(target)?;
+    let is_plain = session.classes & (1 << Class::Normal as u8) != 0 && session.had.is_none();
+    let federation = hub.directory.federation();
+    let is_relayed = federation.is_some_and(|federation| federation.relay().is_some());
+    let journal = hub.journal.as_ref();
+    let in_trouble = journal.is_some_and(|it| it.trouble().is_some());
+    (is_plain && !is_relayed && !in_trouble).then_some(target)
+}
+
+/// Whether a publication of the neighbour with that session has to wait.
+fn has_to_wait(
+    hub: &Hub,
+    route: &Route,
+    from: u32,
+    publication: &Publication<'_>,
+    durability: Durability,
+) -> bool {
+    let topic = publication.parts.topic;
+    let nature = Nature {
+        qos: QoS::AtLeastOnce,
+        retain: false,
+        publisher: publication.publisher,
+        relayed: false,
+    };
+    let size = topic.len() + publication.parts.payload.len();
+    let promise = (durability, false);
+    links::cause_to_wait(hub, from, topic, &route.matched, nature, size, promise).is_some()
+}
+
+/// Answers the publisher of a message of a row, and makes the publication ready for the next one.
+fn answer(
+    hub: &mut Hub,
+    id: ConnId,
+    packet: &row::Packet<'_>,
+    publication: &mut Publication<'_>,
+    (durability, alone): (Durability, Option<ConnId>),
+) {
+    let (kind, reason) = (PacketType::PubAck, ReasonCode::Success);
+    if hub.journal.is_none() {
+        return hub.answer(id.slot, kind, packet.id, reason, None);
+    }
+    let keeping = &mut publication.keeping;
+    if let Some(name) = packet.name {
+        if keeping.awaited {
+            hub.directory.names().note(name);
+        }
+        // Its name has to survive, too.
+        keeping.firm = true;
+    }
+    if keeping.awaited {
+        hub.pace(id, Class::Normal);
+    }
+    match publication.keeping.light {
+        0 => {
+            let after = hub.after(&publication.keeping);
+            hub.answer(id.slot, kind, packet.id, reason, after);
+        }
+        entry => hub.hold_light(id.slot, packet.id, entry),
+    }
+    publication.keeping = hub.keeping(durability, true);
+    publication.keeping.alone = alone;
 }
 
 #[cfg(test)]

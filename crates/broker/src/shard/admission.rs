@@ -39,7 +39,7 @@ pub(super) fn must_wait(
         return false;
     };
     let asked = requirements_of(hub, id, stated);
-    let Some(conn) = hub.conns.get_mut(id.slot) else {
+    let Some(conn) = hub.outlets.conns.get_mut(id.slot) else {
         return false;
     };
     let slot = conn.session;
@@ -111,7 +111,7 @@ pub(super) fn carry(
 ) -> Course {
     let topic = std::str::from_utf8(stated.topic).unwrap_or_default();
     let sizes = stated.sizes;
-    let conn = hub.conns.get_mut(id.slot);
+    let conn = hub.outlets.conns.get_mut(id.slot);
     let flow = conn
         .as_ref()
         .and_then(|conn| hub.sessions.get_mut(conn.session)?.flows.as_deref_mut())
@@ -133,7 +133,7 @@ pub(super) fn carry(
         flow.leaves = leaves.cloned();
         flow.state.told = false;
         if let (Some(conn), false) = (&conn, std::mem::replace(&mut flow.to_be_told, true)) {
-            hub.tasks.push(Task::Tell {
+            hub.work.tasks.push(Task::Tell {
                 slot: conn.session,
                 topic: topic.into(),
             });
@@ -214,7 +214,7 @@ impl Hub {
             return;
         };
         session.asked = true;
-        let conn = session.conn.and_then(|slot| self.conns.get(slot));
+        let conn = session.conn.and_then(|slot| self.outlets.conns.get(slot));
         let permissions = conn.and_then(|conn| conn.permissions.as_ref());
         let asker = Asker {
             quota: permissions.map_or_else(Default::default, |p| p.quota()),
@@ -227,7 +227,8 @@ impl Hub {
             local: conn.and_then(|conn| conn.meta.local()),
             listener: conn.map(|conn| conn.meta.listener),
         };
-        self.outputs
+        self.outlets
+            .outputs
             .push(Output::Admission(Box::new(AdmissionRequest { asker, ask })));
     }
 }
@@ -252,7 +253,7 @@ impl Shard {
         now: Nanos,
     ) {
         let hub = &mut self.hub;
-        let Some(slot) = hub.session_named(client_id) else {
+        let Some(slot) = hub.sessions.named(client_id) else {
             return;
         };
         let conditions = hub.conditions();
@@ -285,7 +286,7 @@ impl Shard {
         flow.watch(&hub.directory.watches, || format!("{topic}@{client_id}"));
         flow.state.told &= !tell;
         let waiting = flow.waiting.take();
-        if let Some(conn) = conn.and_then(|slot| hub.conns.get_mut(slot)) {
+        if let Some(conn) = conn.and_then(|slot| hub.outlets.conns.get_mut(slot)) {
             conn.states = true;
             conn.promised = conn.promised.max(granted);
         }
@@ -295,7 +296,7 @@ impl Shard {
         if (asked || tell)
             && let Some(admission) = hub.config.admission
         {
-            let conn = conn.and_then(|slot| hub.conns.get(slot));
+            let conn = conn.and_then(|slot| hub.outlets.conns.get(slot));
             let answer = as_carried(&answer, refuses(admission, conn, topic));
             self.publish_answer(client_id, topic, &answer, now);
         }
@@ -321,7 +322,7 @@ impl Shard {
         if let (Some(answer), Some(admission)) = (answer, hub.config.admission)
             && answer != Answer::default()
         {
-            let conn = conn.and_then(|slot| hub.conns.get(slot));
+            let conn = conn.and_then(|slot| hub.outlets.conns.get(slot));
             let answer = as_carried(&answer, refuses(admission, conn, topic));
             self.publish_answer(&client_id, topic, &answer, now);
         }
@@ -342,7 +343,7 @@ impl Shard {
         decision: SubscriptionDecision,
     ) -> Result<(), SubscriptionDecision> {
         let conditions = self.hub.conditions();
-        let Some(waiting) = self.hub.conn(conn) else {
+        let Some(waiting) = self.hub.outlets.conn(conn) else {
             return Err(decision);
         };
         waiting.extra().subscribed = Some(SubscriptionDecision {
@@ -355,7 +356,7 @@ impl Shard {
 
     /// Whether a session has a subscription to that filter.
     pub fn is_subscribed(&self, client_id: &str, filter: &str) -> bool {
-        let slot = self.hub.session_named(client_id);
+        let slot = self.hub.sessions.named(client_id);
         let session = slot.and_then(|slot| self.hub.sessions.get(slot));
         session.is_some_and(|session| session.subscriptions.find(filter).is_some())
     }
@@ -372,7 +373,8 @@ impl Shard {
     ) {
         let hub = &mut self.hub;
         let Some(known) = hub
-            .session_named(client_id)
+            .sessions
+            .named(client_id)
             .and_then(|slot| hub.sessions.get(slot))
             .filter(|known| session == 0 || known.handle.number == session)
         else {
@@ -397,7 +399,7 @@ impl Shard {
 
     /// A flow of a session of this shard.
     pub fn flow(&self, client_id: &str, topic: &str) -> Option<FlowInfo> {
-        let slot = self.hub.session_named(client_id)?;
+        let slot = self.hub.sessions.named(client_id)?;
         let session = self.hub.sessions.get(slot)?;
         let flow = session.flows.as_deref()?.get(topic)?;
         Some(FlowInfo {

@@ -51,7 +51,7 @@ impl Shard {
         }
         self.hub.stats.connects_received += 1;
         let version = Connect::peek_version(frame.body);
-        if let (Some(conn), Some(version)) = (self.hub.conn(id), version) {
+        if let (Some(conn), Some(version)) = (self.hub.outlets.conn(id), version) {
             conn.version = version;
         }
         let connect = match Connect::decode(frame.body) {
@@ -65,7 +65,7 @@ impl Shard {
                 return Err(Fail::silent(refusal.why));
             }
         };
-        if let Some(conn) = self.hub.conn(id) {
+        if let Some(conn) = self.hub.outlets.conn(id) {
             let max = connect.properties.number(PropertyId::MaximumPacketSize);
             conn.max_packet = max.unwrap_or(u32::MAX).min(conn.max_packet);
             conn.bridge = Connect::is_bridge(frame.body);
@@ -84,7 +84,7 @@ impl Shard {
         }
         let result = match authentication(&mut self.hub, id, &connect) {
             Ok(Some(mut request)) => {
-                if let Some(conn) = self.hub.conn(id) {
+                if let Some(conn) = self.hub.outlets.conn(id) {
                     let waits = Arc::new(());
                     request.waits = Waits::with(&waits);
                     conn.state = State::Authenticating(Box::new(Authenticating {
@@ -97,6 +97,7 @@ impl Shard {
                     conn.paused += 1;
                 }
                 self.hub
+                    .outlets
                     .outputs
                     .push(Output::Authenticate(Box::new(request)));
                 return Ok(Next::Pause);
@@ -108,7 +109,15 @@ impl Shard {
             Err(refusal) => Err(refusal),
         };
         match result {
-            Ok(()) if self.hub.conn(id).is_some_and(|conn| conn.paused > 0) => Ok(Next::Pause),
+            Ok(())
+                if self
+                    .hub
+                    .outlets
+                    .conn(id)
+                    .is_some_and(|conn| conn.paused > 0) =>
+            {
+                Ok(Next::Pause)
+            }
             Ok(()) => Ok(Next::Packet),
             Err(refusal) => {
                 self.refuse_connect(id, Some(&connect), &refusal);
@@ -118,11 +127,11 @@ impl Shard {
     }
 
     fn hand_over(&mut self, id: ConnId, shard: u16) -> Next {
-        if let Some(conn) = self.hub.conns.remove(id.slot) {
+        if let Some(conn) = self.hub.outlets.conns.remove(id.slot) {
             self.hub.stats.connections -= 1;
             self.hub.stats.connections_opened -= 1;
             self.hub.stats.connects_received -= 1;
-            self.hub.outputs.push(Output::Handover {
+            self.hub.outlets.outputs.push(Output::Handover {
                 conn: id,
                 shard,
                 meta: Box::new((*conn.meta).into()),
@@ -133,7 +142,7 @@ impl Shard {
 
     /// A packet while an authentication is under way.
     pub(super) fn auth_packet(&mut self, id: ConnId, frame: Frame<'_>) -> Result<Next, Fail> {
-        let Some(conn) = self.hub.conn(id) else {
+        let Some(conn) = self.hub.outlets.conn(id) else {
             return Ok(Next::Closed);
         };
         let wrong = |why| Err(Fail::new(ReasonCode::ProtocolError, why));
@@ -167,6 +176,7 @@ impl Shard {
         };
         conn.paused += 1;
         self.hub
+            .outlets
             .outputs
             .push(Output::Authenticate(Box::new(request)));
         Ok(Next::Pause)
@@ -175,7 +185,7 @@ impl Shard {
     /// AUTH from a connected client: it authenticates again
     /// [MQTT-4.12.1-1].
     pub(super) fn auth_again(&mut self, id: ConnId, auth: &Auth<'_>) -> Result<(), Fail> {
-        let Some(conn) = self.hub.conn(id) else {
+        let Some(conn) = self.hub.outlets.conn(id) else {
             return Ok(());
         };
         let expected = if conn.authenticating_again() {
@@ -206,6 +216,7 @@ impl Shard {
                 again: true,
             };
             self.hub
+                .outlets
                 .outputs
                 .push(Output::Authenticate(Box::new(request)));
         }
@@ -214,7 +225,7 @@ impl Shard {
 
     /// The answer to an [`AuthRequest`].
     pub fn authenticated(&mut self, id: ConnId, answer: AuthAnswer, now: Nanos) {
-        let Some(conn) = self.hub.conn(id) else {
+        let Some(conn) = self.hub.outlets.conn(id) else {
             return;
         };
         let method = conn.auth_method().map(Box::from);
@@ -288,7 +299,7 @@ impl Shard {
             }
         };
         if reason == ReasonCode::Success
-            && let Some(conn) = hub.conn(id)
+            && let Some(conn) = hub.outlets.conn(id)
         {
             conn.extra().authenticating_again = false;
         }
@@ -309,16 +320,18 @@ impl Shard {
         let hub = &mut self.hub;
         hub.stats.refused_connects += 1;
         hub.stats.count_disconnect(refusal.reason);
-        let Some(conn) = hub.conns.get(id.slot) else {
+        let Some(conn) = hub.outlets.conns.get(id.slot) else {
             return;
         };
-        hub.outputs.push(Output::Event(Event::ConnectRefused {
-            client_id: connect.map(|connect| connect.client_id.into()),
-            peer: conn.meta.peer(),
-            username: connect.and_then(|connect| connect.username.map(Arc::from)),
-            reason: refusal.reason,
-            why: refusal.why.clone(),
-        }));
+        hub.outlets
+            .outputs
+            .push(Output::Event(Event::ConnectRefused {
+                client_id: connect.map(|connect| connect.client_id.into()),
+                peer: conn.meta.peer(),
+                username: connect.and_then(|connect| connect.username.map(Arc::from)),
+                reason: refusal.reason,
+                why: refusal.why.clone(),
+            }));
         if !conn.v5() && refusal.reason.connack_v3().is_none() {
             return;
         }
@@ -373,7 +386,7 @@ impl Shard {
             return Ok(());
         }
         if hub.config.admission.is_some() {
-            if let Some(conn) = hub.conns.get_mut(id.slot) {
+            if let Some(conn) = hub.outlets.conns.get_mut(id.slot) {
                 conn.paused += 1;
             }
             hub.ask(place.slot, Ask::Connected { conn: id });
@@ -395,7 +408,7 @@ impl Shard {
         let config = self.hub.config.clone();
         let v5 = connect.version.is_v5();
         let mut wish = Wish::new(connect, &config)?;
-        let Some(conn) = self.hub.conn(id) else {
+        let Some(conn) = self.hub.outlets.conn(id) else {
             return Ok(None);
         };
         // It may have been since it was looked at.
@@ -484,7 +497,7 @@ impl Shard {
     ) -> Result<Option<Place>, Refusal> {
         let (id, client_id) = (newcomer.id, &newcomer.client_id);
         let is_own = !newcomer.is_link && !newcomer.assigned;
-        let existing = self.hub.session_named(client_id);
+        let existing = self.hub.sessions.named(client_id);
         let session = existing.and_then(|slot| self.hub.sessions.get(slot));
         if is_own {
             check_identifier(&self.hub, client_id, session, newcomer.username.as_deref())?;
@@ -519,7 +532,7 @@ impl Shard {
         if let Some(slot) = existing.filter(|_| !moves) {
             self.take_over(slot, newcomer.clean_start, now);
         }
-        let existing = self.hub.session_named(client_id);
+        let existing = self.hub.sessions.named(client_id);
         let is_present = match looked {
             Looked::Granted { present, .. } => present,
             _ => existing.is_some(),
@@ -606,7 +619,7 @@ fn make_session(hub: &mut Hub, client_id: &Arc<str>) -> Result<u32, Refusal> {
     let slot = hub
         .sessions
         .insert_with(|slot| Session::new(directory.handle(client_id, index, slot)));
-    hub.names.insert(&hub.sessions, slot);
+    hub.sessions.name(slot);
     Ok(slot)
 }
 
@@ -640,7 +653,7 @@ fn attach_session(
 ) -> Option<Attached> {
     let permissions = permissions_of(hub, newcomer);
     let slot = place.slot;
-    let epoch = hub.epoch();
+    let epoch = hub.sessions.next_epoch();
     let wish = &newcomer.wish;
     if place.existed && wish.session_expiry == 0 {
         hub.store_session_end(slot);
@@ -716,7 +729,7 @@ fn attach_connection(
     now: Nanos,
 ) -> Option<()> {
     let (id, wish) = (newcomer.id, &newcomer.wish);
-    let conn = hub.conns.get_mut(id.slot)?;
+    let conn = hub.outlets.conns.get_mut(id.slot)?;
     conn.state = State::Connected;
     if wish.classes == 1 << Class::Bulk as u8 {
         conn.class = Class::Bulk;
@@ -746,7 +759,7 @@ fn attach_connection(
         let timer = Timer::KeepAlive { slot, generation };
         hub.timers.arm(now + conn.patience(), timer);
     }
-    hub.outputs.push(Output::Event(Event::Connected {
+    hub.outlets.outputs.push(Output::Event(Event::Connected {
         client_id: newcomer.client_id.clone(),
         peer,
         version: newcomer.connect.version,
@@ -768,7 +781,7 @@ fn welcome(hub: &mut Hub, newcomer: Newcomer<'_>, place: Place, attached: &Attac
     let rest = properties.as_properties().as_bytes().len() + 2;
     if attached.lost > 0
         && put_dropped(&mut properties, attached.lost, rest, max_packet)
-        && let Some(conn) = hub.conns.get_mut(id.slot)
+        && let Some(conn) = hub.outlets.conns.get_mut(id.slot)
     {
         conn.extra().told_dropped = attached.dropped;
     }
@@ -837,7 +850,7 @@ fn authentication(
 ) -> Result<Option<AuthRequest>, Refusal> {
     let config = hub.config.clone();
     let directory = hub.directory.clone();
-    let Some(conn) = hub.conn(id) else {
+    let Some(conn) = hub.outlets.conn(id) else {
         return Ok(None);
     };
     let admits = directory.admits(conn.meta.listener);
@@ -892,7 +905,7 @@ fn authentication(
 
 /// The client of a connection has authenticated with that credential, if it can be revoked.
 fn prove(hub: &mut Hub, id: ConnId, credential: Option<Arc<Credential>>) {
-    if let Some(conn) = hub.conn(id) {
+    if let Some(conn) = hub.outlets.conn(id) {
         conn.meta.prove(credential);
     }
 }
@@ -911,14 +924,18 @@ fn check_identifier(
         return refusal(why);
     }
     let waiting = hub
+        .links
         .custody
         .as_ref()
         .and_then(|it| it.waiting.get(client_id));
     let waiting = waiting.into_iter().flatten();
-    let waiting = waiting.filter_map(|waits| match &hub.conns.get(waits.conn.slot)?.state {
-        State::Awaiting(awaited) => Some(&awaited.username),
-        _ => None,
-    });
+    let waiting =
+        waiting.filter_map(
+            |waits| match &hub.outlets.conns.get(waits.conn.slot)?.state {
+                State::Awaiting(awaited) => Some(&awaited.username),
+                _ => None,
+            },
+        );
     let mut owners = session.map(|it| &it.username).into_iter().chain(waiting);
     match rule.keep_owner() && owners.any(|owner| owner.as_deref() != user) {
         true => refusal("the client identifier has a session of another user (auth.client_id)"),

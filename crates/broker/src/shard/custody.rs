@@ -122,7 +122,7 @@ impl Shard {
     pub fn set_reach(&mut self, reached: &BTreeSet<HomeId>, away: bool, now: Nanos) {
         if self.hub.has_custody() {
             self.recover_custody();
-            if let Some(custody) = &mut self.hub.custody {
+            if let Some(custody) = &mut self.hub.links.custody {
                 custody.claims_done.retain(|home, _| reached.contains(home));
                 custody.reached.clone_from(reached);
             }
@@ -139,7 +139,7 @@ impl Shard {
             return;
         };
         self.run_custody(now);
-        let Some(custody) = &self.hub.custody else {
+        let Some(custody) = &self.hub.links.custody else {
             return;
         };
         let copies = custody.copies.keys();
@@ -183,8 +183,8 @@ impl Shard {
         // What it has is on its way to it, too: it is asked again.
         if self.hub.stubs_are_forwarded(&client) {
             let hub = &mut self.hub;
-            let fence = hub.fences.ask(hub.index, &mut hub.outboxes);
-            if let Some(custody) = &mut hub.custody {
+            let fence = hub.outboxes.fence(hub.index);
+            if let Some(custody) = &mut hub.links.custody {
                 let then = Then::EndStub(client, epoch.clone());
                 custody.fenced.push_back((fence, then));
             }
@@ -194,9 +194,9 @@ impl Shard {
 
     /// Does what has waited for other shards.
     fn go_on_behind_fences(&mut self, now: Nanos) {
-        while let Some(custody) = &mut self.hub.custody
+        while let Some(custody) = &mut self.hub.links.custody
             && let Some((fence, _)) = custody.fenced.front()
-            && self.hub.fences.is_passed(*fence)
+            && self.hub.outboxes.fences.is_passed(*fence)
             && let Some((_, then)) = custody.fenced.pop_front()
         {
             match then {
@@ -236,10 +236,10 @@ impl Shard {
     /// See [`crate::Federation::forwarded`].
     pub fn forwarded(&mut self, number: u64) {
         let hub = &mut self.hub;
-        let custody = hub.custody.as_mut();
+        let custody = hub.links.custody.as_mut();
         let waits = custody.and_then(|it| it.unacknowledged.remove(&number));
         if let Some((conn, packet_id)) = waits
-            && hub.conn(conn).is_some()
+            && hub.outlets.conn(conn).is_some()
         {
             let (kind, reason) = (PacketType::PubAck, ReasonCode::Success);
             hub.answer(conn.slot, kind, packet_id, reason, None);
@@ -254,7 +254,7 @@ impl Shard {
             let (address, message) = rest.split_at_checked(u16::from_be_bytes(*length).into())?;
             Some((SessionAddress::decode(address).ok()?, message))
         });
-        let (Some((address, message)), Some(custody)) = (parts, &mut self.hub.custody) else {
+        let (Some((address, message)), Some(custody)) = (parts, &mut self.hub.links.custody) else {
             return false;
         };
         custody.last_unacknowledged += 1;
@@ -305,7 +305,7 @@ impl Shard {
     }
 
     pub(super) fn transfer_is_due(&mut self, id: u64, now: Nanos) {
-        let Some(custody) = &mut self.hub.custody else {
+        let Some(custody) = &mut self.hub.links.custody else {
             return;
         };
         match id {
@@ -333,7 +333,7 @@ impl Shard {
     /// Tells the machine what has happened, and does what it wants.
     fn tell(&mut self, client: &Arc<str>, event: Told, now: Nanos) {
         if self.hub.has_custody()
-            && let Some(custody) = &mut self.hub.custody
+            && let Some(custody) = &mut self.hub.links.custody
         {
             custody.events.push_back((client.clone(), event));
             self.run_custody(now);
@@ -356,11 +356,11 @@ impl Shard {
                 "client identifier is being connected elsewhere",
             ));
         }
-        if self.hub.session_named(client).is_none() && self.hub.is_full_of_sessions() {
+        if self.hub.sessions.named(client).is_none() && self.hub.is_full_of_sessions() {
             self.hub.settle_home(client);
             return Err(Refusal::new(ReasonCode::QuotaExceeded, NO_ROOM));
         }
-        if let Some(conn) = self.hub.conn(id) {
+        if let Some(conn) = self.hub.outlets.conn(id) {
             conn.state = State::Awaiting(Box::new(awaited));
             conn.paused += 1;
         }
@@ -369,7 +369,7 @@ impl Shard {
         let at = self
             .hub
             .with_machine(|machine, marks| machine.connect(client, clean, clock, marks));
-        if let (Some(at), Some(custody)) = (at, &mut self.hub.custody) {
+        if let (Some(at), Some(custody)) = (at, &mut self.hub.links.custody) {
             if clean {
                 // Nothing of what others have is for it, so it need not wait for them, however slow a
                 // link to them is. The look-up ends what is older there, and so does the claim of the
@@ -394,7 +394,7 @@ impl Shard {
             return;
         };
         let client: Arc<str> = connect.client_id.into();
-        let custody = self.hub.custody.as_mut();
+        let custody = self.hub.links.custody.as_mut();
         let waiting = custody.and_then(|it| it.take_waiting(&client, |it| it.conn == id));
         if let Some(Waiting { at, .. }) = waiting {
             self.hub.tell_custody(&client, Told::Closed(at), now);
@@ -403,7 +403,7 @@ impl Shard {
 
     /// Tells the machine what the store had.
     fn recover_custody(&mut self) {
-        let Some(custody) = &mut self.hub.custody else {
+        let Some(custody) = &mut self.hub.links.custody else {
             return;
         };
         for (client, records) in std::mem::take(&mut custody.records) {
@@ -415,14 +415,14 @@ impl Shard {
     /// Goes on until the machine has been told all, and wants nothing more.
     pub(super) fn run_custody(&mut self, now: Nanos) {
         self.recover_custody();
-        let Some(custody) = &mut self.hub.custody else {
+        let Some(custody) = &mut self.hub.links.custody else {
             return;
         };
         if std::mem::replace(&mut custody.is_busy, true) {
             return;
         }
         let mut touched: Vec<Arc<str>> = Vec::new();
-        while let Some(custody) = &mut self.hub.custody {
+        while let Some(custody) = &mut self.hub.links.custody {
             if let Some((client, action)) = custody.actions.pop_front() {
                 if touched.last() != Some(&client) {
                     touched.push(client.clone());
@@ -441,7 +441,7 @@ impl Shard {
         for client in touched {
             self.hub.settle_home(&client);
         }
-        let custody = self.hub.custody.as_ref();
+        let custody = self.hub.links.custody.as_ref();
         if custody.is_some_and(|it| !it.unsent.is_empty() && !it.retries) {
             self.hub.wake_custody(now);
         }
@@ -459,7 +459,7 @@ impl Shard {
                 let journal = hub.journal.as_ref();
                 let is_stored = journal.is_some_and(|journal| journal.has_begun());
                 let ticket = hub.journal.as_mut().map_or(0, |journal| journal.settle());
-                if let Some(custody) = &mut hub.custody {
+                if let Some(custody) = &mut hub.links.custody {
                     // Nothing of it is stored: it waits only for what was written of the client before.
                     let waits = |custody: &Custody| {
                         let mut before = custody.writes.iter();
@@ -483,9 +483,13 @@ impl Shard {
                     }
                     TransferMessage::Claim { mark, .. } => {
                         // A stub repeats the claims of the session that has left.
-                        let stubs = hub.custody.as_ref().and_then(|it| it.stubs.get(client));
+                        let stubs = hub
+                            .links
+                            .custody
+                            .as_ref()
+                            .and_then(|it| it.stubs.get(client));
                         let stub = stubs.and_then(|it| it.last()).copied();
-                        let slot = hub.session_named(client).or(stub);
+                        let slot = hub.sessions.named(client).or(stub);
                         let session = slot.and_then(|slot| hub.sessions.get(slot));
                         let user = session.and_then(|session| session.username.as_deref());
                         let user = user.map(Into::into);
@@ -508,15 +512,15 @@ impl Shard {
             }
             Action::Connack { at, answer } => self.answer_connect(client, &at, answer, now),
             Action::Disconnect => {
-                let slot = hub.session_named(client);
+                let slot = hub.sessions.named(client);
                 let conn = slot.and_then(|slot| hub.sessions.get(slot)?.conn);
                 if let Some(conn) = conn {
                     // If the session ends with it, the machine knows that.
-                    if let Some(custody) = &mut hub.custody {
+                    if let Some(custody) = &mut hub.links.custody {
                         custody.is_changing = true;
                     }
                     self.end_taken_over(conn, ELSEWHERE, now);
-                    if let Some(custody) = &mut self.hub.custody {
+                    if let Some(custody) = &mut self.hub.links.custody {
                         custody.is_changing = false;
                     }
                 }
@@ -538,19 +542,21 @@ impl Shard {
                     PartnerState::Outcome(_) => "the outcome of a transfer",
                     PartnerState::Stub(_) => "messages for the session",
                 };
-                hub.outputs.push(Output::Event(Event::TransferGivenUp {
-                    client_id: client.clone(),
-                    what,
-                }));
+                hub.outlets
+                    .outputs
+                    .push(Output::Event(Event::TransferGivenUp {
+                        client_id: client.clone(),
+                        what,
+                    }));
             }
         }
     }
 
     fn answer_connect(&mut self, client: &Arc<str>, at: &Stamp, answer: Answer, now: Nanos) {
-        let custody = self.hub.custody.as_mut();
+        let custody = self.hub.links.custody.as_mut();
         let waiting = custody.and_then(|it| it.take_waiting(client, |it| it.at == *at));
         let conn = waiting.map(|waiting| waiting.conn);
-        let state = conn.and_then(|id| Some(&mut self.hub.conn(id)?.state));
+        let state = conn.and_then(|id| Some(&mut self.hub.outlets.conn(id)?.state));
         let awaited = match state {
             Some(state @ State::Awaiting(_)) => match std::mem::replace(state, State::Opening) {
                 State::Awaiting(awaited) => Some(*awaited),
@@ -561,7 +567,7 @@ impl Shard {
         if let (Some(id), Some(awaited)) = (conn, awaited)
             && let Ok(connect) = Connect::decode(&awaited.body)
         {
-            let slot = self.hub.session_named(client);
+            let slot = self.hub.sessions.named(client);
             let session = slot.and_then(|slot| self.hub.sessions.get(slot));
             let mark = session.and_then(Session::mark);
             // While the answer waited for the store, the client has connected again, here or elsewhere.
@@ -612,7 +618,7 @@ impl Shard {
             }
         }
         // One that was made for a client that is gone, or was refused, is nobody's.
-        let slot = self.hub.session_named(client);
+        let slot = self.hub.sessions.named(client);
         let session = slot.and_then(|slot| Some((slot, self.hub.sessions.get(slot)?)));
         if let Some((slot, session)) = session
             && session.conn.is_none()
@@ -627,7 +633,7 @@ impl Shard {
     fn end_transient(&mut self, client: &Arc<str>, at: &Stamp, now: Nanos) {
         self.run_custody(now);
         let hub = &self.hub;
-        let slot = hub.session_named(client);
+        let slot = hub.sessions.named(client);
         let session = slot.and_then(|slot| Some((slot, hub.sessions.get(slot)?)));
         if let Some((slot, session)) = session
             && session.is_transient()
@@ -641,19 +647,19 @@ impl Shard {
     }
 
     fn change(&mut self, client: &Arc<str>, change: Change, now: Nanos) {
-        if let Some(custody) = &mut self.hub.custody {
+        if let Some(custody) = &mut self.hub.links.custody {
             custody.is_changing = true;
         }
         let hub = &mut self.hub;
         match change {
             Change::Begin(mark) => self.begin_session(client, mark, now),
             Change::Mark(mark) => {
-                if let Some(slot) = hub.session_named(client) {
+                if let Some(slot) = hub.sessions.named(client) {
                     hub.set_record(slot, Record::Session(mark));
                 }
             }
             Change::End => {
-                if let Some(slot) = hub.session_named(client) {
+                if let Some(slot) = hub.sessions.named(client) {
                     // Its client is back elsewhere [MQTT-3.1.2-8].
                     if hub.take_will(slot).is_some() {
                         hub.store_no_will(slot);
@@ -675,7 +681,7 @@ impl Shard {
             Change::DropStub => self.drop_stubs(client, now),
             Change::DropOutcome(id) => hub.drop_outcome(client, &id),
         }
-        if let Some(custody) = &mut self.hub.custody {
+        if let Some(custody) = &mut self.hub.links.custody {
             custody.is_changing = false;
         }
         self.hub.wake_custody(now);
@@ -683,7 +689,7 @@ impl Shard {
 
     /// A new session; it is its client's once [`Shard::accept`] lets that in.
     fn begin_session(&mut self, client: &Arc<str>, mark: Mark, now: Nanos) {
-        if let Some(slot) = self.hub.session_named(client) {
+        if let Some(slot) = self.hub.sessions.named(client) {
             self.end_session(slot, now);
         }
         let hub = &mut self.hub;
@@ -699,7 +705,7 @@ impl Shard {
         let slot = hub
             .sessions
             .insert_with(|slot| Session::new(directory.handle(client, index, slot)));
-        hub.names.insert(&hub.sessions, slot);
+        hub.sessions.name(slot);
         if let Some(session) = hub.sessions.get_mut(slot) {
             session.username = user;
             session.set_began(directory.begins().map(Stored::new));
@@ -725,16 +731,16 @@ impl Shard {
         };
         let broker = from.into();
         self.hub.thaw(client, now);
-        let own = self.hub.session_named(client);
+        let own = self.hub.sessions.named(client);
         let wanted = own.map(|own| self.hub.keep_wanted(own));
         let (left, taken_up) = own
             .map(|own| self.leave_behind(own, now))
             .unwrap_or_default();
         let hub = &mut self.hub;
         hub.activate(slot, now);
-        let fence = hub.fences.ask(hub.index, &mut hub.outboxes);
+        let fence = hub.outboxes.fence(hub.index);
         let number = hub.sessions.get(slot).map(|it| it.handle.number);
-        if let (Some(custody), Some(number), true) = (&mut hub.custody, number, fence > 0) {
+        if let (Some(custody), Some(number), true) = (&mut hub.links.custody, number, fence > 0) {
             custody.beginning.insert(slot);
             custody.fenced.push_back((fence, Then::Begin(slot, number)));
         }
@@ -744,7 +750,7 @@ impl Shard {
         hub.end_wanted(wanted.unwrap_or_default());
         hub.watch_had(slot, now);
         hub.stats.sessions_moved_in += 1;
-        hub.outputs.push(Output::Event(Event::SessionCame {
+        hub.outlets.outputs.push(Output::Event(Event::SessionCame {
             client_id: client.clone(),
             broker,
         }));
@@ -756,7 +762,7 @@ impl Shard {
             return;
         };
         let hub = &mut self.hub;
-        if let (Some(slot), Some(session)) = (hub.session_named(client), hub.sessions.get(copy))
+        if let (Some(slot), Some(session)) = (hub.sessions.named(client), hub.sessions.get(copy))
             && let Some(Record::Copy { mark, .. }) = session.record()
         {
             let own = hub.sessions.get(slot).and_then(Session::mark);
@@ -779,7 +785,7 @@ impl Shard {
     /// because another one is greater, with all that its client has not got.
     fn depart(&mut self, client: &Arc<str>, id: Option<TransferId>, stub: Stub, now: Nanos) {
         let hub = &mut self.hub;
-        let Some(slot) = hub.session_named(client) else {
+        let Some(slot) = hub.sessions.named(client) else {
             return;
         };
         match id {
@@ -800,7 +806,7 @@ impl Shard {
             hub.ask(slot, Ask::Ended);
         }
         let _ = hub.take_had(slot);
-        let epoch = hub.epoch();
+        let epoch = hub.sessions.next_epoch();
         let Some(session) = hub.sessions.get_mut(slot) else {
             return;
         };
@@ -816,7 +822,7 @@ impl Shard {
         };
         let remembered = session.remembered().map(|(packet_id, _)| packet_id);
         let remembered = remembered.collect();
-        if let Some(custody) = hub.custody.as_mut().filter(|_| id.is_none()) {
+        if let Some(custody) = hub.links.custody.as_mut().filter(|_| id.is_none()) {
             custody.remembered.insert(slot, remembered);
         }
         let load = Load::of_all(&undelivered);
@@ -843,10 +849,10 @@ impl Shard {
         if let Some(session) = hub.sessions.get_mut(slot) {
             (session.incoming, session.losses, session.is_full) = (None, None, false);
         }
-        hub.names.remove(client, slot);
+        hub.sessions.unname(client, slot);
         hub.directory.vacate();
         let broker: Arc<str> = stub.target.as_str().into();
-        if let Some(custody) = &mut hub.custody {
+        if let Some(custody) = &mut hub.links.custody {
             custody.stubs.entry(client.clone()).or_default().push(slot);
             custody.unsent.insert(slot);
             if let Some(id) = id {
@@ -857,7 +863,7 @@ impl Shard {
         }
         hub.lead_stubs(client, &stub, now);
         hub.stats.sessions_moved_out += 1;
-        hub.outputs.push(Output::Event(Event::SessionLeft {
+        hub.outlets.outputs.push(Output::Event(Event::SessionLeft {
             client_id: client.clone(),
             broker,
             messages,
@@ -866,14 +872,14 @@ impl Shard {
 
     /// All has passed that was on its way to the stubs of a client, or is given up.
     fn drop_stubs(&mut self, client: &Arc<str>, now: Nanos) {
-        let custody = self.hub.custody.as_mut();
+        let custody = self.hub.links.custody.as_mut();
         let stubs = custody.and_then(|it| it.stubs.remove(client));
         for slot in stubs.unwrap_or_default() {
-            if let Some(custody) = &mut self.hub.custody {
+            if let Some(custody) = &mut self.hub.links.custody {
                 custody.unsent.remove(&slot);
             }
             while self.forward_next(slot, now) {}
-            if let Some(custody) = &mut self.hub.custody {
+            if let Some(custody) = &mut self.hub.links.custody {
                 custody.remembered.remove(&slot);
             }
             self.end_stub(slot, now);
@@ -884,7 +890,7 @@ impl Shard {
     /// Ends a stub.
     fn end_stub(&mut self, slot: u32, now: Nanos) {
         let hub = &mut self.hub;
-        let custody = hub.custody.as_mut();
+        let custody = hub.links.custody.as_mut();
         if custody.is_some_and(|it| it.next.contains_key(&slot)) {
             hub.stats.dropped_session_ended += 1;
         }
@@ -898,7 +904,7 @@ impl Shard {
     pub(super) fn forward_stubs(&mut self, now: Nanos) {
         let mut left = AT_ONCE;
         let mut from = 0;
-        while let Some(custody) = &mut self.hub.custody
+        while let Some(custody) = &mut self.hub.links.custody
             && let Some(slot) = custody.unsent.range(from..).next().copied()
         {
             from = slot + 1;
@@ -907,7 +913,7 @@ impl Shard {
                 left -= 1;
             }
             let is_empty = self.hub.is_forwarded(slot);
-            if let Some(custody) = &mut self.hub.custody
+            if let Some(custody) = &mut self.hub.links.custody
                 && is_empty
             {
                 custody.unsent.remove(&slot);
@@ -951,9 +957,9 @@ impl Shard {
         match route {
             _ if next.is_at_most_once() => {}
             Route::Session => {
-                if let Some(own) = hub.session_named(&client) {
+                if let Some(own) = hub.sessions.named(&client) {
                     // Since it is here it gets by itself what it subscribes to.
-                    let custody = hub.custody.as_ref();
+                    let custody = hub.links.custody.as_ref();
                     let here = custody.and_then(|it| it.here_since.get(&slot));
                     let is_new = here.is_some_and(|here| since > *here);
                     let is_there = match &next {
@@ -996,13 +1002,13 @@ impl Shard {
     /// The next message of a stub is elsewhere, or nowhere.
     fn pop_forwarded(&mut self, slot: u32) -> bool {
         let hub = &mut self.hub;
-        let custody = hub.custody.as_mut();
+        let custody = hub.links.custody.as_mut();
         if let Some(remembered) = custody.and_then(|it| it.remembered.get_mut(&slot))
             && remembered.pop().is_some()
         {
             return true;
         }
-        let custody = hub.custody.as_mut();
+        let custody = hub.links.custody.as_mut();
         let next = custody.and_then(|it| it.next.remove(&slot));
         let (Some((_, delivery)), Some(session)) = (next, hub.sessions.get_mut(slot)) else {
             return false;
@@ -1014,7 +1020,7 @@ impl Shard {
 
     /// Tries again what could not be forwarded.
     fn retry_forwarding(&mut self, now: Nanos) {
-        let custody = self.hub.custody.as_mut();
+        let custody = self.hub.links.custody.as_mut();
         let transit = custody.map(|it| std::mem::take(&mut it.transit));
         for transit in transit.unwrap_or_default() {
             self.pass_forwarded(transit, now);
@@ -1048,7 +1054,7 @@ impl Shard {
             }),
         };
         let places: Vec<u32> = match route {
-            Some(Route::Session) => hub.session_named(&client).into_iter().collect(),
+            Some(Route::Session) => hub.sessions.named(&client).into_iter().collect(),
             Some(Route::Copies(ids)) => {
                 let copies = ids.iter().filter_map(|id| hub.copy(&client, id));
                 copies.collect()
@@ -1056,13 +1062,13 @@ impl Shard {
             Some(Route::Forward(target, target_epoch)) => {
                 (address.target, address.target_epoch) = (target, target_epoch);
                 let target = &address.target;
-                let custody = hub.custody.as_ref();
+                let custody = hub.links.custody.as_ref();
                 let mut before = custody.iter().flat_map(|it| &it.transit);
                 // What came before goes first.
                 let waits = before.any(|it| it.address.target == *target);
                 if waits || !hub.forward_to(&address, &message, now) {
                     // What is not taken is not acknowledged: the neighbour sends it again.
-                    if let Some(custody) = &mut hub.custody
+                    if let Some(custody) = &mut hub.links.custody
                         && custody.transit.len() < MAX_TRANSIT
                     {
                         custody.transit.push_back(Transit {
@@ -1093,7 +1099,7 @@ impl Shard {
             }
         }
         let ticket = hub.journal.as_mut().map_or(0, |journal| journal.settle());
-        if let Some(custody) = &mut hub.custody {
+        if let Some(custody) = &mut hub.links.custody {
             custody.forwarded.push_back((ticket, number));
         }
         hub.custody_committed(now);
@@ -1103,13 +1109,14 @@ impl Shard {
 impl Hub {
     /// Whether what is here of a client is another user's.
     pub(super) fn is_foreign(&self, client: &Arc<str>, user: Option<&str>) -> bool {
-        let custody = self.custody.as_ref();
+        let custody = self.links.custody.as_ref();
         let copies = custody.and_then(|it| it.copies.get(client));
         let stubs = custody.and_then(|it| it.stubs.get(client));
         let copies = copies.into_iter().flatten().map(|(_, slot)| *slot);
         let stubs = stubs.into_iter().flatten().copied();
         let mut all = self
-            .session_named(client)
+            .sessions
+            .named(client)
             .into_iter()
             .chain(copies)
             .chain(stubs);
@@ -1133,9 +1140,9 @@ impl Hub {
 
     /// As whom the client has connected that waits with this stamp.
     fn user_that_waits(&self, client: &Arc<str>, at: &Stamp) -> Option<Arc<str>> {
-        let all = self.custody.as_ref()?.waiting.get(client)?;
+        let all = self.links.custody.as_ref()?.waiting.get(client)?;
         let waiting = all.iter().find(|it| it.at == *at)?;
-        match &self.conns.get(waiting.conn.slot)?.state {
+        match &self.outlets.conns.get(waiting.conn.slot)?.state {
             State::Awaiting(awaited) => awaited.username.clone(),
             _ => None,
         }
@@ -1162,7 +1169,7 @@ impl Hub {
         let (shard, count) = (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]));
         let message_of = TransferMessage::decode(message);
         if matches!(message_of, Ok(TransferMessage::ClaimsDone { .. }))
-            && let Some(custody) = &mut self.custody
+            && let Some(custody) = &mut self.links.custody
         {
             let said = custody.claims_done.entry(from.clone()).or_default();
             said.insert(shard.min(count));
@@ -1175,7 +1182,7 @@ impl Hub {
     }
 
     fn arm_transfer(&mut self, client: &Arc<str>, timer: Timer, at: Nanos) {
-        if let Some(custody) = &mut self.custody {
+        if let Some(custody) = &mut self.links.custody {
             custody.last_timer += 1;
             let id = custody.last_timer;
             custody.timers.insert(id, (client.clone(), timer));
@@ -1186,7 +1193,7 @@ impl Hub {
 
     /// As long as something is known of a client, it comes to this shard; otherwise no timer runs for it.
     fn settle_home(&mut self, client: &Arc<str>) {
-        let Some(custody) = self.custody.as_mut().filter(|_| !client.is_empty()) else {
+        let Some(custody) = self.links.custody.as_mut().filter(|_| !client.is_empty()) else {
             return;
         };
         let is_idle = custody.machine.is_idle(client);
@@ -1196,7 +1203,7 @@ impl Hub {
             }
         }
         let waits = custody.waiting.contains_key(client);
-        if self.directory.shards() == 1 || self.session_named(client).is_some() {
+        if self.directory.shards() == 1 || self.sessions.named(client).is_some() {
             return;
         }
         match is_idle && !waits {
@@ -1218,7 +1225,7 @@ impl Hub {
     /// Where the stubs of a client lead.
     fn lead_stubs(&mut self, client: &Arc<str>, stub: &Stub, now: Nanos) {
         let is_here = self.is_own(&stub.target);
-        let Some(custody) = &mut self.custody else {
+        let Some(custody) = &mut self.links.custody else {
             return;
         };
         let stubs = custody.stubs.get(client).cloned().unwrap_or_default();
@@ -1243,7 +1250,7 @@ impl Hub {
     }
 
     fn drop_outcome(&mut self, client: &Arc<str>, id: &TransferId) {
-        if let Some(custody) = &mut self.custody
+        if let Some(custody) = &mut self.links.custody
             && let Some(outcomes) = custody.outcomes.get_mut(client)
         {
             outcomes.retain(|(known, _)| known != id);
@@ -1256,7 +1263,7 @@ impl Hub {
 
     /// Emits the transfers of a client that are not confirmed, with its last stub.
     fn store_outcomes(&mut self, client: &Arc<str>) {
-        let Some(custody) = &self.custody else {
+        let Some(custody) = &self.links.custody else {
             return;
         };
         let all = custody.outcomes.get(client).cloned().unwrap_or_default();
@@ -1272,13 +1279,13 @@ impl Hub {
 
     /// The slot of a copy.
     fn copy(&self, client: &Arc<str>, id: &TransferId) -> Option<u32> {
-        let mut copies = self.custody.as_ref()?.copies.get(client)?.iter();
+        let mut copies = self.links.custody.as_ref()?.copies.get(client)?.iter();
         copies.find(|(known, _)| known == id).map(|(_, slot)| *slot)
     }
 
     fn take_copy(&mut self, client: &Arc<str>, id: &TransferId) -> Option<u32> {
         let slot = self.copy(client, id)?;
-        let custody = self.custody.as_mut()?;
+        let custody = self.links.custody.as_mut()?;
         let copies = custody.copies.get_mut(client)?;
         copies.retain(|(known, _)| known != id);
         if copies.is_empty() {
@@ -1290,7 +1297,7 @@ impl Hub {
     /// A session gives out nothing any more: what it has is what is sent of it.
     fn freeze(&mut self, client: &Arc<str>, freeze: punctual_mesh::transfer::Freeze) {
         let directory = self.directory.clone();
-        let (Some(slot), Some(federation)) = (self.session_named(client), directory.federation())
+        let (Some(slot), Some(federation)) = (self.sessions.named(client), directory.federation())
         else {
             return;
         };
@@ -1316,13 +1323,13 @@ impl Hub {
         let frozen = Frozen {
             freeze,
             known,
-            fence: self.fences.ask(self.index, &mut self.outboxes),
+            fence: self.outboxes.fence(self.index),
             snapshot: None,
             next: 0,
             bytes: Vec::new(),
             cut: 0,
         };
-        if let Some(custody) = &mut self.custody {
+        if let Some(custody) = &mut self.links.custody {
             custody.frozen.insert(client.clone(), frozen);
         }
     }
@@ -1330,9 +1337,9 @@ impl Hub {
     /// All that is to be in a snapshot is in the session; false if it waits for other shards.
     fn take_snapshot(&mut self, client: &Arc<str>) -> bool {
         let directory = self.directory.clone();
-        let slot = self.session_named(client);
+        let slot = self.sessions.named(client);
         let session = slot.and_then(|slot| self.sessions.get_mut(slot));
-        let (Some(session), Some(custody)) = (session, &mut self.custody) else {
+        let (Some(session), Some(custody)) = (session, &mut self.links.custody) else {
             return false;
         };
         let Some(frozen) = custody.frozen.get_mut(client) else {
@@ -1341,7 +1348,7 @@ impl Hub {
         if frozen.snapshot.is_some() {
             return true;
         }
-        if !self.fences.is_passed(frozen.fence) {
+        if !self.outboxes.fences.is_passed(frozen.fence) {
             return false;
         }
         let in_flight = session.window.deliveries_mut();
@@ -1360,9 +1367,9 @@ impl Hub {
 
     /// A frozen session is as it was, but for what has come since.
     fn thaw(&mut self, client: &Arc<str>, now: Nanos) {
-        let custody = self.custody.as_mut();
+        let custody = self.links.custody.as_mut();
         let frozen = custody.and_then(|it| it.frozen.remove(client));
-        let slot = self.session_named(client);
+        let slot = self.sessions.named(client);
         let session = slot.and_then(|slot| self.sessions.get_mut(slot));
         let (Some(frozen), Some(slot), Some(session)) = (frozen, slot, session) else {
             return;
@@ -1382,7 +1389,7 @@ impl Hub {
 
     /// What was sent of a frozen session is elsewhere.
     fn forget_snapshot(&mut self, client: &Arc<str>, slot: u32) {
-        let custody = self.custody.as_mut();
+        let custody = self.links.custody.as_mut();
         let frozen = custody.and_then(|it| it.frozen.remove(client));
         let snapshot = frozen.and_then(|it| it.snapshot);
         let (Some(snapshot), Some(session)) = (snapshot, self.sessions.get_mut(slot)) else {
@@ -1399,7 +1406,7 @@ impl Hub {
     /// Cuts the next part of what is sent of a frozen session.
     fn make_part(&mut self, client: &Arc<str>, id: TransferId, number: u32, now: Nanos) {
         if !self.take_snapshot(client) {
-            let custody = self.custody.as_mut();
+            let custody = self.links.custody.as_mut();
             let frozen = custody.and_then(|it| Some((it.frozen.get(client)?.fence, it)));
             if let Some((fence, custody)) = frozen {
                 let then = Then::MakePart(client.clone(), id, number);
@@ -1408,9 +1415,9 @@ impl Hub {
             return;
         }
         let (offset, directory) = (self.offset(now), self.directory.clone());
-        let slot = self.session_named(client);
+        let slot = self.sessions.named(client);
         let session = slot.and_then(|slot| self.sessions.get(slot));
-        let (Some(session), Some(custody)) = (session, &mut self.custody) else {
+        let (Some(session), Some(custody)) = (session, &mut self.links.custody) else {
             return;
         };
         let frozen = custody.frozen.get_mut(client);
@@ -1458,12 +1465,12 @@ impl Hub {
         bytes: &[u8],
         now: Nanos,
     ) {
-        let custody = self.custody.as_mut();
+        let custody = self.links.custody.as_mut();
         let known = custody.and_then(|it| it.arriving.get(client));
         if known.is_none_or(|it| it.id != id || number == 0) {
             self.drop_parts(client);
         }
-        let custody = self.custody.as_mut();
+        let custody = self.links.custody.as_mut();
         let known = custody.and_then(|it| it.arriving.remove(client));
         let mut arriving = known.unwrap_or_else(|| Arriving {
             id,
@@ -1475,14 +1482,14 @@ impl Hub {
         {
             self.discard_round(arriving.round.take());
         }
-        if let Some(custody) = &mut self.custody {
+        if let Some(custody) = &mut self.links.custody {
             custody.arriving.insert(client.clone(), arriving);
         }
     }
 
     /// Parts of a session that came are needed no more.
     fn drop_parts(&mut self, client: &Arc<str>) {
-        let custody = self.custody.as_mut();
+        let custody = self.links.custody.as_mut();
         let arriving = custody.and_then(|it| it.arriving.remove(client));
         self.discard_round(arriving.and_then(|it| it.round));
     }
@@ -1510,7 +1517,7 @@ impl Hub {
         let session = self.sessions.remove(slot)?;
         session.handle.end();
         let mut load = session.queue.load();
-        if let Some(custody) = &mut self.custody {
+        if let Some(custody) = &mut self.links.custody {
             custody.here_since.remove(&slot);
             custody.beginning.remove(&slot);
             if let Some((_, delivery)) = custody.next.remove(&slot) {
@@ -1531,12 +1538,12 @@ impl Hub {
         mark: Mark,
         now: Nanos,
     ) {
-        let custody = self.custody.as_mut();
+        let custody = self.links.custody.as_mut();
         let arriving = custody.and_then(|it| it.arriving.get(client));
         if arriving.is_none_or(|it| it.id != *id) || self.store_trouble().is_some() {
             self.drop_parts(client);
         }
-        let custody = self.custody.as_mut();
+        let custody = self.links.custody.as_mut();
         let arriving = custody.and_then(|it| it.arriving.remove(client));
         let mut round = arriving.and_then(|it| it.round);
         let slot = round.as_mut().and_then(|round| self.end_parts(round, now));
@@ -1548,14 +1555,14 @@ impl Hub {
                     mark,
                 };
                 self.set_record(slot, copy);
-                if let Some(custody) = &mut self.custody {
+                if let Some(custody) = &mut self.links.custody {
                     let copies = custody.copies.entry(client.clone()).or_default();
                     copies.push((id.clone(), slot));
                 }
             }
             None => {
                 self.discard_round(round);
-                if let Some(custody) = &mut self.custody {
+                if let Some(custody) = &mut self.links.custody {
                     let failed = Told::CopyFailed(id.clone());
                     custody.events.push_back((client.clone(), failed));
                 }
@@ -1565,7 +1572,7 @@ impl Hub {
 
     /// What a stub forwards next, and since when that waits.
     fn next_of_stub(&mut self, slot: u32) -> Option<(Nanos, Next)> {
-        let custody = self.custody.as_mut()?;
+        let custody = self.links.custody.as_mut()?;
         if let Some(packet_id) = custody.remembered.get(&slot).and_then(|it| it.last()) {
             return Some((Nanos(0), Next::Identifier(*packet_id)));
         }
@@ -1582,7 +1589,11 @@ impl Hub {
 
     /// Whether the stubs of a client have nothing to forward.
     fn stubs_are_forwarded(&self, client: &Arc<str>) -> bool {
-        let stubs = self.custody.as_ref().and_then(|it| it.stubs.get(client));
+        let stubs = self
+            .links
+            .custody
+            .as_ref()
+            .and_then(|it| it.stubs.get(client));
         let mut stubs = stubs.into_iter().flatten();
         stubs.all(|slot| self.is_forwarded(*slot))
     }
@@ -1593,7 +1604,7 @@ impl Hub {
         let session = self.sessions.get(slot);
         if session.is_some_and(|it| it.handle.number == number) {
             self.begin_here(slot);
-            if let Some(custody) = &mut self.custody {
+            if let Some(custody) = &mut self.links.custody {
                 custody.beginning.remove(&slot);
             }
         }
@@ -1602,7 +1613,7 @@ impl Hub {
     /// Whether a stub has nothing to forward.
     fn is_forwarded(&self, slot: u32) -> bool {
         let session = self.sessions.get(slot);
-        let custody = self.custody.as_ref();
+        let custody = self.links.custody.as_ref();
         let remembered = custody.and_then(|it| it.remembered.get(&slot));
         session.is_none_or(|it| it.queue.is_empty())
             && remembered.is_none_or(Vec::is_empty)
@@ -1632,7 +1643,7 @@ impl Hub {
         if session.had.as_ref().is_some_and(|had| had.has_passed(name)) {
             return true;
         }
-        let custody = self.custody.as_ref();
+        let custody = self.links.custody.as_ref();
         let is_beginning = custody.is_some_and(|it| it.beginning.contains(&slot));
         if session.mark().is_none() || is_beginning {
             return false;
@@ -1664,7 +1675,7 @@ impl Hub {
     fn forward_to(&mut self, address: &SessionAddress, message: &[u8], now: Nanos) -> bool {
         let topic = format!("{FORWARD}{}", address.target);
         let (_, matched) = self.directory.lookup(&topic, generation_slot(&topic));
-        let custody = self.custody.as_ref();
+        let custody = self.links.custody.as_ref();
         let is_reached = custody.is_some_and(|it| it.reached.contains(&address.target));
         // While the target is not reached, its messages are kept where it was last, and do not go round.
         let leads = |it: &&Target| {
@@ -1692,7 +1703,7 @@ impl Hub {
     }
 
     fn retry_later(&mut self, now: Nanos) {
-        if let Some(custody) = &mut self.custody
+        if let Some(custody) = &mut self.links.custody
             && !(custody.unsent.is_empty() && custody.transit.is_empty())
             && !std::mem::replace(&mut custody.retries, true)
         {

@@ -64,12 +64,12 @@ pub(super) fn deliver_all(
         }
     }
     let targets: usize = matched.shards.iter().map(|(_, to)| to.len()).sum();
-    hub.offered += (targets + groups.len()) as u64;
+    hub.work.offered += (targets + groups.len()) as u64;
     // Who gets it here and somewhere else, too, having moved, is to recognise it.
     let goes_on =
         |target: &Target| target.session.link || target.session.carries.load(Ordering::Relaxed);
     let mut all = matched.shards.iter().flat_map(|(_, to)| to.iter());
-    if hub.directory.federation().is_some() && hub.unpacking.is_none() && all.any(goes_on) {
+    if hub.directory.federation().is_some() && hub.links.unpacking.is_none() && all.any(goes_on) {
         publication.named(&hub.directory);
     }
     if acknowledged && refusable {
@@ -178,7 +178,7 @@ pub(super) fn post(
     publisher: Option<ConnId>,
     congested: bool,
 ) {
-    let room = hub.post(shard, message);
+    let room = hub.outboxes.post(shard, message);
     let Some(publisher) = publisher else {
         return;
     };

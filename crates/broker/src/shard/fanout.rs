@@ -41,12 +41,12 @@ impl Hub {
     ) {
         let publisher = publication.publisher;
         let message = publication.message(&mut self.messages);
-        let queue = self.fanouts.queues.entry(publisher).or_default();
+        let queue = self.work.fanouts.queues.entry(publisher).or_default();
         if queue.messages.len() >= MOST_WAITING && conn.is_none() {
             return self.stats.not_queued(publication.stamp.class());
         }
         if queue.messages.is_empty() {
-            self.tasks.push(Task::FanOut { publisher });
+            self.work.tasks.push(Task::FanOut { publisher });
         }
         queue.messages.push_back(FanOut {
             message,
@@ -63,12 +63,12 @@ impl Hub {
 
     /// Reads nothing more from a connection until the messages of its publisher have been given out.
     pub(super) fn wait_for_fan_out(&mut self, publisher: u64, id: ConnId) {
-        let Some(queue) = self.fanouts.queues.get_mut(&publisher) else {
+        let Some(queue) = self.work.fanouts.queues.get_mut(&publisher) else {
             return;
         };
         // At most one connection of a session is there, and those that it took the place of.
         if !queue.paused.contains(&id)
-            && let Some(conn) = self.conns.get_mut(id.slot)
+            && let Some(conn) = self.outlets.conns.get_mut(id.slot)
             && conn.generation == id.generation
         {
             queue.paused.push(id);
@@ -81,7 +81,7 @@ impl Shard {
     /// Gives the next clients of a crowd the message that a publisher has sent first.
     pub(super) fn continue_fan_out(&mut self, publisher: u64, budget: &mut Budget, now: Nanos) {
         let hub = &mut self.hub;
-        let Some(mut queue) = hub.fanouts.queues.remove(&publisher) else {
+        let Some(mut queue) = hub.work.fanouts.queues.remove(&publisher) else {
             return;
         };
         if let Some(first) = queue.messages.front_mut()
@@ -93,8 +93,8 @@ impl Shard {
         if queue.messages.is_empty() {
             hub.resume(queue.paused);
         } else {
-            hub.fanouts.queues.insert(publisher, queue);
-            hub.tasks.push(Task::FanOut { publisher });
+            hub.work.fanouts.queues.insert(publisher, queue);
+            hub.work.tasks.push(Task::FanOut { publisher });
         }
         self.share_stats_soon(now);
     }
@@ -123,7 +123,7 @@ impl Hub {
             // One step takes the lock of the index for a short while only.
             let most = usize::try_from(budget.left() / cost).unwrap_or(usize::MAX);
             let most = most.clamp(1, STEP[acknowledged]);
-            let before = self.offered;
+            let before = self.work.offered;
             let (matched, looked_at, next) =
                 directory.clients_after(message.topic(), fan_out.after, most);
             // Without anyone to refuse it to, a full queue is a counted drop.
@@ -135,7 +135,7 @@ impl Hub {
                 now,
                 Whom::Nobody,
             );
-            budget.spend(1 + looked_at as u64 * cost + (self.offered - before));
+            budget.spend(1 + looked_at as u64 * cost + (self.work.offered - before));
             match next {
                 Some(place) => fan_out.after = place,
                 None => is_over = true,
@@ -172,7 +172,7 @@ impl Hub {
             payload: message.payload(),
         };
         let (id, slot) = (receipt.conn, receipt.session);
-        if self.conn(id).is_none() {
+        if self.outlets.conn(id).is_none() {
             if raw.qos == QoS::ExactlyOnce {
                 note_reception(self, &raw, slot, after);
             }

@@ -18,14 +18,14 @@ impl Shard {
         };
         let hub = &mut self.hub;
         let session = hub.sessions.get(slot);
-        let conn = session.and_then(|session| hub.conns.get(session.conn?));
+        let conn = session.and_then(|session| hub.outlets.conns.get(session.conn?));
         let (Some(session), Some(conn)) = (session, conn) else {
             return;
         };
-        if hub.flushes.is_empty() {
+        if hub.links.flushes.is_empty() {
             hub.timers.arm(now + AGAIN, Timer::Flushes);
         }
-        hub.flushes.push(Flush {
+        hub.links.flushes.push(Flush {
             number,
             slot,
             session: session.handle.number,

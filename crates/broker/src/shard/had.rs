@@ -6,7 +6,7 @@ use crate::Nanos;
 impl Shard {
     /// A session is looked at that remembers what it has had.
     pub(super) fn run_errand(&mut self, id: u64, now: Nanos) {
-        let errand = self.hub.moves.errands.get(&id);
+        let errand = self.hub.links.moves.errands.get(&id);
         if let Some(errand) = errand.filter(|errand| errand.due <= now).cloned() {
             self.hub.forget_had(id, &errand, now);
         }

@@ -40,7 +40,7 @@ impl Shard {
     /// The client with that identifier, if its session lives here.
     pub fn client(&self, client_id: &str) -> Option<ClientView<'_>> {
         let hub = &self.hub;
-        let session = hub.sessions.get(hub.session_named(client_id)?)?;
+        let session = hub.sessions.get(hub.sessions.named(client_id)?)?;
         Some(ClientView { hub, session })
     }
 
@@ -142,7 +142,7 @@ impl ClientView<'_> {
     /// A copy of what is known about it.
     pub fn info(&self) -> ClientInfo {
         let Self { hub, session } = self;
-        let conn = session.conn.and_then(|slot| hub.conns.get(slot));
+        let conn = session.conn.and_then(|slot| hub.outlets.conns.get(slot));
         ClientInfo {
             client_id: session.handle.client_id.clone(),
             username: session.username.clone(),

@@ -24,14 +24,14 @@ use crate::{Budget, Nanos};
 impl Shard {
     /// The network connection was closed, or failed, below the broker.
     pub fn closed(&mut self, id: ConnId, why: &str, now: Nanos) {
-        if self.hub.conn(id).is_some() {
+        if self.hub.outlets.conn(id).is_some() {
             self.lose_connection(id.slot, why, (true, true), now);
         }
     }
 
     /// Ends a connection because of what its peer did, or failed to do.
     pub(super) fn fail(&mut self, id: ConnId, fail: &Fail, now: Nanos) {
-        let Some(conn) = self.hub.conn(id) else {
+        let Some(conn) = self.hub.outlets.conn(id) else {
             return;
         };
         let connected = matches!(conn.state, State::Connected);
@@ -55,7 +55,8 @@ impl Shard {
     pub fn kick(&mut self, client_id: &str, reason: ReasonCode, now: Nanos) -> bool {
         let hub = &self.hub;
         let conn = hub
-            .session_named(client_id)
+            .sessions
+            .named(client_id)
             .and_then(|slot| hub.sessions.get(slot)?.conn);
         let Some(slot) = conn else {
             return false;
@@ -67,7 +68,7 @@ impl Shard {
 
     /// Ends a session that is not connected. False if there is none here.
     pub fn forget(&mut self, client_id: &str, now: Nanos) -> bool {
-        let slot = self.hub.session_named(client_id);
+        let slot = self.hub.sessions.named(client_id);
         let Some(slot) = slot else {
             return false;
         };
@@ -89,9 +90,15 @@ impl Shard {
         if let Some(journal) = &mut self.hub.journal {
             journal.end();
         }
-        let slots: Vec<u32> = self.hub.conns.iter().map(|(slot, _)| slot).collect();
+        let slots: Vec<u32> = self
+            .hub
+            .outlets
+            .conns
+            .iter()
+            .map(|(slot, _)| slot)
+            .collect();
         for slot in slots {
-            let Some(conn) = self.hub.conns.get(slot) else {
+            let Some(conn) = self.hub.outlets.conns.get(slot) else {
                 continue;
             };
             if matches!(conn.state, State::Connected) {
@@ -109,7 +116,7 @@ impl Shard {
         now: Nanos,
     ) -> Result<(), Fail> {
         let hub = &mut self.hub;
-        let Some(slot) = hub.conns.get(id.slot).map(|conn| conn.session) else {
+        let Some(slot) = hub.outlets.conns.get(id.slot).map(|conn| conn.session) else {
             return Ok(());
         };
         if packet.properties.contains(PropertyId::ServerReference) {
@@ -149,14 +156,14 @@ impl Shard {
         now: Nanos,
     ) {
         let hub = &mut self.hub;
-        let Some(conn) = hub.conns.get(slot) else {
+        let Some(conn) = hub.outlets.conns.get(slot) else {
             return;
         };
         let (session_slot, peer) = (conn.session, conn.meta.peer());
         let generation = conn.generation;
         let connected = matches!(conn.state, State::Connected);
         if let State::Awaiting(awaited) = &conn.state
-            && hub.custody.is_some()
+            && hub.links.custody.is_some()
         {
             let body = awaited.body.clone();
             self.waiting_is_closed(ConnId { slot, generation }, &body, now);
@@ -166,14 +173,14 @@ impl Shard {
         self.share_stats_soon(now);
         let hub = &mut self.hub;
         if !connected {
-            hub.outputs.push(Output::Event(Event::Refused {
+            hub.outlets.outputs.push(Output::Event(Event::Refused {
                 peer,
                 reason: why.to_owned(),
             }));
             return;
         }
         hub.stats.clients_connected -= 1;
-        let epoch = hub.epoch();
+        let epoch = hub.sessions.next_epoch();
         let mut will_gone = !with_will && hub.take_will(session_slot).is_some();
         let Some(session) = hub.sessions.get_mut(session_slot) else {
             return;
@@ -192,7 +199,7 @@ impl Shard {
             // The neighbour sends it again.
             link.parked.clear();
             link.early.clear();
-            if let Some(custody) = &mut hub.custody {
+            if let Some(custody) = &mut hub.links.custody {
                 let id = ConnId { slot, generation };
                 custody.unacknowledged.retain(|_, (conn, _)| *conn != id);
             }
@@ -202,7 +209,7 @@ impl Shard {
                 federation.link(ConnId { slot, generation }, peer, LinkNews::Down(why));
             }
         }
-        hub.outputs.push(Output::Event(Event::Disconnected {
+        hub.outlets.outputs.push(Output::Event(Event::Disconnected {
             client_id,
             reason: why.to_owned(),
         }));
@@ -263,7 +270,7 @@ impl Shard {
         if let Some(old) = session.conn {
             self.end_taken_over(old, "session taken over", now);
         }
-        if clean_start && self.hub.session_named(&client_id).is_some() {
+        if clean_start && self.hub.sessions.named(&client_id).is_some() {
             self.end_session(slot, now);
         }
     }
@@ -278,7 +285,7 @@ impl Shard {
     /// A client connects of which only what it left behind was stored: its session has ended with its
     /// connection. In a mesh that is void, as other brokers may know that the client is back.
     pub(super) fn end_testator(&mut self, client_id: &str, now: Nanos) {
-        let slot = self.hub.session_named(client_id);
+        let slot = self.hub.sessions.named(client_id);
         let session = slot.and_then(|slot| Some((slot, self.hub.sessions.get(slot)?)));
         if let Some((slot, session)) = session
             && session.conn.is_none()
@@ -350,7 +357,7 @@ impl Shard {
         };
         session.handle.end();
         hub.forget_fullness(&session);
-        hub.names.remove(&session.handle.client_id, slot);
+        hub.sessions.unname(&session.handle.client_id, slot);
         hub.forget_queued(&session.queue.load());
         hub.stats.inflight_messages -= u64::from(session.window.open());
         // Last, so that no other shard takes the identifier before the old
@@ -420,7 +427,7 @@ impl Shard {
             }
         }
         if is_left {
-            self.hub.tasks.push(Task::Remains(Box::new(remains)));
+            self.hub.work.tasks.push(Task::Remains(Box::new(remains)));
         }
         self.share_stats_soon(now);
     }

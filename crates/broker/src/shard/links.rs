@@ -253,7 +253,7 @@ pub(super) fn cause_to_wait(
     };
     let of_shard = |shard: u16| {
         let cause = Cause::Shard(shard);
-        let waits = is_waited_for(cause) || shard != hub.index && hub.is_outbox_full(shard);
+        let waits = is_waited_for(cause) || shard != hub.index && hub.outboxes.is_full(shard);
         waits.then_some(cause)
     };
     let mut shards = matched.shards.iter();
@@ -340,7 +340,7 @@ pub(super) fn park(
     let most = 2 * usize::from(hub.config.limits.receive_maximum);
     let most_early = most_early(hub);
     let patience = hub.move_times().patience();
-    let Some(conn) = hub.conns.get(id.slot) else {
+    let Some(conn) = hub.outlets.conns.get(id.slot) else {
         return Ok(Next::Closed);
     };
     let session = hub.sessions.get_mut(conn.session);
@@ -358,7 +358,7 @@ pub(super) fn park(
     match wait {
         Wait::Room(cause) => {
             link.parked.park(cause, topic, packet.into());
-            hub.stats.publishes_parked += u64::from(!hub.unparking);
+            hub.stats.publishes_parked += u64::from(!hub.links.unparking);
         }
         Wait::Previous(previous) => {
             if link.early.len() >= most_early {
@@ -375,7 +375,7 @@ pub(super) fn park(
     if is_full {
         hub.look_at_brakes(now);
     }
-    if waiting == 0 && !hub.unparking {
+    if waiting == 0 && !hub.links.unparking {
         if !waits {
             tell_waits(hub, id, true);
         }
@@ -398,7 +398,7 @@ impl Shard {
         now: Nanos,
     ) -> ConnId {
         let id = self.open(meta, now);
-        if let Some(conn) = self.hub.conn(id) {
+        if let Some(conn) = self.hub.outlets.conn(id) {
             conn.version = Version::V5;
             conn.link = true;
         }
@@ -461,7 +461,10 @@ impl Shard {
             session.replays.clear();
             link.has.clear();
         }
-        let Some(conn) = session.conn.and_then(|conn| hub.conns.get_mut(conn)) else {
+        let Some(conn) = session
+            .conn
+            .and_then(|conn| hub.outlets.conns.get_mut(conn))
+        else {
             return;
         };
         match (carries, link.held) {
@@ -539,14 +542,14 @@ impl Shard {
     pub fn link_keep(&mut self, number: u64) {
         let journal = self.hub.journal.as_mut();
         let ticket = journal.map_or(0, |journal| journal.settle());
-        self.hub.wishes = Some((ticket, number));
+        self.hub.links.wishes = Some((ticket, number));
         self.hub.tell_kept_wishes();
     }
 
     /// Neighbours lead to brokers that they did not lead to before: what was here, and is
     /// sent again from now on, has to go there, too.
     pub fn link_reached(&mut self) {
-        self.hub.passed_on.changed();
+        self.hub.links.passed_on.changed();
     }
 
     /// Neighbours that something is kept for, and what they want; after a restart
@@ -690,14 +693,14 @@ impl Shard {
 
     /// Looks whether what a neighbour has sent has room now, and what comes before it has come.
     pub(super) fn unpark(&mut self, id: ConnId, now: Nanos) {
-        let Some(slot) = self.hub.conn(id).map(|conn| conn.session) else {
+        let Some(slot) = self.hub.outlets.conn(id).map(|conn| conn.session) else {
             return;
         };
         let Some(link) = self.hub.link_state(slot) else {
             return;
         };
         let waiting = link.parked.take();
-        self.hub.unparking = true;
+        self.hub.links.unparking = true;
         let mut failed = None;
         for waiting in waiting {
             let Some(link) = self.hub.link_state(slot) else {
@@ -725,7 +728,7 @@ impl Shard {
         if failed.is_none() {
             failed = self.unpark_early(id, slot, now).err();
         }
-        self.hub.unparking = false;
+        self.hub.links.unparking = false;
         if let Some(fail) = failed {
             self.fail(id, &fail, now);
             return;
@@ -768,9 +771,9 @@ impl Shard {
             let Ok(Split::Frame(frame)) = split(&next.packet, u32::MAX) else {
                 break;
             };
-            self.hub.ripe = is_ripe;
+            self.hub.links.ripe = is_ripe;
             let taken = self.publish_packet(id, frame, now);
-            self.hub.ripe = false;
+            self.hub.links.ripe = false;
             match taken {
                 Ok(Next::Hold) => at += 1,
                 Ok(_) => {
@@ -896,14 +899,14 @@ impl Shard {
 
     /// Sends a message of the federation to a neighbour, before all that waits.
     pub fn link_send(&mut self, conn: ConnId, topic: &str, payload: &[u8]) {
-        if self.hub.conn(conn).is_some_and(|conn| conn.link) {
+        if self.hub.outlets.conn(conn).is_some_and(|conn| conn.link) {
             self.hub.tell(conn.slot, topic, payload);
         }
     }
 
     /// Ends a connection to a neighbour; what is kept for it stays.
     pub fn link_close(&mut self, conn: ConnId, why: &str, now: Nanos) {
-        if self.hub.conn(conn).is_some_and(|conn| conn.link) {
+        if self.hub.outlets.conn(conn).is_some_and(|conn| conn.link) {
             let fail = Fail::new(ReasonCode::AdministrativeAction, why.to_owned());
             self.fail(conn, &fail, now);
         }
@@ -912,15 +915,17 @@ impl Shard {
     /// Tells the federation, and prepares the session.
     pub(super) fn link_is_up(&mut self, id: ConnId, slot: u32, entitlement: Entitlement) {
         let hub = &mut self.hub;
-        let (Some(conn), Some(session)) = (hub.conns.get_mut(id.slot), hub.sessions.get_mut(slot))
-        else {
+        let (Some(conn), Some(session)) = (
+            hub.outlets.conns.get_mut(id.slot),
+            hub.sessions.get_mut(slot),
+        ) else {
             return;
         };
         conn.link = true;
         let link = session.link.get_or_insert_default();
         link.entitlement = entitlement;
-        if !hub.neighbours.contains(&slot) {
-            hub.neighbours.push(slot);
+        if !hub.links.neighbours.contains(&slot) {
+            hub.links.neighbours.push(slot);
         }
         link.held = Some(std::mem::take(&mut conn.receive_max));
         if let (Some(federation), Some(peer)) = (
@@ -933,7 +938,7 @@ impl Shard {
     }
 
     pub(super) fn link_session(&self, peer: &str) -> Option<u32> {
-        self.hub.session_named(&format!("{LINK_PREFIX}{peer}"))
+        self.hub.sessions.named(&format!("{LINK_PREFIX}{peer}"))
     }
 
     /// Forgets what a session's neighbour wanted.
@@ -943,7 +948,7 @@ impl Shard {
             return;
         };
         if let Some(link) = session.link.take() {
-            hub.neighbours.retain(|neighbour| *neighbour != slot);
+            hub.links.neighbours.retain(|neighbour| *neighbour != slot);
             let mut index = hub.directory.index_mut();
             index.unsubscribe(common::TOPIC, &session.handle, &hub.directory.generations);
             for broker in &link.behind {
@@ -985,7 +990,7 @@ impl Hub {
         if let Some(session) = self.sessions.get_mut(slot)
             && session.end_hold(now)
         {
-            for flush in &mut self.flushes {
+            for flush in &mut self.links.flushes {
                 flush.renew(slot, now);
             }
             self.look_at_brakes(now);
@@ -999,7 +1004,7 @@ impl Hub {
 
     /// Says that what neighbours want is kept, once it is.
     pub(crate) fn tell_kept_wishes(&mut self) {
-        if let Some((_, number)) = self.wishes.take_if(|(ticket, _)| {
+        if let Some((_, number)) = self.links.wishes.take_if(|(ticket, _)| {
             let journal = self.journal.as_ref();
             journal.is_none_or(|journal| journal.is_committed(*ticket))
         }) && let Some(federation) = self.directory.federation()
@@ -1075,7 +1080,7 @@ impl Hub {
             return false;
         };
         let ready = |conn: &Conn| conn.receive_max > 0 && conn.max_packet >= MAX_PACKED;
-        let conn = session.conn.and_then(|conn| self.conns.get(conn));
+        let conn = session.conn.and_then(|conn| self.outlets.conns.get(conn));
         !session.queue.has_qos0() && conn.is_some_and(ready) && !self.by_root()
     }
 
@@ -1124,7 +1129,11 @@ impl Hub {
             payload: packed.bytes,
             shared: None,
         };
-        let number = self.conns.get(publisher.slot).map_or(0, |conn| conn.number);
+        let number = self
+            .outlets
+            .conns
+            .get(publisher.slot)
+            .map_or(0, |conn| conn.number);
         let mut publication = Publication {
             name: Some(packed.name.into()),
             ..Publication::plain(parts, number)

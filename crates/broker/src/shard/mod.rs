@@ -34,7 +34,6 @@ pub use inspect::{ClientView, ScanPosition, SubscriptionView};
 pub use links::LinkLimits;
 pub use wills::WillTurn;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -50,28 +49,29 @@ use crate::base::durability::Durability;
 use crate::base::name::MessageName;
 use crate::custody::{TRY_AGAIN, WAKE};
 use crate::directory::Directory;
-use crate::egress::{Class, Egress, Pool, Rank, Scope, Shared, Shares};
-use crate::fanouts::FanOuts;
+use crate::egress::{Class, Egress, Rank, Scope, Shares};
+use crate::hub::agenda::Agenda;
+use crate::hub::links::Links;
+use crate::hub::outboxes::Outboxes;
+use crate::hub::outlets::Outlets;
+use crate::hub::sessions::Sessions;
 use crate::hub::{
-    Conn, ConnMeta, Event, Fences, Flow, Hub, Outbox, Output, Received, Remote, RemoteMessage,
-    State,
+    Conn, ConnMeta, Event, Flow, Hub, Output, Received, Remote, RemoteMessage, State,
 };
 use crate::index::delivered_qos;
 use crate::journal::{After, HeldAnswers, Journal};
 use crate::message::Messages;
-use crate::moves::Moves;
 use crate::overflow::Fullest;
-use crate::passed::PassedOn;
 use crate::publication::Promise;
 use crate::ready::Need;
 use crate::route::RouteCache;
 use crate::sampling::Sampling;
 use crate::sequence::Number;
-use crate::session::{Acknowledgement, Names, Step};
+use crate::session::{Acknowledgement, Step};
 use crate::shard::publish::PublishBuffers;
 use crate::slab::Slab;
 use crate::sys::SysTopics;
-use crate::tasks::{FLOW, SLICE, Subject, Task, Tasks, Work};
+use crate::tasks::{FLOW, SLICE, Task, Work};
 use crate::timers::{Timer, Timers};
 use crate::{Budget, Config, Credential, Message, Nanos, Stats};
 
@@ -216,8 +216,6 @@ pub struct Shard {
 impl Shard {
     /// Shard number `index` of the broker that `directory` describes.
     pub fn new(directory: Arc<Directory>, index: u16, config: Arc<Config>, now: Nanos) -> Self {
-        let outboxes = (0..directory.shards()).map(|_| Outbox::default()).collect();
-        let fences = Fences::new(index, directory.shards());
         let mut timers = Timers::default();
         let sys = match config.sys_interval {
             Some(_) if index == 0 => {
@@ -240,55 +238,26 @@ impl Shard {
             routes,
             hub: Hub {
                 index,
-                directory,
                 config,
-                conns: Slab::default(),
-                sessions: Slab::default(),
-                opening: VecDeque::new(),
-                names: Names::default(),
+                outlets: Outlets::default(),
+                sessions: Sessions::default(),
                 timers,
-                outputs: Vec::new(),
-                dirty: Vec::new(),
-                urgent: Vec::new(),
-                ranked: Vec::new(),
-                dropped: Vec::new(),
-                pool: Pool::default(),
-                shared: Shared::default(),
                 messages: Messages::default(),
                 stats: Stats::default(),
-                outboxes,
-                fences,
-                posts_urgent: false,
-                remote_waiters: Vec::new(),
-                next_generation: 0,
-                next_epoch: 0,
+                outboxes: Outboxes::new(index, directory.shards()),
+                links: Links::default(),
+                work: Agenda::default(),
+                directory,
                 stats_shared: true,
-                unparking: false,
-                ripe: false,
-                neighbours: Vec::new(),
-                brakes_armed: false,
-                passed_on: PassedOn::default(),
-                flushes: Vec::new(),
-                wishes: None,
-                unpacking: None,
                 queue_full_reported: Nanos(0),
                 may_refuse,
                 fullest: Fullest::default(),
                 urgency_reported: Nanos(0),
-                moves: Moves::default(),
-                custody: None,
                 journal: None,
                 arrived: now,
                 packet: None,
-                tasks: Tasks::default(),
-                fanouts: FanOuts::default(),
-                offered: 0,
-                tasks_next: false,
-                worked_for: Subject::default(),
                 sampling: Sampling::default(),
-                rights_from: None,
                 author_rights: AuthorRights::default(),
-                expires: false,
             },
             sys,
             buffers: PublishBuffers::default(),
@@ -312,9 +281,8 @@ impl Shard {
     /// A connection was accepted.
     pub fn open(&mut self, meta: ConnMeta, now: Nanos) -> ConnId {
         let hub = &mut self.hub;
-        hub.next_generation = hub.next_generation.wrapping_add(1);
-        let generation = hub.next_generation;
-        let slot = hub.conns.insert(Conn {
+        let generation = hub.outlets.next_generation();
+        let slot = hub.outlets.conns.insert(Conn {
             generation,
             state: State::Opening,
             version: Version::V311,
@@ -376,15 +344,15 @@ impl Shard {
         };
         let hub = &mut self.hub;
         let max = hub.config.limits.max_half_open;
-        hub.opening.push_back(id);
+        hub.outlets.opening.push_back(id);
         let half_open = hub.stats.connections - hub.stats.clients_connected;
         let evict = half_open as usize > max;
-        while let Some(oldest) = hub.opening.front().copied() {
-            let opening = is_opening(&hub.conns, &oldest);
+        while let Some(oldest) = hub.outlets.opening.front().copied() {
+            let opening = is_opening(&hub.outlets.conns, &oldest);
             if opening && !evict {
                 break;
             }
-            hub.opening.pop_front();
+            hub.outlets.opening.pop_front();
             if opening {
                 self.fail(
                     oldest,
@@ -397,9 +365,9 @@ impl Shard {
                 return;
             }
         }
-        if hub.opening.len() > 2 * max + 1024 {
-            let conns = &hub.conns;
-            hub.opening.retain(|id| is_opening(conns, id));
+        if hub.outlets.opening.len() > 2 * max + 1024 {
+            let conns = &hub.outlets.conns;
+            hub.outlets.opening.retain(|id| is_opening(conns, id));
         }
     }
 
@@ -411,7 +379,7 @@ impl Shard {
         identity: Option<Arc<str>>,
         peer: Option<std::net::SocketAddr>,
     ) {
-        if let Some(conn) = self.hub.conn(id) {
+        if let Some(conn) = self.hub.outlets.conn(id) {
             if let Some(identity) = identity {
                 conn.meta.identify(identity);
             }
@@ -423,7 +391,7 @@ impl Shard {
 
     /// Whether the client of a connection waits for the answer whether it is who it says.
     pub fn is_proving(&self, id: ConnId) -> bool {
-        let conn = self.hub.conns.get(id.slot);
+        let conn = self.hub.outlets.conns.get(id.slot);
         conn.is_some_and(|conn| {
             conn.generation == id.generation && matches!(conn.state, State::Authenticating(_))
         })
@@ -431,7 +399,7 @@ impl Shard {
 
     /// The peer of a connection has authenticated with that certificate.
     pub fn credit(&mut self, id: ConnId, credential: Option<Arc<Credential>>) {
-        if let Some(conn) = self.hub.conn(id) {
+        if let Some(conn) = self.hub.outlets.conn(id) {
             conn.meta.credit(credential);
         }
     }
@@ -439,7 +407,7 @@ impl Shard {
     /// Bounds the packets to a connection, whatever its client says, once it has
     /// been opened and when less is left: for transports that carry no larger ones.
     pub fn bound_packets(&mut self, id: ConnId, max: usize) {
-        if let Some(conn) = self.hub.conn(id) {
+        if let Some(conn) = self.hub.outlets.conn(id) {
             let max = u32::try_from(max).unwrap_or(u32::MAX);
             conn.max_packet = conn.max_packet.min(max);
         }
@@ -495,7 +463,7 @@ impl Shard {
 
     /// How soon a connection is to be read that has something.
     pub fn need(&self, id: ConnId) -> Need {
-        match self.hub.conns.get(id.slot) {
+        match self.hub.outlets.conns.get(id.slot) {
             Some(conn) if conn.generation == id.generation => match conn.promised {
                 Some(priority) => Need::Promised(priority),
                 None if conn.sends_urgent => Need::Urgent,
@@ -509,7 +477,7 @@ impl Shard {
     /// receivers since there were that many.
     #[inline]
     fn is_turn_over(&self, packets: u64, offered: u64) -> bool {
-        packets >= ROW || self.hub.offered - offered >= OFFERS
+        packets >= ROW || self.hub.work.offered - offered >= OFFERS
     }
 
     fn receive_until(
@@ -530,7 +498,7 @@ impl Shard {
             more: false,
         };
         let mut units = 0;
-        let offered = self.hub.offered;
+        let offered = self.hub.work.offered;
         let before = Publishes::of(&self.hub.stats);
         if let Some(journal) = &mut self.hub.journal {
             journal.see(now);
@@ -538,7 +506,7 @@ impl Shard {
         let limits = &self.hub.config.limits;
         let (max_packet, max_connect) = (limits.max_packet_size, limits.max_connect_size);
         let send_buffer = limits.send_buffer;
-        let conn = self.hub.conns.get_mut(id.slot);
+        let conn = self.hub.outlets.conns.get_mut(id.slot);
         let Some(mut conn) = conn.filter(|conn| conn.generation == id.generation) else {
             return received;
         };
@@ -557,7 +525,7 @@ impl Shard {
                 losses.tell(told);
             }
             self.hub.was_heard_of(slot, now);
-            match self.hub.conns.get_mut(id.slot) {
+            match self.hub.outlets.conns.get_mut(id.slot) {
                 Some(same) => conn = same,
                 None => return received,
             }
@@ -638,7 +606,11 @@ impl Shard {
                     max = max_packet;
                     if !connected {
                         connected = true;
-                        version = self.hub.conn(id).map_or(version, |conn| conn.version);
+                        version = self
+                            .hub
+                            .outlets
+                            .conn(id)
+                            .map_or(version, |conn| conn.version);
                     }
                     received.promised = self.hub.stats.flow_messages_admitted != before.promised;
                     match next {
@@ -678,7 +650,7 @@ impl Shard {
         self.hub.stats.packets_received += packets;
         self.hub.stats.bytes_received += received.consumed as u64;
         let came = Publishes::of(&self.hub.stats);
-        if let Some(conn) = self.hub.conn(id) {
+        if let Some(conn) = self.hub.outlets.conn(id) {
             if received.consumed == 0 && received.flow == Flow::Read {
                 conn.last_received = heard;
             }
@@ -707,7 +679,7 @@ impl Shard {
 
     #[inline(always)]
     fn packet(&mut self, id: ConnId, frame: Frame<'_>, now: Nanos) -> Result<Next, Fail> {
-        let Some(conn) = self.hub.conns.get_mut(id.slot) else {
+        let Some(conn) = self.hub.outlets.conns.get_mut(id.slot) else {
             return Ok(Next::Closed);
         };
         if matches!(conn.state, State::Connected) && frame.kind == PacketType::Publish {
@@ -718,7 +690,7 @@ impl Shard {
 
     #[inline(never)]
     fn other_packet(&mut self, id: ConnId, frame: Frame<'_>, now: Nanos) -> Result<Next, Fail> {
-        let Some(conn) = self.hub.conns.get_mut(id.slot) else {
+        let Some(conn) = self.hub.outlets.conns.get_mut(id.slot) else {
             return Ok(Next::Closed);
         };
         match conn.state {
@@ -797,7 +769,7 @@ impl Shard {
         now: Nanos,
     ) -> Result<Option<(Step, u64)>, Fail> {
         let hub = &mut self.hub;
-        let Some(slot) = hub.conns.get(id.slot).map(|conn| conn.session) else {
+        let Some(slot) = hub.outlets.conns.get(id.slot).map(|conn| conn.session) else {
             return Ok(None);
         };
         let Some(session) = hub.sessions.get_mut(slot) else {
@@ -827,7 +799,7 @@ impl Shard {
             return Ok(());
         }
         let hub = &mut self.hub;
-        let Some(conn) = hub.conns.get(id.slot) else {
+        let Some(conn) = hub.outlets.conns.get(id.slot) else {
             return Ok(());
         };
         let (slot, v5) = (conn.session, conn.v5());
@@ -850,13 +822,13 @@ impl Shard {
 
     fn pubrel(&mut self, id: ConnId, ack: Ack<'_>) {
         let hub = &mut self.hub;
-        let Some(conn) = hub.conns.get(id.slot) else {
+        let Some(conn) = hub.outlets.conns.get(id.slot) else {
             return;
         };
         let (slot, v5) = (conn.session, conn.v5());
         let after = hub.forget_received(slot, ack.packet_id);
         let known = after.is_some();
-        if known && let Some(conn) = hub.conns.get_mut(id.slot) {
+        if known && let Some(conn) = hub.outlets.conns.get_mut(id.slot) {
             conn.unreleased = conn.unreleased.saturating_sub(1);
         }
         let reason = if known || !v5 {
@@ -873,20 +845,25 @@ impl Shard {
     #[inline]
     pub fn sent(&mut self, id: ConnId, n: usize, now: Nanos) -> bool {
         let hub = &mut self.hub;
-        let Some(conn) = hub.conns.get_mut(id.slot) else {
+        let Some(conn) = hub.outlets.conns.get_mut(id.slot) else {
             return false;
         };
         if conn.generation != id.generation {
             return false;
         }
-        conn.out
-            .advance(n, &hub.config.shares, &mut hub.pool, &mut hub.stats, now);
+        conn.out.advance(
+            n,
+            &hub.config.shares,
+            &mut hub.outlets.pool,
+            &mut hub.stats,
+            now,
+        );
         hub.stats.bytes_sent += n as u64;
         if let Some((class, took)) = hub.sampling.written(id, n, now) {
             hub.stats.class(class).passage.record(took);
         }
         self.after_sending(id, now);
-        let conn = self.hub.conns.get(id.slot);
+        let conn = self.hub.outlets.conns.get(id.slot);
         conn.is_some_and(|conn| !conn.out.is_empty())
     }
 
@@ -894,7 +871,7 @@ impl Shard {
     #[inline]
     fn after_sending(&mut self, id: ConnId, now: Nanos) {
         let hub = &mut self.hub;
-        let Some(conn) = hub.conns.get_mut(id.slot) else {
+        let Some(conn) = hub.outlets.conns.get_mut(id.slot) else {
             return;
         };
         let (session, under_pressure) = (conn.session, conn.congested || conn.slow);
@@ -925,7 +902,7 @@ impl Shard {
     ) -> usize {
         let hub = &mut self.hub;
         hub.plan(id.slot, scope, now);
-        match hub.conns.get(id.slot) {
+        match hub.outlets.conns.get(id.slot) {
             Some(conn) if conn.generation == id.generation && !conn.corked => {
                 hub.sampling.about_to_write(id, || conn.out.len());
                 conn.out.slices(scope, slices)
@@ -938,7 +915,7 @@ impl Shard {
     /// takes nothing else. It never becomes less urgent.
     #[inline]
     pub fn class(&self, id: ConnId) -> Class {
-        match self.hub.conns.get(id.slot) {
+        match self.hub.outlets.conns.get(id.slot) {
             Some(conn) if conn.generation == id.generation => conn.class,
             _ => Class::Normal,
         }
@@ -947,7 +924,7 @@ impl Shard {
     /// Whether it leads to another broker of the mesh.
     #[inline]
     pub fn is_link(&self, id: ConnId) -> bool {
-        let conn = self.hub.conns.get(id.slot);
+        let conn = self.hub.outlets.conns.get(id.slot);
         conn.is_some_and(|conn| conn.generation == id.generation && conn.link)
     }
 
@@ -959,7 +936,12 @@ impl Shard {
 
     /// Rank of what a connection is to be sent next; `None` if nothing waits.
     pub fn rank(&mut self, id: ConnId) -> Option<Rank> {
-        self.hub.conn(id).filter(|conn| !conn.corked)?.out.rank()
+        self.hub
+            .outlets
+            .conn(id)
+            .filter(|conn| !conn.corked)?
+            .out
+            .rank()
     }
 
     /// For transports that carry datagrams: moves whole packets, together at
@@ -975,11 +957,11 @@ impl Shard {
     ) -> Option<Class> {
         let from = out.len();
         loop {
-            self.hub.conn(id).filter(|conn| !conn.corked)?;
+            self.hub.outlets.conn(id).filter(|conn| !conn.corked)?;
             self.hub.plan(id.slot, Scope::All, now);
             let hub = &mut self.hub;
-            let conn = hub.conns.get_mut(id.slot)?;
-            let (shares, pool) = (&hub.config.shares, &mut hub.pool);
+            let conn = hub.outlets.conns.get_mut(id.slot)?;
+            let (shares, pool) = (&hub.config.shares, &mut hub.outlets.pool);
             let class = conn
                 .out
                 .next_packets(max, out, shares, pool, &mut hub.stats, now);
@@ -997,59 +979,62 @@ impl Shard {
     /// call to the end of `list`, the most urgent first.
     pub fn take_urgent(&mut self, list: &mut Vec<ConnId>) {
         let hub = &mut self.hub;
-        for id in hub.urgent.drain(..) {
-            if let Some(conn) = hub.conns.get_mut(id.slot)
+        for id in hub.outlets.urgent.drain(..) {
+            if let Some(conn) = hub.outlets.conns.get_mut(id.slot)
                 && conn.generation == id.generation
             {
                 conn.urgent = false;
                 if !conn.corked
                     && let Some(rank) = conn.out.rank()
                 {
-                    hub.ranked.push((rank, hub.ranked.len(), id));
+                    hub.outlets
+                        .ranked
+                        .push((rank, hub.outlets.ranked.len(), id));
                 }
             }
         }
         // In the order of arrival among equals.
-        hub.ranked
+        hub.outlets
+            .ranked
             .sort_unstable_by_key(|(rank, arrival, _)| (*rank, *arrival));
-        list.extend(hub.ranked.drain(..).map(|(_, _, id)| id));
+        list.extend(hub.outlets.ranked.drain(..).map(|(_, _, id)| id));
     }
 
     /// Whether [`Self::take_urgent`] has something.
     #[inline]
     pub fn has_urgent(&self) -> bool {
-        !self.hub.urgent.is_empty()
+        !self.hub.outlets.urgent.is_empty()
     }
 
     /// Moves the connections that got something to write since the last call
     /// to the end of `list`.
     #[inline]
     pub fn take_dirty(&mut self, list: &mut Vec<ConnId>) {
-        for id in &self.hub.dirty {
-            if let Some(conn) = self.hub.conns.get_mut(id.slot)
+        for id in &self.hub.outlets.dirty {
+            if let Some(conn) = self.hub.outlets.conns.get_mut(id.slot)
                 && conn.generation == id.generation
             {
                 conn.dirty = false;
             }
         }
-        list.append(&mut self.hub.dirty);
+        list.append(&mut self.hub.outlets.dirty);
     }
 
     /// Whether [`Self::take_dirty`] has something.
     #[inline]
     pub fn has_dirty(&self) -> bool {
-        !self.hub.dirty.is_empty()
+        !self.hub.outlets.dirty.is_empty()
     }
 
     /// Moves what is to be done to the end of `list`.
     pub fn take_outputs(&mut self, list: &mut Vec<Output>) {
-        list.append(&mut self.hub.outputs);
+        list.append(&mut self.hub.outlets.outputs);
     }
 
     /// Whether [`Self::take_outputs`] has something.
     #[inline]
     pub fn has_outputs(&self) -> bool {
-        !self.hub.outputs.is_empty()
+        !self.hub.outlets.outputs.is_empty()
     }
 
     /// Messages for another shard, those first that are urgent; to be taken in order and handed to
@@ -1066,13 +1051,13 @@ impl Shard {
     /// Whether [`Self::take_urgent_outbox`] may have something since this was asked last.
     #[inline]
     pub fn posts_urgent(&mut self) -> bool {
-        std::mem::take(&mut self.hub.posts_urgent)
+        std::mem::take(&mut self.hub.outboxes.posts_urgent)
     }
 
     /// Whether [`Self::take_outbox`] has something for that shard.
     #[inline]
     pub fn has_outbox(&self, shard: u16) -> bool {
-        let outbox = &self.hub.outboxes[usize::from(shard)];
+        let outbox = &self.hub.outboxes.list[usize::from(shard)];
         !outbox.messages.is_empty() || !outbox.urgent.is_empty()
     }
 
@@ -1110,11 +1095,11 @@ impl Shard {
                         from: self.hub.index,
                         number,
                     };
-                    let _ = self.hub.post(from, passed);
+                    let _ = self.hub.outboxes.post(from, passed);
                 }
                 Remote::Passed { from, number } => self.hub.fence_answered(from, number),
                 Remote::Relief => {
-                    let waiters = std::mem::take(&mut self.hub.remote_waiters);
+                    let waiters = std::mem::take(&mut self.hub.outboxes.remote_waiters);
                     self.hub.resume(waiters);
                 }
             }
@@ -1126,7 +1111,7 @@ impl Shard {
     #[inline]
     pub fn next_timeout(&self) -> Option<Nanos> {
         let hub = &self.hub;
-        if !hub.tasks.is_empty() {
+        if !hub.work.tasks.is_empty() {
             return Some(Nanos(0));
         }
         let stored = hub.journal.as_ref().and_then(|journal| journal.due());
@@ -1144,8 +1129,8 @@ impl Shard {
     pub fn work(&mut self, now: Nanos, budget: &mut Budget) -> Option<Work> {
         let hub = &mut self.hub;
         let is_due = hub.timers.next().is_some_and(|at| at <= now);
-        let timely = is_due && (hub.tasks.is_empty() || !hub.tasks_next);
-        hub.tasks_next = timely;
+        let timely = is_due && (hub.work.tasks.is_empty() || !hub.work.tasks_next);
+        hub.work.tasks_next = timely;
         let mut slice = Budget::new(SLICE.min(budget.left()));
         if timely {
             while !slice.is_spent()
@@ -1157,9 +1142,9 @@ impl Shard {
             budget.spend(slice.spent());
             return Some(Work::Timers);
         }
-        let task = hub.tasks.pop()?;
+        let task = hub.work.tasks.pop()?;
         let kind = task.kind();
-        self.hub.worked_for = self.hub.subject_of(&task);
+        self.hub.work.worked_for = self.hub.subject_of(&task);
         self.run_slice(task, &mut slice, now);
         budget.spend(slice.spent());
         Some(kind)
@@ -1168,12 +1153,12 @@ impl Shard {
     /// Whether [`Self::work`] has something to do.
     #[inline]
     pub fn has_work(&self, now: Nanos) -> bool {
-        !self.hub.tasks.is_empty() || self.hub.timers.next().is_some_and(|at| at <= now)
+        !self.hub.work.tasks.is_empty() || self.hub.timers.next().is_some_and(|at| at <= now)
     }
 
     /// How many tasks wait for their next slice.
     pub fn tasks(&self) -> usize {
-        self.hub.tasks.len()
+        self.hub.work.tasks.len()
     }
 
     /// A slice of a task, which puts itself back if something is left.
@@ -1206,7 +1191,7 @@ impl Shard {
             Task::Remains(remains) => self.clear_away(*remains, budget, now),
             Task::Discard(mut discarded) => {
                 if discarded.free(budget) {
-                    self.hub.tasks.push(Task::Discard(discarded));
+                    self.hub.work.tasks.push(Task::Discard(discarded));
                 }
             }
             Task::FanOut { publisher } => self.continue_fan_out(publisher, budget, now),
@@ -1218,9 +1203,9 @@ impl Shard {
         let hub = &mut self.hub;
         let expired = hub.directory.retained_mut().expire(now, budget);
         hub.stats.dropped_expired += expired as u64;
-        hub.expires = budget.is_spent();
-        if hub.expires {
-            hub.tasks.push(Task::Expire);
+        hub.work.expires = budget.is_spent();
+        if hub.work.expires {
+            hub.work.tasks.push(Task::Expire);
         }
         if expired > 0 {
             self.share_stats_soon(now);
@@ -1232,18 +1217,18 @@ impl Shard {
     /// If that task runs already, it starts again with the first session.
     pub fn access_changed(&mut self) {
         self.hub.author_rights.forget();
-        if self.hub.rights_from.replace(0).is_none() {
-            self.hub.tasks.push(Task::Access);
+        if self.hub.work.rights_from.replace(0).is_none() {
+            self.hub.work.tasks.push(Task::Access);
         }
     }
 
     /// Gives the next sessions their rights anew.
     fn give_rights(&mut self, budget: &mut Budget, now: Nanos) {
-        let mut slot = self.hub.rights_from.unwrap_or(0);
+        let mut slot = self.hub.work.rights_from.unwrap_or(0);
         while slot < self.hub.sessions.places() {
             if budget.is_spent() {
-                self.hub.rights_from = Some(slot);
-                return self.hub.tasks.push(Task::Access);
+                self.hub.work.rights_from = Some(slot);
+                return self.hub.work.tasks.push(Task::Access);
             }
             budget.spend(1);
             if self.hub.sessions.get(slot).is_some() {
@@ -1252,7 +1237,7 @@ impl Shard {
             }
             slot += 1;
         }
-        self.hub.rights_from = None;
+        self.hub.work.rights_from = None;
         self.hub.directory.generations.bump_all();
     }
 
@@ -1264,7 +1249,7 @@ impl Shard {
         };
         let conn = session
             .conn
-            .and_then(|conn| Some((conn, hub.conns.get_mut(conn)?)));
+            .and_then(|conn| Some((conn, hub.outlets.conns.get_mut(conn)?)));
         let ended = conn.as_ref().and_then(|(conn, it)| {
             let why = match it.meta.is_revoked() {
                 true => REVOKED,
@@ -1309,12 +1294,12 @@ impl Shard {
 
     /// Connections that are open, with those before CONNECT.
     pub fn connections(&self) -> usize {
-        self.hub.conns.len()
+        self.hub.outlets.conns.len()
     }
 
     /// Unsent bytes of a connection.
     pub fn buffered(&self, id: ConnId) -> usize {
-        match self.hub.conns.get(id.slot) {
+        match self.hub.outlets.conns.get(id.slot) {
             Some(conn) if conn.generation == id.generation => conn.out.len(),
             _ => 0,
         }
@@ -1322,20 +1307,20 @@ impl Shard {
 
     fn compact_timers(&mut self) {
         let hub = &mut self.hub;
-        let alive = hub.conns.len() + hub.sessions.len();
+        let alive = hub.outlets.conns.len() + hub.sessions.len();
         if hub.timers.len() < 4 * alive + 4096 {
             return;
         }
         if hub.timers.begin_compaction() {
-            hub.tasks.push(Task::Compact);
+            hub.work.tasks.push(Task::Compact);
         }
     }
 
     /// Goes on removing timers that are not needed any more.
     fn continue_compaction(&mut self, budget: &mut Budget) {
         let hub = &mut self.hub;
-        let (conns, sessions, moves) = (&hub.conns, &hub.sessions, &hub.moves);
-        let custody = hub.custody.as_ref();
+        let (conns, sessions, moves) = (&hub.outlets.conns, &hub.sessions, &hub.links.moves);
+        let custody = hub.links.custody.as_ref();
         let alive = |at: Nanos, timer: &Timer| match *timer {
             Timer::Connect { slot, generation } => conns.get(slot).is_some_and(|c| {
                 c.generation == generation && !matches!(c.state, State::Connected)
@@ -1366,7 +1351,7 @@ impl Shard {
                 return;
             }
         }
-        hub.tasks.push(Task::Compact);
+        hub.work.tasks.push(Task::Compact);
     }
 
     fn fire(&mut self, timer: Timer, now: Nanos) {
@@ -1375,6 +1360,7 @@ impl Shard {
                 let id = ConnId { slot, generation };
                 if self
                     .hub
+                    .outlets
                     .conn(id)
                     .is_some_and(|conn| !matches!(conn.state, State::Connected))
                 {
@@ -1384,7 +1370,7 @@ impl Shard {
             }
             Timer::KeepAlive { slot, generation } => {
                 let id = ConnId { slot, generation };
-                let Some(conn) = self.hub.conn(id) else {
+                let Some(conn) = self.hub.outlets.conn(id) else {
                     return;
                 };
                 // While it is not read it cannot show that it is there.
@@ -1401,7 +1387,7 @@ impl Shard {
                 }
             }
             Timer::Pause { slot, generation } => {
-                if self.hub.conn(ConnId { slot, generation }).is_some() {
+                if self.hub.outlets.conn(ConnId { slot, generation }).is_some() {
                     self.hub.pause_over(slot, now);
                 }
             }
@@ -1425,11 +1411,11 @@ impl Shard {
             Timer::Sys => self.publish_sys(now),
             Timer::Housekeeping => {
                 let hub = &mut self.hub;
-                if hub.index == 0 && !std::mem::replace(&mut hub.expires, true) {
-                    hub.tasks.push(Task::Expire);
+                if hub.index == 0 && !std::mem::replace(&mut hub.work.expires, true) {
+                    hub.work.tasks.push(Task::Expire);
                 }
                 if hub.index == 0 && hub.directory.watches.take_raised() {
-                    hub.tasks.push(Task::Alarms { after: None });
+                    hub.work.tasks.push(Task::Alarms { after: None });
                 }
                 hub.stats_shared = true;
                 hub.refresh_gauges();
@@ -1490,7 +1476,7 @@ impl Shard {
             let was_amid = sys.is_amid();
             sys.begin(&self.hub.directory, &self.hub.config, now);
             if !was_amid {
-                self.hub.tasks.push(Task::Sys);
+                self.hub.work.tasks.push(Task::Sys);
             }
         }
     }
@@ -1520,18 +1506,18 @@ impl Shard {
                 last = Some(watch.name().clone());
             }
         }
-        self.hub.tasks.push(Task::Alarms { after: last });
+        self.hub.work.tasks.push(Task::Alarms { after: last });
     }
 
     /// A piece of work took longer than bounds assume. It was done for that connection, or was the
     /// last piece of [`Self::work`].
     pub fn overran(&mut self, work: &'static str, took: Nanos, conn: Option<ConnId>, now: Nanos) {
         let hub = &mut self.hub;
-        let slot = conn.and_then(|conn| Some(hub.conn(conn)?.session));
+        let slot = conn.and_then(|conn| Some(hub.outlets.conn(conn)?.session));
         let session = slot.and_then(|slot| hub.sessions.get(slot));
         let (client, filter) = match session {
             Some(session) => (Some(session.handle.client_id.clone()), None),
-            None => std::mem::take(&mut hub.worked_for),
+            None => std::mem::take(&mut hub.work.worked_for),
         };
         let overrun = Overrun {
             work,
@@ -1554,7 +1540,9 @@ impl Shard {
             0,
         );
         let hub = &mut self.hub;
-        hub.outputs.push(Output::Event(Event::Alarm(alarm.clone())));
+        hub.outlets
+            .outputs
+            .push(Output::Event(Event::Alarm(alarm.clone())));
         hub.directory.alarms.add(alarm, now);
         self.publish_message(&message, Durability::None, now);
     }
@@ -1568,7 +1556,7 @@ impl Shard {
             self.publish_message(&message, Durability::None, now);
         }
         if sys.is_amid() {
-            self.hub.tasks.push(Task::Sys);
+            self.hub.work.tasks.push(Task::Sys);
         }
         self.sys = Some(sys);
     }

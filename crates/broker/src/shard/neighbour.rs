@@ -81,7 +81,7 @@ pub(super) fn admit(
     }
     let peer = peer_of(connect.client_id).unwrap_or_default();
     let has_secret = presents_secret(connect);
-    let meta = hub.conns.get(id.slot).map(|conn| &conn.meta);
+    let meta = hub.outlets.conns.get(id.slot).map(|conn| &conn.meta);
     let identity = meta.and_then(|meta| meta.identity());
     let listener = meta.map(|meta| meta.listener);
     let is_permitted = (identity.is_some() || is_proven && !has_secret)
@@ -103,7 +103,7 @@ pub(super) fn admit(
         };
         return Err(Refusal::new(reason, unwelcome.why()));
     }
-    let session = hub.session_named(connect.client_id);
+    let session = hub.sessions.named(connect.client_id);
     let session = session.and_then(|slot| hub.sessions.get(slot));
     // One that this broker has opened itself has no user.
     let other = session

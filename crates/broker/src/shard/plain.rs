@@ -36,7 +36,7 @@ impl Shard {
             return None;
         }
         let Self { hub, routes, .. } = self;
-        let conn = hub.conns.get_mut(id.slot)?;
+        let conn = hub.outlets.conns.get_mut(id.slot)?;
         if !matches!(conn.state, State::Connected) || conn.states {
             return None;
         }
@@ -111,7 +111,7 @@ impl Shard {
             publisher,
             name: name.map(Number::from),
         };
-        hub.offered += targets.len() as u64;
+        hub.work.offered += targets.len() as u64;
         for target in targets {
             if let Some(receiver) = hub.deliver_plain(&plain, target, now) {
                 hub.wait_for(id, receiver);
@@ -171,7 +171,7 @@ impl Hub {
     fn takes_at_once(&self, target: &Target) -> Option<u32> {
         let session = self.session_of(target)?;
         let slot = session.conn?;
-        let conn = self.conns.get(slot)?;
+        let conn = self.outlets.conns.get(slot)?;
         let takes = session.classes & (1 << Class::Normal as u8) != 0
             && session.had.is_none()
             && target.numbered == session.link.is_some()

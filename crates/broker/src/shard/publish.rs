@@ -148,17 +148,17 @@ impl Shard {
         now: Nanos,
     ) -> Result<Arrival<'a>, Exit> {
         let hub = &mut self.hub;
-        let Some(conn) = hub.conns.get_mut(id.slot) else {
+        let Some(conn) = hub.outlets.conns.get_mut(id.slot) else {
             return Err(Exit::Done(Next::Closed));
         };
         let (is_link, publisher) = (conn.link, conn.number);
-        let in_turn = hub.unpacking.is_none() && !hub.unparking;
-        if in_turn && hub.fanouts.are_under_way(publisher) {
+        let in_turn = hub.links.unpacking.is_none() && !hub.links.unparking;
+        if in_turn && hub.work.fanouts.are_under_way(publisher) {
             // An earlier connection of the client has sent them.
             hub.wait_for_fan_out(publisher, id);
             return Err(Exit::Done(Next::Hold));
         }
-        let version = match hub.unpacking {
+        let version = match hub.links.unpacking {
             None => conn.version,
             Some(packing) if packing.v5 => Version::V5,
             Some(_) => Version::V311,
@@ -176,7 +176,7 @@ impl Shard {
             return Err(Fail::new(ReasonCode::RetainNotSupported, why).into());
         }
         let (mut name, mut notes) = (None, Notes::default());
-        if is_link && hub.unpacking.is_none() {
+        if is_link && hub.links.unpacking.is_none() {
             (name, notes) = self.hear_neighbour(id, &mut raw, now)?;
         }
         let hub = &mut self.hub;
@@ -187,12 +187,12 @@ impl Shard {
             forwardable = !raw.properties.contains(PropertyId::TopicAlias)
                 && !raw.properties.contains(PropertyId::MessageExpiryInterval);
             if let Some(alias) = raw.properties.number(PropertyId::TopicAlias)
-                && let Some(conn) = hub.conns.get_mut(id.slot)
+                && let Some(conn) = hub.outlets.conns.get_mut(id.slot)
             {
                 raw.topic = resolve_alias(conn, limits, &raw, (alias, name), alias_topic)?;
             }
         }
-        if is_link && raw.topic.starts_with(FORWARD.as_bytes()) && hub.unpacking.is_none() {
+        if is_link && raw.topic.starts_with(FORWARD.as_bytes()) && hub.links.unpacking.is_none() {
             let (packet_id, payload) = (raw.packet_id, raw.payload);
             if raw.qos != QoS::AtLeastOnce || !self.forwarded_packet(id, packet_id, payload) {
                 return Err(DecodeError::Malformed("message for a session").into());
@@ -220,7 +220,7 @@ impl Shard {
         now: Nanos,
     ) -> Result<(Option<MessageName>, Notes), Exit> {
         let hub = &mut self.hub;
-        let Some(conn) = hub.conns.get_mut(id.slot) else {
+        let Some(conn) = hub.outlets.conns.get_mut(id.slot) else {
             return Err(Exit::Done(Next::Closed));
         };
         let session = conn.session;
@@ -257,7 +257,7 @@ impl Shard {
     fn resolve(&mut self, arrival: &Arrival<'_>) -> Result<(u64, Publisher), Exit> {
         let Self { hub, routes, .. } = self;
         let Arrival { id, raw, .. } = arrival;
-        let Some(conn) = hub.conns.get_mut(id.slot) else {
+        let Some(conn) = hub.outlets.conns.get_mut(id.slot) else {
             return Err(Exit::Done(Next::Closed));
         };
         let route = match routes.find(raw.topic, conn.route, &hub.directory) {
@@ -313,13 +313,13 @@ impl Shard {
         let qos = arrival.raw.qos;
         let stated = stated_of(routes, arrival, publisher, route);
         if let (Some(stated), true, Some(_)) = (&stated, publisher.allowed, hub.config.admission)
-            && hub.unpacking.is_none()
+            && hub.links.unpacking.is_none()
             && admission::must_wait(hub, id, stated, qos, now)
         {
             return Err(Exit::Done(Next::Hold));
         }
         if publisher.is_link && qos != QoS::AtMostOnce {
-            if let (Some(name), true) = (&mut arrival.name, hub.ripe) {
+            if let (Some(name), true) = (&mut arrival.name, hub.links.ripe) {
                 // Nobody else is to wait for it either.
                 name.back = 0;
             }
@@ -846,7 +846,7 @@ fn is_relayed(
     let relayed = name.again
         && raw.qos != QoS::AtMostOnce
         && reach.is_none()
-        && hub.passed_on.is_due(name, publisher.number);
+        && hub.links.passed_on.is_due(name, publisher.number);
     if !relayed {
         // What came before it is perhaps not committed yet.
         let (reason, after) = (ReasonCode::Success, hub.after_all());
@@ -941,7 +941,7 @@ fn receivers(
     let shares = !wanted.groups.is_empty() && common::is_common(hub, arrival.raw.topic);
     let common = match hub.directory.federation() {
         Some(federation) if shares || !notes.is_empty() => {
-            let named = arrival.name.is_some() || hub.unpacking.is_some();
+            let named = arrival.name.is_some() || hub.links.unpacking.is_some();
             let decided = named && is_neighbour(hub, publisher.session);
             let sharing = match decided {
                 true => Sharing::follow(federation.name(), wanted, notes),
@@ -1017,7 +1017,7 @@ fn conclude(
     let mut after = hub.after(&publication.keeping).filter(|_| awaited);
     if let (Some(name), true) = (name, relayed) {
         after = hub.after_all();
-        hub.passed_on.note(name, publisher.number);
+        hub.links.passed_on.note(name, publisher.number);
     }
     if publication.keeping.awaited {
         hub.pace(id, publication.stamp.class());
@@ -1061,7 +1061,7 @@ impl Hub {
     /// The client of a connection as the publisher of a retained message.
     #[cold]
     fn author_of(&mut self, id: ConnId) -> Option<Arc<Author>> {
-        let conn = self.conns.get_mut(id.slot)?;
+        let conn = self.outlets.conns.get_mut(id.slot)?;
         let session = self.sessions.get(conn.session)?;
         let author = &mut conn.extra().author;
         Some(

@@ -65,7 +65,7 @@ impl Shard {
             rewritten,
             ..
         } = self;
-        let conn = hub.conns.get(id.slot)?;
+        let conn = hub.outlets.conns.get(id.slot)?;
         if !matches!(conn.state, State::Connected)
             || !conn.route_allowed
             || conn.states
@@ -224,7 +224,7 @@ impl Shard {
             federation.note(name);
         }
         if together {
-            let publisher = hub.conns.get(id.slot).map_or(0, |conn| conn.number);
+            let publisher = hub.outlets.conns.get(id.slot).map_or(0, |conn| conn.number);
             if rewrites {
                 rewrite(bytes, 2 + topic.len(), v5, rewritten);
             }
@@ -239,7 +239,7 @@ impl Shard {
             return Ok(pause_or_go_on(hub, id));
         }
         drop((neighbours, clients));
-        self.hub.unpacking = Some(packing);
+        self.hub.links.unpacking = Some(packing);
         let mut rest = bytes;
         let mut result = Ok(Next::Packet);
         while let (Ok(Next::Packet | Next::Pause), Ok(Split::Frame(frame))) =
@@ -248,7 +248,7 @@ impl Shard {
             rest = &rest[frame.bytes.len()..];
             result = self.publish_packet(id, frame, now);
         }
-        self.hub.unpacking = None;
+        self.hub.links.unpacking = None;
         result
     }
 }
@@ -287,7 +287,7 @@ fn deliver_packets<'a>(
     hub.stats.publish_bytes_received += packets.payload as u64;
     let copied = (packets.received.len() / COPY) as u64;
     for target in clients {
-        hub.offered += 1 + copied;
+        hub.work.offered += 1 + copied;
         if let Some(receiver) = hub.deliver_run(packets, target, publisher, now) {
             hub.wait_for(id, receiver);
         }
@@ -560,7 +560,9 @@ mod tests {
                 // Only who may read it is a member for a message.
                 rig.unsubscribe(two, "$share/group/t", other);
                 let hub = &rig.shard.hub;
-                let session = hub.sessions.get(hub.conns.get(one.slot).unwrap().session);
+                let session = hub
+                    .sessions
+                    .get(hub.outlets.conns.get(one.slot).unwrap().session);
                 session.unwrap().handle.end();
                 assert_eq!(rig.measure(&bytes), 0);
                 assert!(rig.written(one).is_empty());

@@ -36,7 +36,7 @@ pub(super) fn asked(
     id: ConnId,
     stated: &Stated<'_>,
 ) -> Option<(Asked, Option<String>)> {
-    let conn = hub.conns.get_mut(id.slot)?;
+    let conn = hub.outlets.conns.get_mut(id.slot)?;
     let mut error = None;
     let own = match stated.heed {
         Heed::Nothing => Ok(Requirements::NONE),
@@ -90,12 +90,14 @@ pub(crate) fn report_urgency(hub: &mut Hub, id: ConnId, why: &str, now: Nanos) {
         return;
     }
     hub.urgency_reported = now + REPORT_INTERVAL;
-    let session = hub.conns.get(id.slot).map(|conn| conn.session);
+    let session = hub.outlets.conns.get(id.slot).map(|conn| conn.session);
     if let Some(session) = session.and_then(|slot| hub.sessions.get(slot)) {
-        hub.outputs.push(Output::Event(Event::UrgencyIgnored {
-            client_id: session.handle.client_id.clone(),
-            reason: why.to_owned(),
-        }));
+        hub.outlets
+            .outputs
+            .push(Output::Event(Event::UrgencyIgnored {
+                client_id: session.handle.client_id.clone(),
+                reason: why.to_owned(),
+            }));
     }
 }
 

@@ -60,7 +60,7 @@ impl Shard {
         for (id, new) in self.hub.store_failed(trouble, now) {
             if new {
                 self.refuse_corked(id, trouble, now);
-            } else if self.hub.conn(id).is_some() {
+            } else if self.hub.outlets.conn(id).is_some() {
                 // What follows its CONNACK may depend on the commit. When it comes
                 // again that is known, and it need not wait.
                 self.end_connection(id.slot, trouble.why(), false, now);
@@ -93,7 +93,7 @@ impl Shard {
     /// CONNACK.
     fn refuse_corked(&mut self, id: ConnId, trouble: StoreTrouble, now: Nanos) {
         let hub = &mut self.hub;
-        let Some(conn) = hub.conn(id) else {
+        let Some(conn) = hub.outlets.conn(id) else {
             return;
         };
         let (version, session) = (conn.version, conn.session);

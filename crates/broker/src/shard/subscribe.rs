@@ -40,7 +40,7 @@ impl Shard {
         now: Nanos,
     ) -> Result<Next, Fail> {
         let hub = &mut self.hub;
-        let Some(conn) = hub.conns.get(id.slot) else {
+        let Some(conn) = hub.outlets.conns.get(id.slot) else {
             return Ok(Next::Closed);
         };
         if conn.link {
@@ -74,7 +74,7 @@ impl Shard {
         let stated = urgency::stated(packet.properties);
         let mut decided = None;
         if hub.config.admission.is_some() {
-            let conn = hub.conns.get_mut(id.slot);
+            let conn = hub.outlets.conns.get_mut(id.slot);
             decided = conn.and_then(|conn| conn.extra.as_mut()?.subscribed.take());
             if decided.is_none() {
                 let inquiry = Inquiry {
@@ -113,7 +113,7 @@ impl Shard {
         now: Nanos,
     ) -> Result<Next, Fail> {
         let hub = &mut self.hub;
-        let Some(conn) = hub.conns.get(id.slot) else {
+        let Some(conn) = hub.outlets.conns.get(id.slot) else {
             return Ok(Next::Closed);
         };
         let (slot, version) = (conn.session, conn.version);
@@ -147,10 +147,10 @@ impl Shard {
             return Next::Packet;
         }
         request.payload = rest.into();
-        if let Some(conn) = self.hub.conn(conn) {
+        if let Some(conn) = self.hub.outlets.conn(conn) {
             conn.paused += 1;
         }
-        self.hub.tasks.push(Task::Filters(Box::new(request)));
+        self.hub.work.tasks.push(Task::Filters(Box::new(request)));
         Next::Pause
     }
 
@@ -165,11 +165,11 @@ impl Shard {
             true => self.ask_about(request),
             false => {
                 request.payload = rest.into();
-                self.hub.tasks.push(Task::Filters(Box::new(request)));
+                self.hub.work.tasks.push(Task::Filters(Box::new(request)));
                 true
             }
         };
-        if let (Some(conn), true) = (self.hub.conn(conn), waits) {
+        if let (Some(conn), true) = (self.hub.outlets.conn(conn), waits) {
             conn.paused += 1;
         }
         waits
@@ -205,19 +205,19 @@ impl Shard {
         now: Nanos,
     ) {
         let (hub, conn) = (&mut self.hub, request.conn);
-        if hub.conn(conn).is_some() {
+        if hub.outlets.conn(conn).is_some() {
             let payload = std::mem::take(&mut request.payload);
             let rest = &payload[request.handled..];
             request.handled += request.handle(hub, rest, budget);
             if request.handled < payload.len() {
                 request.payload = payload;
-                hub.tasks.push(Task::Filters(request));
+                hub.work.tasks.push(Task::Filters(request));
                 return;
             }
             let waits = match &request.kind {
                 Kind::Ask(_) => {
                     let waits = self.ask_about(*request);
-                    if let (Some(conn), false) = (self.hub.conn(conn), waits) {
+                    if let (Some(conn), false) = (self.hub.outlets.conn(conn), waits) {
                         // It is handled without having been asked about.
                         conn.extra().subscribed = Some(SubscriptionDecision {
                             verdicts: Vec::new(),
@@ -235,7 +235,7 @@ impl Shard {
                 self.hub.resume(vec![conn]);
             }
         }
-        let waiting = self.hub.tasks.take_waiting();
+        let waiting = self.hub.work.tasks.take_waiting();
         self.hub.resume(waiting);
     }
 
@@ -255,7 +255,7 @@ impl Shard {
             Kind::Subscribe(request) => {
                 let mut properties = PropertyBuf::new();
                 if let Some(answer) = request.answer(hub, id, now)
-                    && let Some(conn) = hub.conns.get(id.slot)
+                    && let Some(conn) = hub.outlets.conns.get(id.slot)
                     && conn.v5()
                     && conn.problem_information
                 {
@@ -402,10 +402,10 @@ impl Request {
 impl Hub {
     /// Whether a packet with so many filters is to wait because many bytes of others do.
     fn waits_for_others(&mut self, id: ConnId, payload: &[u8]) -> bool {
-        if payload.len() <= SHORT || self.tasks.takes(id, payload.len()) {
+        if payload.len() <= SHORT || self.work.tasks.takes(id, payload.len()) {
             return false;
         }
-        if let Some(conn) = self.conn(id) {
+        if let Some(conn) = self.outlets.conn(id) {
             conn.paused += 1;
         }
         true
@@ -478,6 +478,7 @@ fn check(hub: &Hub, id: ConnId, session: u32, filter: &str) -> Result<(), Reason
         return Err(ReasonCode::TopicFilterInvalid);
     }
     let permitted = hub
+        .outlets
         .conns
         .get(id.slot)
         .and_then(|conn| conn.permissions.as_ref())
@@ -581,7 +582,7 @@ fn add(hub: &mut Hub, slot: u32, filter: &str, wish: Wish) -> ReasonCode {
         .unwrap_or_default()
         .min(options.qos);
     if numbered && session.sequences.is_none() {
-        let conn = session.conn.and_then(|slot| hub.conns.get(slot));
+        let conn = session.conn.and_then(|slot| hub.outlets.conns.get(slot));
         let [a, b, c, d, ..] = conn.map_or([0; 16], |conn| conn.meta.nonce);
         let seed = u32::from_be_bytes([a, b, c, d]);
         session.sequences = Some(Box::new(Sequences::new(seed)));
@@ -658,7 +659,7 @@ fn add(hub: &mut Hub, slot: u32, filter: &str, wish: Wish) -> ReasonCode {
         } else {
             // What another subscription of the session has matched may be on its way.
             let fence = match overlaps {
-                true => hub.fences.ask(hub.index, &mut hub.outboxes),
+                true => hub.outboxes.fence(hub.index),
                 false => 0,
             };
             session.replays.begin(subscription, began, fence);

@@ -78,7 +78,7 @@ impl Shard {
     /// lost: they may be the living, and this one be cut off. With [`WillTurn::Again`] it goes to
     /// neighbours only.
     pub fn link_will(&mut self, client_id: &str, packet: &[u8], turn: WillTurn, now: Nanos) {
-        let slot = self.hub.session_named(client_id);
+        let slot = self.hub.sessions.named(client_id);
         let session = slot.and_then(|slot| self.hub.sessions.get(slot));
         if session.is_some_and(|session| session.conn.is_some()) {
             return;
@@ -151,7 +151,7 @@ impl Shard {
     /// does the rest.
     pub fn arrived_elsewhere(&mut self, client_id: &str, at: u64, now: Nanos) {
         let hub = &mut self.hub;
-        let slot = hub.session_named(client_id);
+        let slot = hub.sessions.named(client_id);
         let session = slot.and_then(|slot| Some((slot, hub.sessions.get(slot)?)));
         let Some((slot, session)) = session else {
             return;
@@ -177,7 +177,7 @@ impl Shard {
         at: u64,
         now: Nanos,
     ) {
-        let slot = self.hub.session_named(client_id);
+        let slot = self.hub.sessions.named(client_id);
         let session = slot.and_then(|slot| self.hub.sessions.get(slot));
         let is_foreign = session.is_some_and(|it| it.username.as_deref() != user);
         if !(is_foreign && self.hub.config.client_ids.keep_owner()) {
@@ -197,7 +197,7 @@ impl Shard {
             self.link_will(client_id, packet, WillTurn::Own, now);
         }
         let hub = &mut self.hub;
-        let Some(slot) = hub.session_named(client_id) else {
+        let Some(slot) = hub.sessions.named(client_id) else {
             return;
         };
         let name = hub.directory.will_name();

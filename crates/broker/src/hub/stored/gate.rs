@@ -7,6 +7,7 @@ use crate::base::connection::ConnId;
 use crate::base::delivery::Delivery;
 use crate::base::durability::StoreTrouble;
 use crate::egress::{Attempt, Class};
+use crate::hub::outlets::Outlets;
 use crate::hub::{Hub, put_publish};
 use crate::index::matched::Matched;
 use crate::journal::answers::{After, Answer, HeldAnswers, Needed, Waiting};
@@ -55,7 +56,7 @@ impl Hub {
             self.send(slot, packet);
             return;
         }
-        let Some(conn) = self.conns.get(slot) else {
+        let Some(conn) = self.outlets.conns.get(slot) else {
             return;
         };
         let mut bytes = Vec::new();
@@ -75,12 +76,13 @@ impl Hub {
     fn must_hold(&self, slot: u32, kind: PacketType, after: Option<After>) -> bool {
         let journal = self.journal.as_ref();
         let is_open = |after: After| journal.is_some_and(|journal| !after.is_over(journal));
-        let conn = self.conns.get(slot);
+        let conn = self.outlets.conns.get(slot);
         after.is_some_and(is_open) || conn.is_some_and(|conn| conn.held.are_before(kind))
     }
 
     fn hold(&mut self, slot: u32, after: Option<After>, answer: Answer) {
-        let (Some(conn), Some(journal)) = (self.conns.get_mut(slot), &mut self.journal) else {
+        let (Some(conn), Some(journal)) = (self.outlets.conns.get_mut(slot), &mut self.journal)
+        else {
             return;
         };
         let id = conn.id(slot);
@@ -105,7 +107,8 @@ impl Hub {
     /// Holds the acknowledgement of a message with QoS 1 that was kept a moment ago, with only
     /// that entry.
     pub(crate) fn hold_light(&mut self, slot: u32, packet_id: u16, entry: u64) {
-        let (Some(conn), Some(journal)) = (self.conns.get_mut(slot), &mut self.journal) else {
+        let (Some(conn), Some(journal)) = (self.outlets.conns.get_mut(slot), &mut self.journal)
+        else {
             return;
         };
         let places = conn.held.0.get_or_insert_default();
@@ -122,7 +125,8 @@ impl Hub {
 
     /// An answer to a connection was held.
     fn has_held(&mut self, slot: u32) {
-        let (Some(conn), Some(journal)) = (self.conns.get_mut(slot), &mut self.journal) else {
+        let (Some(conn), Some(journal)) = (self.outlets.conns.get_mut(slot), &mut self.journal)
+        else {
             return;
         };
         let id = conn.id(slot);
@@ -130,7 +134,7 @@ impl Hub {
         if conn.held.begin_list() {
             journal.answering.push(id);
             if journal.answering.len() > journal.most_answering {
-                let conns = &self.conns;
+                let conns = &self.outlets.conns;
                 journal.answering.retain(|id| {
                     let conn = conns.get(id.slot);
                     conn.is_some_and(|conn| conn.generation == id.generation)
@@ -139,7 +143,7 @@ impl Hub {
             }
         }
         // A neighbour has no more of them than its window.
-        let is_link = self.conns.get(slot).is_some_and(|conn| conn.link);
+        let is_link = self.outlets.conns.get(slot).is_some_and(|conn| conn.link);
         if many && !is_link {
             self.wait_for_commit(id);
         }
@@ -148,7 +152,7 @@ impl Hub {
     /// Lets nothing leave to a connection until what has been emitted is
     /// committed.
     pub(crate) fn cork(&mut self, slot: u32, ticket: u64, new: bool) {
-        if let (Some(conn), Some(journal)) = (self.conns.get_mut(slot), &mut self.journal) {
+        if let (Some(conn), Some(journal)) = (self.outlets.conns.get_mut(slot), &mut self.journal) {
             conn.corked = true;
             journal.hold(ticket, conn.id(slot), What::Connection { new });
         }
@@ -161,7 +165,7 @@ impl Hub {
         };
         let conns = journal.answering.iter();
         let conns = conns.filter_map(|id| {
-            let conn = self.conns.get(id.slot);
+            let conn = self.outlets.conns.get(id.slot);
             conn.filter(|conn| conn.generation == id.generation)
         });
         journal.gate() + conns.map(|conn| conn.held.in_order()).sum::<usize>()
@@ -174,7 +178,7 @@ impl Hub {
         };
         if !journal.waiters.contains(&id) {
             journal.waiters.push(id);
-            if let Some(conn) = self.conn(id) {
+            if let Some(conn) = self.outlets.conn(id) {
                 conn.paused += 1;
             }
         }
@@ -194,7 +198,7 @@ impl Hub {
             .journal
             .as_ref()
             .is_some_and(|journal| journal.uncommitted() >= max && journal.failed.is_none());
-        if is_behind && self.conn(id).is_some_and(|conn| !conn.link) {
+        if is_behind && self.outlets.conn(id).is_some_and(|conn| !conn.link) {
             self.stats.store_pauses += 1;
             self.wait_for_commit(id);
         }
@@ -260,7 +264,7 @@ impl Hub {
         while let Some(answer) = self.next_answer(id) {
             self.send_answer(id.slot, answer);
         }
-        let Some(conn) = self.conn(id) else {
+        let Some(conn) = self.outlets.conn(id) else {
             return false;
         };
         let remain = conn.held.in_order() > 0;
@@ -270,7 +274,7 @@ impl Hub {
 
     /// The next answer to a connection that may leave.
     fn next_answer(&mut self, id: ConnId) -> Option<Answer> {
-        let conn = self.conns.get_mut(id.slot)?;
+        let conn = self.outlets.conns.get_mut(id.slot)?;
         let journal = self.journal.as_ref()?;
         (conn.generation == id.generation).then(|| conn.held.next(journal))?
     }
@@ -306,7 +310,7 @@ impl Hub {
         if journal.waiters.is_empty() || journal.uncommitted() > max / 2 {
             return;
         }
-        let conns = &self.conns;
+        let conns = &self.outlets.conns;
         let has_many = |id: &mut ConnId| {
             let conn = conns.get(id.slot);
             conn.is_some_and(|conn| conn.generation == id.generation && conn.held.all() > HELD / 2)
@@ -337,7 +341,7 @@ impl Hub {
 
     fn let_go(&mut self, held: Held, now: Nanos) {
         let Held { conn: id, what, .. } = held;
-        let conn = self.conns.get_mut(id.slot);
+        let conn = self.outlets.conns.get_mut(id.slot);
         let Some(conn) = conn.filter(|conn| conn.generation == id.generation) else {
             return;
         };
@@ -353,9 +357,9 @@ impl Hub {
             } => self.send_held(id.slot, packet_id, class, dup, now),
             What::Connection { .. } => {
                 conn.corked = false;
-                Self::mark_dirty(conn, id.slot, &mut self.dirty);
+                Outlets::mark_dirty(conn, id.slot, &mut self.outlets.dirty);
                 if conn.out.rank().is_some_and(|rank| rank.class.is_urgent()) {
-                    Self::mark_urgent(conn, id.slot, &mut self.urgent);
+                    Outlets::mark_urgent(conn, id.slot, &mut self.outlets.urgent);
                 }
             }
         }
@@ -373,17 +377,18 @@ impl Hub {
     }
 
     fn send_bytes(&mut self, slot: u32, bytes: &[u8]) {
-        if let Some(conn) = self.conns.get_mut(slot) {
-            conn.out
-                .control(&mut self.pool, |buffer| buffer.extend_from_slice(bytes));
+        if let Some(conn) = self.outlets.conns.get_mut(slot) {
+            conn.out.control(&mut self.outlets.pool, |buffer| {
+                buffer.extend_from_slice(bytes)
+            });
             self.stats.packets_sent += 1;
-            Self::mark_dirty(conn, slot, &mut self.dirty);
+            Outlets::mark_dirty(conn, slot, &mut self.outlets.dirty);
         }
     }
 
     /// Sends the PUBLISH of a message whose packet identifier is on disk.
     fn send_held(&mut self, slot: u32, packet_id: u16, class: Class, dup: bool, now: Nanos) {
-        let Some(conn) = self.conns.get_mut(slot) else {
+        let Some(conn) = self.outlets.conns.get_mut(slot) else {
             return;
         };
         let Some(session) = self.sessions.get_mut(conn.session) else {
@@ -418,12 +423,12 @@ impl Hub {
             alias: None,
         };
         let parts = delivery.message.parts(now);
-        if put_publish(conn, &mut self.pool, &parts, form, class) {
+        if put_publish(conn, &mut self.outlets.pool, &parts, form, class) {
             self.stats.packets_sent += 1;
             self.stats.class(class).sent += 1;
             self.stats
                 .published(QoS::ExactlyOnce, delivery.message.payload().len());
-            Self::mark_dirty(conn, slot, &mut self.dirty);
+            Outlets::mark_dirty(conn, slot, &mut self.outlets.dirty);
         } else {
             let entry = session.window.advance(packet_id, Step::Rec, Step::Done);
             self.stats.inflight_messages -= 1;
@@ -449,7 +454,7 @@ impl Hub {
         let waiters = std::mem::take(&mut journal.waiters);
         let (mut connecting, gate) = (Vec::new(), std::mem::take(&mut journal.gate));
         for held in gate {
-            let conn = self.conns.get(held.conn.slot);
+            let conn = self.outlets.conns.get(held.conn.slot);
             match held.what {
                 What::Connection { new } => connecting.push((held.conn, new)),
                 _ if conn.is_some_and(|conn| conn.generation == held.conn.generation) => {
@@ -471,7 +476,7 @@ impl Hub {
     fn refuse_held(&mut self, id: ConnId, trouble: StoreTrouble) {
         // With QoS 2, a refusal that does not arrive would make a repetition a new
         // message. What a neighbour has sent was acknowledged to its publisher.
-        let Some(conn) = self.conn(id).filter(|conn| conn.v5() && !conn.link) else {
+        let Some(conn) = self.outlets.conn(id).filter(|conn| conn.v5() && !conn.link) else {
             return;
         };
         let Some(places) = &mut conn.held.0 else {
@@ -523,7 +528,7 @@ impl Hub {
     /// The reason in words, if the client wants any.
     fn words(&self, slot: u32, trouble: StoreTrouble) -> PropertyBuf {
         let mut properties = PropertyBuf::new();
-        let conn = self.conns.get(slot);
+        let conn = self.outlets.conns.get(slot);
         if conn.is_some_and(|conn| {
             conn.problem_information && trouble.why().len() + 16 < conn.max_packet as usize
         }) {

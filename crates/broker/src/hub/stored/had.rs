@@ -49,7 +49,7 @@ impl Hub {
         let session = self.sessions.get_mut(slot);
         let log = session.and_then(|session| session.had.as_mut()?.log.as_mut());
         if log.is_some_and(|log| log.is_to_be_listed()) {
-            self.moves.had_more.push(slot);
+            self.links.moves.had_more.push(slot);
         }
     }
 
@@ -58,7 +58,7 @@ impl Hub {
         let Some(journal) = &mut self.journal else {
             return;
         };
-        for slot in self.moves.had_more.drain(..) {
+        for slot in self.links.moves.had_more.drain(..) {
             if let Some(session) = self.sessions.get_mut(slot)
                 && let Some(log) = session.had.as_mut().and_then(|had| had.log.as_mut())
             {

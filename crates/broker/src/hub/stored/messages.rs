@@ -192,7 +192,7 @@ impl Hub {
         done.sort_by_key(|(shard, _)| *shard);
         for of_shard in done.chunk_by(|a, b| a.0 == b.0) {
             let entries = of_shard.iter().map(|(_, entry)| *entry).collect();
-            self.post(of_shard[0].0, Remote::Done { entries });
+            self.outboxes.post(of_shard[0].0, Remote::Done { entries });
         }
         done.clear();
         if let Some(journal) = &mut self.journal {

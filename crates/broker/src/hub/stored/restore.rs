@@ -97,13 +97,13 @@ impl Hub {
     ) -> Option<u32> {
         let (directory, index) = (self.directory.clone(), self.index);
         let client_id = &restored.client_id;
-        if self.session_named(client_id).is_some()
+        if self.sessions.named(client_id).is_some()
             || directory.claim(client_id, index, max).is_err()
         {
             return None;
         }
         let (slot, subscriptions, members) = self.park(restored, durable, offset, now)?;
-        self.names.insert(&self.sessions, slot);
+        self.sessions.name(slot);
         let session = self.sessions.get(slot)?;
         match peer_of(&session.handle.client_id) {
             Some(_) => self.restore_wishes(slot, subscriptions, members),
@@ -126,7 +126,7 @@ impl Hub {
         let slot = self.sessions.insert_with(|slot| {
             Session::new(directory.handle_of(client_id, index, slot, restored.number))
         });
-        let epoch = self.epoch();
+        let epoch = self.sessions.next_epoch();
         let session = self.sessions.get_mut(slot)?;
         let permissions = directory.permissions(None, restored.user.as_deref(), client_id);
         session.handle.set_permissions(permissions);
@@ -201,7 +201,7 @@ impl Hub {
             }
             _ => self.hold_subscriptions(slot, subscriptions),
         }
-        let epoch = self.epoch();
+        let epoch = self.sessions.next_epoch();
         if let Some(session) = self.sessions.get_mut(slot) {
             // It is not a session of a client, which would need that.
             if began.is_some() {
@@ -266,7 +266,7 @@ impl Hub {
         session.set_record(record);
         // Those that are still to be compared with others are told to the machine.
         if session.mark().is_some_and(|mark| mark.blind)
-            && let Some(custody) = &mut self.custody
+            && let Some(custody) = &mut self.links.custody
         {
             let client = session.handle.client_id.clone();
             custody.records.entry(client).or_default();
@@ -284,7 +284,7 @@ impl Hub {
     ) -> Option<u32> {
         let (slot, subscriptions, _) = self.park(restored, durable, offset, now)?;
         self.hold_subscriptions(slot, subscriptions);
-        let epoch = self.epoch();
+        let epoch = self.sessions.next_epoch();
         let session = self.sessions.get_mut(slot)?;
         session.epoch = epoch;
         session.sweep_at = Nanos::MAX;
@@ -317,7 +317,7 @@ impl Hub {
     /// A copy becomes a session: its client finds it, and it gets what it subscribes to.
     pub(crate) fn activate(&mut self, slot: u32, now: Nanos) {
         let (directory, index) = (self.directory.clone(), self.index);
-        let epoch = self.epoch();
+        let epoch = self.sessions.next_epoch();
         let Some(session) = self.sessions.get_mut(slot) else {
             return;
         };
@@ -335,7 +335,7 @@ impl Hub {
         }
         // It counts, and is let in even so: it was acknowledged elsewhere.
         let _ = directory.claim(&client, index, usize::MAX);
-        self.names.insert(&self.sessions, slot);
+        self.sessions.name(slot);
         self.begin_here(slot);
         let wall = self.offset(now).0;
         self.restore_subscriptions(slot, subscriptions.into_iter().collect(), wall);
@@ -344,7 +344,7 @@ impl Hub {
     /// A parked session is a copy or stub of its client.
     fn keep_parked(&mut self, client: &Arc<str>, slot: u32, record: &Record) {
         let _ = self.directory.reserve(client, self.index);
-        let Some(custody) = &mut self.custody else {
+        let Some(custody) = &mut self.links.custody else {
             return;
         };
         let records = custody.records.entry(client.clone()).or_default();
@@ -392,7 +392,7 @@ impl Hub {
         let awaited = awaited.map(|(filter, brokers)| (filter[AWAITED.len()..].into(), brokers));
         let awaited = awaited.collect();
         let shared: Vec<Box<str>> = members.keys().cloned().collect();
-        self.neighbours.push(slot);
+        self.links.neighbours.push(slot);
         session.link = Some(Box::new(LinkState {
             filters,
             members,

@@ -30,7 +30,7 @@ impl Hub {
             journal.defer(session, slot);
             return;
         }
-        let conn = session.conn.and_then(|slot| self.conns.get(slot));
+        let conn = session.conn.and_then(|slot| self.outlets.conns.get(slot));
         let version = conn.map_or(Version::V5, |conn| conn.version);
         journal.session(session, version);
         self.store_custody(slot);

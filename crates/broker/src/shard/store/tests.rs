@@ -426,7 +426,7 @@ fn what_is_copied_stays_where_its_publisher_is() {
         assert!(two.turn(1).is_empty());
         leaving(&mut two.shards[0], two.subscriber);
         let hub = &mut two.shards[0].hub;
-        let slot = hub.session_named("kept").unwrap();
+        let slot = hub.sessions.named("kept").unwrap();
         let session = hub.sessions.get(slot).unwrap();
         let entry = session.window.unacknowledged().next().unwrap().entry;
         Journal::insist(&mut hub.journal, entry);
@@ -586,14 +586,14 @@ fn what_was_forwarded_is_acknowledged_when_nothing_has_to_be_committed() {
     let first = (0..9).find_map(|_| shard.take_operations(due)).unwrap();
     store.commit(&first.batch).unwrap();
     shard.committed(first.ticket, NOW);
-    let session = shard.hub.session_named("kept");
+    let session = shard.hub.sessions.named("kept");
     let session = session
         .and_then(|slot| shard.hub.sessions.get(slot))
         .unwrap();
     let packet_id = session.window.next_id();
     publish(&mut shard, publisher, QoS::AtLeastOnce, 1);
     let ticket = shard.hub.journal.as_ref().unwrap().latest();
-    let custody = shard.hub.custody.as_mut().unwrap();
+    let custody = shard.hub.links.custody.as_mut().unwrap();
     custody.forwarded.push_back((ticket, 7));
     shard.hub.custody_committed(NOW);
     assert!(alone.forwarded.lock().unwrap().is_empty());
@@ -657,7 +657,7 @@ fn what_goes_to_another_neighbour_is_never_with_neither() {
 /// As links do when what waits for one goes by another.
 fn copy(shard: &mut Shard, client_id: &str, insists: bool) -> u64 {
     let hub = &mut shard.hub;
-    let slot = hub.session_named(client_id).unwrap();
+    let slot = hub.sessions.named(client_id).unwrap();
     let session = hub.sessions.get(slot).unwrap();
     let delivery = session.window.unacknowledged().next().unwrap();
     let message = delivery.message.clone();
@@ -880,11 +880,11 @@ fn publishers_that_wait_go_on_when_receivers_have_acknowledged() {
     let publisher = connect(&mut shard, "publisher", 0);
     publish(&mut shard, publisher, QoS::AtLeastOnce, 1);
     publish(&mut shard, publisher, QoS::AtLeastOnce, 2);
-    assert!(shard.hub.conn(publisher).unwrap().paused > 0);
+    assert!(shard.hub.outlets.conn(publisher).unwrap().paused > 0);
     assert!(commit(&mut shard, &mut store).is_empty());
     acknowledge(&mut shard, kept, 1);
     acknowledge(&mut shard, kept, 2);
-    assert_eq!(shard.hub.conn(publisher).unwrap().paused, 0);
+    assert_eq!(shard.hub.outlets.conn(publisher).unwrap().paused, 0);
 }
 
 #[test]
@@ -947,7 +947,7 @@ fn identifiers_of_qos_2_are_safe_before_they_are_seen() {
     let ops = commit(&mut again, &mut store);
     assert!(ops[0].starts_with("Done"), "{ops:?}");
     // And the next message gets the next identifier.
-    let session = again.hub.session_named("kept").unwrap();
+    let session = again.hub.sessions.named("kept").unwrap();
     assert_eq!(again.hub.sessions.get(session).unwrap().window.next_id(), 2);
 }
 
@@ -980,7 +980,7 @@ fn identifiers_of_messages_that_do_not_survive_are_safe_too() {
     let kept = connect(&mut again, "kept", 100);
     commit(&mut again, &mut store);
     assert_eq!(leaving(&mut again, kept), [ConnAck, PubRel]);
-    let session = again.hub.session_named("kept").unwrap();
+    let session = again.hub.sessions.named("kept").unwrap();
     assert_eq!(again.hub.sessions.get(session).unwrap().window.next_id(), 2);
     // That is all that was left.
     tell(
@@ -1059,7 +1059,7 @@ fn what_was_retained_before_a_subscription_comes_after_a_restart_too() {
     let kept = connect(&mut again, "kept", 100);
     commit(&mut again, &mut store);
     assert_eq!(publishes(&mut again, kept), 4);
-    let session = again.hub.session_named("kept").unwrap();
+    let session = again.hub.sessions.named("kept").unwrap();
     for packet_id in 1..=4 {
         let ack = Ack::new(packet_id, ReasonCode::Success);
         tell(&mut again, kept, &Packet::PubAck(ack));
@@ -1125,7 +1125,7 @@ fn refusals_wait_for_nothing_that_has_to_wait() {
     assert_eq!(leaving(&mut shard, back), []);
     shard.store_failed(StoreTrouble::Full, NOW);
     for ended in [back, new] {
-        assert!(shard.hub.conn(ended).is_none());
+        assert!(shard.hub.outlets.conn(ended).is_none());
     }
     assert_eq!(shard.stats().refused_connects, 1);
     let back = connect(&mut shard, "kept", 100);
