@@ -599,6 +599,7 @@ impl Node {
                 self.outputs.push(carry(true));
                 self.hold(id, now);
                 self.reach.activate(id);
+                self.fences.forget_settled();
                 if self.reach.count(id) > 0 {
                     // The neighbour said so before this end carried.
                     self.note_leads(id);

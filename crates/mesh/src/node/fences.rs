@@ -12,7 +12,9 @@
 //!
 //! For a member, or a stub, each broker answers only once no lost link has a queue whose brokers are
 //! reached again ([`super::lost`]) or may soon be: such messages may travel back. A message that turned
-//! back just before may have passed brokers that had already answered, so these fences are sent twice.
+//! back just before may have passed brokers that had already answered, so these fences are sent twice. A link that
+//! begins to carry is lost no more, but the brokers behind it have not been asked: these fences are then sent
+//! again, over that link too.
 //!
 //! For forwarding stubs of sessions ([`crate::transfer`]), each broker also asks its own core, and
 //! answers which of the stubs have to stay, because something there leads to them or may do so.
@@ -196,6 +198,12 @@ impl Fences {
             self.next = due + GATHER;
             self.begin(FencePurpose::Leaving { again: false }, due, due + heal);
         }
+    }
+
+    /// A link begins to carry: fences for members and stubs are sent again, over that link too.
+    pub(super) fn forget_settled(&mut self) {
+        self.asked
+            .retain(|_, asked| asked.after != FenceCondition::Settled);
     }
 
     /// Forgets fences of lost links that do not wait for them any more.

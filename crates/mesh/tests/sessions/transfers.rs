@@ -558,3 +558,28 @@ fn a_stub_stays_while_something_may_turn_round() {
     alone.run_for(10);
     assert_eq!(passed(&mut alone), [1]);
 }
+
+/// Nor before those have answered who came when it was asked, to who asks or to who passes that on.
+#[test]
+fn a_stub_stays_while_somebody_has_come_who_was_not_asked() {
+    for at in [0, 1] {
+        let mut row = Row::new(2);
+        fence(&mut row, 1..2);
+        assert_eq!(named(&block(&mut row, &[])), [(1, &[1][..])]);
+        row.stuck = Some(1);
+        row.run_for(10);
+        assert_eq!(named(&block(&mut row, &[])), [(1, &[1][..])]);
+        assert_eq!((row.flushes.len(), passed(&mut row)), (1, vec![]));
+        row.nodes.push(Node::new(settings(2), row.now));
+        row.connect(at, 2);
+        row.run_for(100);
+        row.nodes[1].flushed(row.flushes.remove(0));
+        row.settle();
+        assert!(passed(&mut row).is_empty(), "another one at {at}");
+        row.stuck = None;
+        row.run_for(2000);
+        let asked = block(&mut row, &[]);
+        assert!(asked.iter().any(|core| core.n == 2), "{asked:?}");
+        assert_eq!(passed(&mut row), [1]);
+    }
+}

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use punctual_broker::{
     Budget, Config, ConnId, ConnMeta, Directory, Federation, LinkLimits, LinkNews, Message,
     MessageName, MoveTimes, Newcomer, Output, Received, Restorer, RetainedCursor, ScanPosition,
-    Scope, Service, Shard, StoreTrouble, Testament, Unwelcome, WillTurn,
+    Service, Shard, StoreTrouble, Testament, Unwelcome, WillTurn,
 };
 use punctual_mesh::seen::{Name, SeenMessages, Verdict};
 use punctual_mesh::transfer::{FenceAnswer, HomeId, Located, Record, Stamp, Stub, Times};
