@@ -45,7 +45,6 @@ const CRATES: [&str; 16] = [
     "model",
     "net",
     "openflow",
-    "proxy",
     "punctual",
     "server",
     "southbound",
