@@ -42,7 +42,7 @@ pub(crate) struct Frame {
 #[derive(Debug)]
 pub(crate) struct Frames<'a> {
     pub(crate) network: &'a Network,
-    /// Parents come before their children.
+    /// All frames, each parent before its children.
     pub(crate) all: Vec<Frame>,
     /// The frames on each link, the most urgent first.
     pub(crate) on_link: Vec<Vec<FrameId>>,

@@ -63,7 +63,7 @@ pub struct Config {
     pub discipline: Discipline,
     /// What lanes 1 to 3 get at least.
     pub shares: Shares,
-    /// Bounds of lanes 0 and 1 of each receiver.
+    /// Bounds of the queues for urgent messages (lanes 0 and 1) of each receiver.
     pub lanes: LaneLimits,
     /// Urgency of topics whose publishers state none.
     pub rules: Vec<UrgencyRule>,

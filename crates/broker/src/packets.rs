@@ -9,7 +9,7 @@ use crate::shard::row::PLAIN;
 pub(crate) struct Taking {
     /// As the other version has them.
     pub(crate) other_version: bool,
-    /// The largest packet, as received, that it certainly takes.
+    /// Size in bytes of the largest packet that the receiver is known to accept.
     pub(crate) most: u32,
 }
 

@@ -5,8 +5,8 @@ use punctual_model::network::{Flow, Network};
 
 use crate::map::Host;
 
-/// Streams of other flows that a decision may look at: some ten milliseconds
-/// of work. What is not decided by then is refused.
+/// Streams of other flows that one admission decision may examine, which takes some ten milliseconds. A
+/// request that needs more is refused.
 const EFFORT: u64 = 1 << 18;
 /// The same for the bounds of the flow that was asked for.
 const EFFORT_OF_BOUNDS: u64 = 1 << 15;

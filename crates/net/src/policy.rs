@@ -40,7 +40,7 @@ pub struct ListenerPolicy {
     /// Whether messages whose requirement is rejected are refused; `None`: as
     /// the broker's configuration says.
     pub refuse: Option<bool>,
-    /// Whether clients and neighbour brokers are let in.
+    /// Which peers the listener admits: clients, neighbour brokers, or both.
     pub admits: Admits,
     /// Connections of this listener at the same time; others are closed.
     pub max_connections: usize,

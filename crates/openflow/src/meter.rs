@@ -72,7 +72,7 @@ bits! {
 pub enum MeterBand {
     /// Drops.
     Drop {
-        /// Above this.
+        /// Rate above which packets are dropped.
         rate: u32,
         /// After this much at once.
         burst: u32,

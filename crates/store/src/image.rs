@@ -958,8 +958,8 @@ impl Disposition {
 }
 
 impl<C> Image<C> {
-    /// What of a group has to be written. What begins and ends in the same
-    /// group cancels, and so does what changes nothing.
+    /// Decides for each operation of a group whether it has to be written. An operation that another one of
+    /// the same group undoes, or that changes nothing, is left out.
     pub(crate) fn fates(&self, group: &[Op<'_>]) -> Vec<Disposition> {
         let sums = Sums::of(group);
         let each = group.iter().enumerate();

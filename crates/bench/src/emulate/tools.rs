@@ -106,7 +106,7 @@ impl Tool {
         }
     }
 
-    /// The first program of it that is not there, with its packages.
+    /// The first program of this tool that is not installed, and the packages that contain it.
     fn missing(self) -> Option<(&'static str, &'static str)> {
         let all = self.programs().into_iter();
         all.chain([("unshare", "util-linux")])

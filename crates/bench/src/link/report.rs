@@ -121,7 +121,7 @@ impl Report<'_> {
         text
     }
 
-    /// Everything, samples included.
+    /// The whole report as JSON, every sample included.
     pub(super) fn json(&self) -> Value {
         let results = self.results.iter().map(|(broker, cases)| {
             let cases = cases.iter().map(|(case, waits)| {

@@ -90,7 +90,8 @@ pub(crate) struct Hub {
     pub(crate) urgency_reported: Nanos,
     /// With a store.
     pub(crate) journal: Option<Box<Journal>>,
-    /// When the bytes that are handled came to this machine, as far as that is known.
+    /// When the bytes that are being handled arrived at this machine; the present if the transport does not
+    /// say.
     pub(crate) arrived: Nanos,
     /// The buffer of the packet that is handled, if it has one of its own.
     pub(crate) packet: Option<Bytes>,

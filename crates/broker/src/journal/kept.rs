@@ -47,7 +47,7 @@ const LITTLE: usize = 64 << 10;
 /// The part of the longest time that a chunk stays which is the shortest under load, and
 /// the longest otherwise.
 const SHORT: u64 = 16;
-/// Entries after which it is decided anew whether staying is of use.
+/// Number of entries after which the shard decides anew whether it pays to keep operations back.
 const SAMPLE: u32 = 1024;
 /// Messages with one receiver for which there is memory while there is none.
 const SPARE_LIGHTS: usize = 4096;

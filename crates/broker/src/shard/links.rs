@@ -431,8 +431,8 @@ impl Shard {
         id
     }
 
-    /// Lets messages go to a neighbour, with which it is compared what both retain, or keeps them
-    /// for it.
+    /// Starts or stops the delivery of messages to a neighbour. While it is stopped, messages are queued.
+    /// When it starts, both brokers compare their retained messages.
     pub fn link_carry(&mut self, peer: &str, carries: bool, now: Nanos) {
         let Some(slot) = self.link_session(peer) else {
             return;

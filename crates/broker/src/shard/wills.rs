@@ -312,7 +312,7 @@ fn packet(will: &Will, heed: Heed) -> Option<Arc<[u8]>> {
     Some(packet.into())
 }
 
-/// Reads what [`packet`] made.
+/// Decodes a will that [`packet`] encoded, with the trust level of its requirements.
 fn told_will(packet: &[u8]) -> Option<(Will, Heed)> {
     let Ok(Split::Frame(frame)) = split(packet, u32::MAX) else {
         return None;

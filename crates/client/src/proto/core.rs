@@ -61,7 +61,7 @@ pub struct Core {
     pub(super) resumable: bool,
     /// Whether the last CONNECT asked for a clean start.
     pub(super) clean_start_sent: bool,
-    /// Zero for never.
+    /// Keep Alive of the connection; zero if it is off.
     pub(super) keep_alive: Duration,
     pub(super) last_sent: Duration,
     /// Something has to come from the server until then.

@@ -29,7 +29,7 @@ pub struct Packet {
 pub struct Delivery {
     /// The switch that it left last.
     pub switch: String,
-    /// The port there.
+    /// Port of that switch.
     pub port: PortNumber,
     /// As it is handed over.
     pub packet: Packet,

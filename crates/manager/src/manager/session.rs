@@ -178,7 +178,7 @@ impl Manager {
         true
     }
 
-    /// The rejected flows of a client.
+    /// Rejected flows of a client, as client identifier and topic.
     fn wishes_of(&self, client: &str) -> impl Iterator<Item = &(Arc<str>, Arc<str>)> {
         let first = (Arc::from(client), Arc::from(""));
         let wishes = self.wishes.range(first..).map(|(wish, _)| wish);

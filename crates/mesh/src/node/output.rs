@@ -165,7 +165,7 @@ pub enum Output {
         /// Whether further brokers of the mesh are away.
         away: bool,
     },
-    /// A message of another broker's core about a session, see [`crate::Node::letter`].
+    /// A message about a session from the core of another broker, which called [`crate::Node::letter`].
     Letter {
         /// Whose.
         from: BrokerId,

@@ -163,7 +163,7 @@ impl Layers {
         }
     }
 
-    /// The field's value as OXM has it.
+    /// The value of a field of the frame, encoded as in an OXM match.
     pub(super) fn read(&self, frame: &[u8], kind: FieldKind) -> Option<Vec<u8>> {
         match kind {
             FieldKind::EthType => return Some(self.eth_type.to_be_bytes().to_vec()),

@@ -175,7 +175,7 @@ layout! {
         pub rx_dropped: u64,
         /// Dropped instead of sent.
         pub tx_dropped: u64,
-        /// Errors in what was received.
+        /// Packets that were received with an error of any kind.
         pub rx_errors: u64,
         /// Errors in sending.
         pub tx_errors: u64,

@@ -101,7 +101,7 @@ impl Header {
         }
     }
 
-    /// Both copies, up to the first frame.
+    /// Encodes both copies of the segment header, up to the first frame.
     pub(crate) fn encode(&self) -> [u8; START] {
         let mut header = [0; HEADER];
         header[..8].copy_from_slice(&MAGIC);

@@ -379,7 +379,7 @@ impl Hub {
     fn send_bytes(&mut self, slot: u32, bytes: &[u8]) {
         if let Some(conn) = self.outlets.conns.get_mut(slot) {
             conn.out.control(&mut self.outlets.pool, |buffer| {
-                buffer.extend_from_slice(bytes)
+                buffer.extend_from_slice(bytes);
             });
             self.stats.packets_sent += 1;
             Outlets::mark_dirty(conn, slot, &mut self.outlets.dirty);

@@ -20,7 +20,7 @@ const PACKET_TOO_LARGE: u8 = 25;
 /// `-W` is over.
 pub(super) const TIMED_OUT: u8 = 27;
 const RETAIN_NOT_SUPPORTED: u8 = 28;
-/// A second interrupt, as shells count: 128 + SIGINT.
+/// Exit status after a second interrupt, as shells report a signal: 128 + SIGINT.
 pub(super) const INTERRUPTED: i32 = 130;
 
 /// How a command ends if not well.
