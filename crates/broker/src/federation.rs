@@ -243,7 +243,7 @@ impl Notes {
 pub struct Newcomer<'a> {
     /// The name that it claims.
     pub peer: &'a str,
-    /// What it presents as the secret of the mesh, as the password of [`SECRET_USER`].
+    /// What it presents as the secret of the mesh, as the password of [`SECRET_USER`](crate::SECRET_USER).
     pub secret: Option<&'a [u8]>,
     /// Whether it has proven to be a user who may be the broker of that name.
     pub is_permitted: bool,

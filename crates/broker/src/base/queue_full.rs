@@ -18,7 +18,7 @@ pub enum QueueFull {
     /// Nothing acknowledged is dropped.
     Refuse,
     /// As long as the receiver is connected its publishers are not read while its queue is half full,
-    /// for [`Config::max_publisher_hold`] at most. Otherwise as [`Self::Refuse`].
+    /// for [`Config::max_publisher_hold`](crate::Config::max_publisher_hold) at most. Otherwise as [`Self::Refuse`].
     Hold,
     /// The session that does not keep up is ended.
     Disconnect,
@@ -77,7 +77,7 @@ impl SessionPolicy {
     }
 }
 
-/// Where another policy than [`Config::queue_full`] counts. Of each list the first entry that fits.
+/// Where another policy than [`Config::queue_full`](crate::Config::queue_full) counts. Of each list the first entry that fits.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct QueuePolicies {
     /// By session, from when its client connects.

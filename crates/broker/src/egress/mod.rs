@@ -15,7 +15,7 @@
 //! bytes are written straight from the one buffer that it has.
 
 mod departure;
-mod lane;
+pub(crate) mod lane;
 pub(crate) mod outbuf;
 pub(crate) mod rank;
 mod shared;

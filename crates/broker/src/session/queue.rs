@@ -1,0 +1,534 @@
+//! Messages that wait in one session.
+
+use std::collections::VecDeque;
+use std::hash::BuildHasher;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+use punctual_codec::QoS;
+
+use crate::Nanos;
+use crate::base::delivery::{Delivery, Load};
+use crate::egress::lane::Lane;
+use crate::egress::rank::{Class, Rank};
+use crate::message::Message;
+use crate::sequence::Number;
+
+/// Whether a message for a neighbour overtakes the newer messages that the link holds
+/// ([`SessionHandle::holds`]): a copy of a message that was kept is older than these, and a message that
+/// expires has no order.
+#[inline]
+pub(crate) fn overtakes_held(expires: Nanos, number: Option<Number>) -> bool {
+    expires != Nanos::MAX || number.is_some_and(Number::is_again)
+}
+
+pub(crate) fn is_older(delivery: &Delivery) -> bool {
+    overtakes_held(delivery.message.expires, delivery.number)
+}
+
+/// Messages that wait for room in the window: urgent ones by their rank, then
+/// normal ones and bulk, each in the order of arrival; those that are braked
+/// ([`crate::brake`]) apart. Most sessions have none and pay one word for it.
+#[derive(Debug, Default)]
+pub(crate) struct Queue(Option<Box<Waiting>>);
+
+/// A message that waits, and since when.
+#[derive(Debug)]
+struct Queued {
+    since: Nanos,
+    delivery: Delivery,
+}
+
+/// Where a message is put that is not urgent.
+#[derive(Debug, Clone, Copy)]
+enum End {
+    Front,
+    Back,
+}
+
+impl End {
+    #[inline]
+    fn put(self, list: &mut VecDeque<Queued>, queued: Queued) {
+        match self {
+            Self::Front => list.push_front(queued),
+            Self::Back => list.push_back(queued),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    normal: VecDeque<Queued>,
+    bulk: VecDeque<Queued>,
+    urgent: Option<Box<[Lane<Queued>; 2]>>,
+    /// Kept back: braked, or held ([`SessionHandle::holds`]).
+    braked: Option<Box<Braked>>,
+    bytes: usize,
+    /// How many have QoS 0.
+    unacknowledged: usize,
+}
+
+/// Messages that are kept back, normal ones and bulk, each in the order of arrival.
+#[derive(Debug, Default)]
+struct Braked {
+    lanes: [VecDeque<Queued>; 2],
+    bytes: usize,
+    /// How many are on topics with that hash.
+    topics: HashMap<u64, usize, RandomState>,
+}
+
+impl Braked {
+    fn len(&self) -> usize {
+        self.lanes.iter().map(VecDeque::len).sum()
+    }
+
+    fn hash(&self, topic: &[u8]) -> u64 {
+        self.topics.hasher().hash_one(topic)
+    }
+
+    fn push(&mut self, queued: Queued) {
+        let message = &queued.delivery.message;
+        let topic = self.hash(message.topic_bytes());
+        *self.topics.entry(topic).or_default() += 1;
+        self.bytes += message.size();
+        let bulk = message.stamp.class() == Class::Bulk;
+        self.lanes[usize::from(bulk)].push_back(queued);
+    }
+
+    fn forget(&mut self, message: &Message) {
+        self.bytes -= message.size();
+        let topic = self.hash(message.topic_bytes());
+        if let Some(count) = self.topics.get_mut(&topic) {
+            *count -= 1;
+            if *count == 0 {
+                self.topics.remove(&topic);
+            }
+        }
+    }
+}
+
+impl Waiting {
+    fn len(&self) -> usize {
+        let urgent = self.urgent().map(Lane::len).sum::<usize>();
+        self.normal.len() + self.bulk.len() + urgent + self.braked().map_or(0, Braked::len)
+    }
+
+    fn braked(&self) -> Option<&Braked> {
+        self.braked.as_deref()
+    }
+
+    #[inline(never)]
+    fn is_clear(&self) -> bool {
+        self.len() == self.braked().map_or(0, Braked::len)
+    }
+
+    #[inline(never)]
+    fn has_braked(&self, topic: &[u8]) -> bool {
+        let braked = self.braked();
+        braked.is_some_and(|braked| braked.topics.contains_key(&braked.hash(topic)))
+    }
+
+    /// Those that are kept back, by class.
+    fn braked_lanes(&self) -> impl Iterator<Item = &VecDeque<Queued>> {
+        self.braked().into_iter().flat_map(|braked| &braked.lanes)
+    }
+
+    fn urgent(&self) -> impl Iterator<Item = &Lane<Queued>> {
+        self.urgent.iter().flat_map(|lanes| lanes.iter())
+    }
+
+    /// Removes one of the least urgent class if it is not more urgent than that: the first, if its
+    /// deadline has passed, or the least urgent.
+    fn give_up_urgent(&mut self, rank: Rank, now: Nanos) -> Option<Queued> {
+        let lanes = self.urgent.as_mut()?;
+        let mut classes = [Class::Priority, Class::RealTime].into_iter();
+        let class = classes.find(|class| !lanes[*class as usize].is_empty())?;
+        if class < rank.class {
+            return None;
+        }
+        let lane = &mut lanes[class as usize];
+        let is_late = |queued: &Queued| queued.delivery.message.stamp.deadline < now;
+        if lane.peek().is_some_and(|(_, first)| is_late(first)) {
+            return lane.pop().map(|(_, _, first)| first);
+        }
+        match lane.worst_key() {
+            Some(key) if (class, key) >= (rank.class, rank.key) => {
+                lane.give_up().map(|(_, worst)| worst)
+            }
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn has_urgent(&self) -> bool {
+        self.urgent().any(|lane| !lane.is_empty())
+    }
+}
+
+impl Queue {
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.0.as_ref().map_or(0, |waiting| waiting.len())
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Whether nothing waits that goes before a message that comes now.
+    #[inline]
+    pub(crate) fn is_clear(&self) -> bool {
+        self.0.as_deref().is_none_or(Waiting::is_clear)
+    }
+
+    /// How many messages are kept back, and their bytes.
+    pub(crate) fn braked(&self) -> (usize, usize) {
+        let braked = self.0.as_ref().and_then(|waiting| waiting.braked());
+        braked.map_or((0, 0), |braked| (braked.len(), braked.bytes))
+    }
+
+    /// Whether one on that topic is kept back.
+    #[inline]
+    pub(crate) fn has_braked(&self, topic: &[u8]) -> bool {
+        let waiting = self.0.as_deref();
+        waiting.is_some_and(|waiting| waiting.has_braked(topic))
+    }
+
+    /// Whether no urgent messages wait.
+    pub(crate) fn has_no_urgent(&self) -> bool {
+        self.0.as_ref().is_none_or(|waiting| !waiting.has_urgent())
+    }
+
+    /// All that wait: first the urgent ones, in no order, then normal ones, then
+    /// bulk, then what is kept back.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Delivery> {
+        self.0.iter().flat_map(|waiting| {
+            let urgent = waiting.urgent().flat_map(Lane::iter);
+            let all = urgent.chain(&waiting.normal).chain(&waiting.bulk);
+            let all = all.chain(waiting.braked_lanes().flatten());
+            all.map(|queued| &queued.delivery)
+        })
+    }
+
+    /// Puts messages before all that wait, each with the time since which it waits. The work is that of
+    /// these messages and of the urgent ones that wait.
+    pub(crate) fn put_before(&mut self, earlier: Vec<(Nanos, Delivery)>) {
+        // Urgent messages of one rank leave in the order in which they came.
+        let mut later = Vec::new();
+        while let Some(urgent) = self.pop_urgent() {
+            later.push(urgent);
+        }
+        let is_urgent = |it: &Delivery| it.message.stamp.class() < Class::Normal;
+        let mut lower = Vec::new();
+        for (since, delivery) in earlier {
+            match is_urgent(&delivery) {
+                true => self.push(delivery, since),
+                false => lower.push((since, delivery)),
+            }
+        }
+        for (since, delivery) in later {
+            self.push(delivery, since);
+        }
+        for (since, delivery) in lower.into_iter().rev() {
+            self.put(delivery, since, End::Front);
+        }
+    }
+
+    /// Puts the messages of another queue behind all that wait. The work is that of these messages.
+    pub(crate) fn append(&mut self, mut later: Self) {
+        while let Some((since, delivery)) = later.pop().or_else(|| later.pop_braked()) {
+            self.push(delivery, since);
+        }
+    }
+
+    /// How much waits.
+    pub(crate) fn load(&self) -> Load {
+        let Some(waiting) = &self.0 else {
+            return Load::default();
+        };
+        let mut messages = [0, 0, waiting.normal.len(), waiting.bulk.len()];
+        for (count, lane) in messages.iter_mut().zip(waiting.urgent()) {
+            *count = lane.len();
+        }
+        for (count, lane) in messages[2..].iter_mut().zip(waiting.braked_lanes()) {
+            *count += lane.len();
+        }
+        Load {
+            messages,
+            bytes: waiting.bytes,
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.as_ref().map_or(0, |waiting| waiting.bytes)
+    }
+
+    /// Whether messages with QoS 0 wait, which none may overtake.
+    #[inline]
+    pub(crate) fn has_qos0(&self) -> bool {
+        self.0
+            .as_ref()
+            .is_some_and(|waiting| waiting.unacknowledged > 0)
+    }
+
+    /// Whether something waits since that time or longer.
+    pub(crate) fn has_since(&self, time: Nanos) -> bool {
+        let Some(waiting) = &self.0 else {
+            return false;
+        };
+        let fronts = [waiting.normal.front(), waiting.bulk.front()];
+        let braked = waiting.braked_lanes().filter_map(VecDeque::front);
+        let urgent = waiting.urgent().flat_map(Lane::iter);
+        let mut oldest = fronts.into_iter().flatten().chain(braked).chain(urgent);
+        oldest.any(|queued| queued.since <= time)
+    }
+
+    /// What goes next.
+    pub(crate) fn front(&mut self) -> Option<&Delivery> {
+        let waiting = self.0.as_mut()?;
+        if let Some(lanes) = &mut waiting.urgent {
+            for lane in lanes.iter_mut() {
+                if !lane.is_empty() {
+                    return lane.peek().map(|(_, queued)| &queued.delivery);
+                }
+            }
+        }
+        let lower = waiting.normal.front().or_else(|| waiting.bulk.front());
+        lower.map(|queued| &queued.delivery)
+    }
+
+    /// Bytes that are copied when the next message comes that is not urgent, since the memory for those
+    /// that wait is full.
+    pub(crate) fn growth(&self) -> usize {
+        let full = |list: &VecDeque<Queued>| match list.len() == list.capacity() {
+            true => size_of_val(list.as_slices().0) + size_of_val(list.as_slices().1),
+            false => 0,
+        };
+        let growth = |waiting: &Waiting| full(&waiting.normal).max(full(&waiting.bulk));
+        self.0.as_deref().map_or(0, growth)
+    }
+
+    pub(crate) fn push(&mut self, delivery: Delivery, now: Nanos) {
+        self.put(delivery, now, End::Back);
+    }
+
+    #[inline]
+    fn put(&mut self, delivery: Delivery, now: Nanos, end: End) {
+        let waiting = self.0.get_or_insert_default();
+        let rank = delivery.message.stamp.rank;
+        let size = delivery.message.size();
+        let unacknowledged = usize::from(delivery.qos == QoS::AtMostOnce);
+        let queued = Queued {
+            since: now,
+            delivery,
+        };
+        match rank.class {
+            Class::RealTime | Class::Priority => {
+                let lanes = waiting.urgent.get_or_insert_default();
+                if lanes[rank.class as usize & 1]
+                    .push(rank.key, true, queued)
+                    .is_err()
+                {
+                    // Sixteen million wait: a bound of messages that high is none.
+                    return;
+                }
+            }
+            Class::Normal => end.put(&mut waiting.normal, queued),
+            Class::Bulk => end.put(&mut waiting.bulk, queued),
+        }
+        waiting.bytes += size;
+        waiting.unacknowledged += unacknowledged;
+    }
+
+    /// Keeps one back that is not urgent.
+    pub(crate) fn push_braked(&mut self, delivery: Delivery, now: Nanos) {
+        let waiting = self.0.get_or_insert_default();
+        waiting.bytes += delivery.message.size();
+        let braked = waiting.braked.get_or_insert_default();
+        braked.push(Queued {
+            since: now,
+            delivery,
+        });
+    }
+
+    /// Counts the waiting time of all messages that are kept back from now on.
+    pub(crate) fn renew_braked(&mut self, now: Nanos) {
+        let braked = self.0.as_mut().and_then(|waiting| waiting.braked.as_mut());
+        let lanes = braked.into_iter().flat_map(|braked| &mut braked.lanes);
+        lanes.flatten().for_each(|queued| queued.since = now);
+    }
+
+    /// Takes the first of those that are kept back, unless something of its class has waited in the
+    /// queue for as long.
+    pub(crate) fn pop_braked(&mut self) -> Option<(Nanos, Delivery)> {
+        let waiting = self.0.as_mut()?;
+        let lanes = &mut waiting.braked.as_mut()?.lanes;
+        let before = [waiting.normal.front(), waiting.bulk.front()];
+        let queued = lanes.iter_mut().zip(before).find_map(|(lane, before)| {
+            lane.pop_front_if(|first| before.is_none_or(|before| first.since < before.since))
+        })?;
+        self.forget_braked(&queued.delivery);
+        Some((queued.since, queued.delivery))
+    }
+
+    /// From now on these are kept back, and what comes behind them on their topics.
+    pub(crate) fn sort_out(&mut self, mut is_braked: impl FnMut(&Delivery) -> bool) {
+        let Some(waiting) = &mut self.0 else {
+            return;
+        };
+        let mut before = waiting.braked.take().unwrap_or_default();
+        let mut braked = Box::<Braked>::default();
+        let queues = [&mut waiting.normal, &mut waiting.bulk];
+        for (queue, kept) in queues.into_iter().zip(&mut before.lanes) {
+            let mut all = std::mem::take(queue);
+            // As they came; what is kept back came last of those that came at once.
+            while let Some(next) = match (all.front(), kept.front()) {
+                (Some(first), Some(other)) if first.since > other.since => kept.pop_front(),
+                (Some(_), _) => all.pop_front(),
+                (None, _) => kept.pop_front(),
+            } {
+                let topic = next.delivery.message.topic_bytes();
+                let is_kept = is_braked(&next.delivery)
+                    || next.delivery.qos > QoS::AtMostOnce
+                        && braked.topics.contains_key(&braked.hash(topic));
+                match is_kept {
+                    true => braked.push(next),
+                    false => queue.push_back(next),
+                }
+            }
+        }
+        waiting.braked = (braked.len() > 0).then_some(braked);
+    }
+
+    /// Takes what goes next, and since when it has waited.
+    pub(crate) fn pop(&mut self) -> Option<(Nanos, Delivery)> {
+        let waiting = self.0.as_mut()?;
+        if waiting.has_urgent() {
+            return self.pop_urgent();
+        }
+        // One branch for each list: their messages are moved once.
+        if let Some(Queued { since, delivery }) = waiting.normal.pop_front() {
+            self.forget(&delivery);
+            return Some((since, delivery));
+        }
+        let Queued { since, delivery } = waiting.bulk.pop_front()?;
+        self.forget(&delivery);
+        Some((since, delivery))
+    }
+
+    #[inline(never)]
+    fn pop_urgent(&mut self) -> Option<(Nanos, Delivery)> {
+        let lanes = self.0.as_mut()?.urgent.as_mut()?;
+        let (_, _, queued) = lanes.iter_mut().find_map(Lane::pop)?;
+        self.forget(&queued.delivery);
+        Some((queued.since, queued.delivery))
+    }
+
+    /// Removes what goes first for a message with that QoS and rank that needs the room: the oldest of
+    /// bulk, then of the normal ones, then an urgent one that is not more urgent, see
+    /// [`crate::overflow`]. Plain messages stay that `may_go` does not let go by their topic, and with
+    /// `spares_urgent` all urgent ones.
+    pub(crate) fn give_up(
+        &mut self,
+        (qos, rank): (QoS, Rank),
+        now: Nanos,
+        spares_urgent: bool,
+        may_go: impl Fn(&str) -> bool,
+    ) -> Option<Delivery> {
+        let waiting = self.0.as_mut()?;
+        let goes = |queued: &mut Queued| {
+            let delivery = &queued.delivery;
+            let is_worth_it = qos > QoS::AtMostOnce || delivery.qos == QoS::AtMostOnce;
+            is_worth_it && may_go(delivery.message.topic())
+        };
+        let mut queued = waiting.bulk.pop_front_if(goes);
+        if queued.is_none() && rank.class != Class::Bulk {
+            queued = waiting.normal.pop_front_if(goes);
+        }
+        if queued.is_none() && !spares_urgent {
+            queued = waiting.give_up_urgent(rank, now);
+        }
+        let delivery = queued?.delivery;
+        self.forget(&delivery);
+        Some(delivery)
+    }
+
+    fn forget_braked(&mut self, delivery: &Delivery) {
+        if let Some(waiting) = &mut self.0
+            && let Some(braked) = &mut waiting.braked
+        {
+            braked.forget(&delivery.message);
+            if braked.len() == 0 {
+                waiting.braked = None;
+            }
+        }
+        self.forget(delivery);
+    }
+
+    fn forget(&mut self, delivery: &Delivery) {
+        if let Some(waiting) = &mut self.0 {
+            waiting.bytes -= delivery.message.size();
+            waiting.unacknowledged -= usize::from(delivery.qos == QoS::AtMostOnce);
+            if waiting.len() == 0 {
+                self.0 = None;
+            }
+        }
+    }
+
+    /// Removes what has expired and tells `gone` the numbers of the entries in
+    /// the store; returns how much that was, and when the next expires.
+    pub(crate) fn sweep(&mut self, now: Nanos, gone: impl FnMut(u64)) -> (Load, Nanos) {
+        let mut next = Nanos::MAX;
+        let lasts = |message: &Message| {
+            let lasts = !message.is_expired(now);
+            if lasts {
+                next = next.min(message.expires);
+            }
+            lasts
+        };
+        (self.retain(lasts, gone), next)
+    }
+
+    /// Removes all messages but those, and tells `gone` the numbers of the entries in the store;
+    /// returns how much that was.
+    pub(crate) fn retain(
+        &mut self,
+        mut stays: impl FnMut(&Message) -> bool,
+        mut gone: impl FnMut(u64),
+    ) -> Load {
+        let mut swept = Load::default();
+        if let Some(waiting) = &mut self.0 {
+            let mut unacknowledged = 0;
+            let mut keep = |Queued { delivery, .. }: &Queued| {
+                let keep = stays(&delivery.message);
+                if !keep {
+                    gone(delivery.entry);
+                    swept.add(&delivery.message);
+                    unacknowledged += usize::from(delivery.qos == QoS::AtMostOnce);
+                }
+                keep
+            };
+            waiting.normal.retain(&mut keep);
+            waiting.bulk.retain(&mut keep);
+            for lane in waiting.urgent.iter_mut().flat_map(|lanes| lanes.iter_mut()) {
+                lane.retain(&mut keep);
+            }
+            if let Some(mut before) = waiting.braked.take() {
+                let mut braked = Box::<Braked>::default();
+                for queued in before.lanes.iter_mut().flat_map(std::mem::take) {
+                    if keep(&queued) {
+                        braked.push(queued);
+                    }
+                }
+                waiting.braked = (braked.len() > 0).then_some(braked);
+            }
+            waiting.bytes -= swept.bytes;
+            waiting.unacknowledged -= unacknowledged;
+            if waiting.len() == 0 {
+                self.0 = None;
+            }
+        }
+        swept
+    }
+}

@@ -1,0 +1,840 @@
+//! Messages in flight of one session: packet identifiers and how far each handshake is.
+
+use std::collections::VecDeque;
+
+use punctual_codec::QoS;
+
+use crate::base::delivery::Delivery;
+
+/// Packet identifiers run from 1 to 65 535.
+const PACKET_IDS: u32 = 65_535;
+
+/// How far the handshake of a message in flight is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// PUBLISH sent, QoS 1: PUBACK is due.
+    Ack,
+    /// PUBLISH sent, QoS 2: PUBREC is due.
+    Rec,
+    /// PUBREL sent: PUBCOMP is due.
+    Comp,
+    /// Complete; kept until everything before it is complete.
+    Done,
+}
+
+/// What a receiver answers to a message with QoS 1 or 2.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Acknowledgement {
+    PubAck,
+    /// PUBREC with success.
+    PubRec,
+    /// PUBREC with an error.
+    Refusal,
+    PubComp,
+}
+
+pub(crate) fn first_step(qos: QoS) -> Step {
+    if qos == QoS::ExactlyOnce {
+        Step::Rec
+    } else {
+        Step::Ack
+    }
+}
+
+impl Step {
+    /// The step after an acknowledgement; `None` if it is not one that the message waits for, which
+    /// is a protocol error (sections 4.3.2 and 4.3.3):
+    ///
+    /// | waits for | PUBACK | PUBREC | PUBREC with an error | PUBCOMP |
+    /// |---|---|---|---|---|
+    /// | `Ack` | `Done` | error | error | error |
+    /// | `Rec` | error | `Comp` | `Done` | error |
+    /// | `Comp` | error | `Comp` | `Comp` | `Done` |
+    ///
+    /// PUBREC may come again before PUBREL has arrived. To a message that is `Done` there may be
+    /// late copies of any of them, which are ignored.
+    fn after(self, ack: Acknowledgement) -> Option<Self> {
+        use Acknowledgement as A;
+        match (self, ack) {
+            (Self::Ack, A::PubAck) | (Self::Rec, A::Refusal) | (Self::Comp, A::PubComp) => {
+                Some(Self::Done)
+            }
+            (Self::Rec, A::PubRec) | (Self::Comp, A::PubRec | A::Refusal) => Some(Self::Comp),
+            (Self::Ack | Self::Rec | Self::Comp | Self::Done, _) => None,
+        }
+    }
+}
+
+/// An acknowledgement that a message does not wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct WrongAck {
+    packet_id: u16,
+    ack: Acknowledgement,
+    waits_for: Step,
+}
+
+impl std::fmt::Display for WrongAck {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let came = match self.ack {
+            Acknowledgement::PubAck => "PUBACK",
+            Acknowledgement::PubRec | Acknowledgement::Refusal => "PUBREC",
+            Acknowledgement::PubComp => "PUBCOMP",
+        };
+        let due = match self.waits_for {
+            Step::Ack => "PUBACK",
+            Step::Rec => "PUBREC",
+            Step::Comp | Step::Done => "PUBCOMP",
+        };
+        let id = self.packet_id;
+        write!(f, "{came} for message {id}, for which {due} is due")
+    }
+}
+
+/// A message in flight.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Inflight<'a> {
+    pub(crate) packet_id: u16,
+    pub(crate) step: Step,
+    pub(crate) delivery: Option<&'a Delivery>,
+}
+
+impl<'a> Inflight<'a> {
+    fn of_overtaken((slot, delivery): &'a (Slot, Option<Delivery>)) -> Self {
+        Self {
+            packet_id: slot.packet_id,
+            step: slot.step,
+            delivery: delivery.as_ref(),
+        }
+    }
+
+    /// Number of the entry in the store; 0 for none.
+    #[inline]
+    pub(crate) fn entry(&self) -> u64 {
+        self.delivery.map_or(0, |delivery| delivery.entry)
+    }
+}
+
+/// What a window has of a message beside its content.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Slot {
+    packet_id: u16,
+    step: Step,
+    /// It is of what the peer takes only little of.
+    braked: bool,
+}
+
+/// Contents that an empty window has room for at most.
+const ROOM: usize = 64;
+
+/// After so many others a message is taken for overtaken: half of all identifiers, so that it is
+/// told which ones are old.
+const FAR: usize = if cfg!(test) { 12 } else { 1 << 15 };
+
+/// Messages that very many have overtaken, at least one; their identifiers are left out when they
+/// would be given again.
+#[derive(Debug, Default)]
+struct Overtaken {
+    /// With their content, the oldest first.
+    all: VecDeque<(Slot, Option<Delivery>)>,
+    /// How many of them were sent on the current connection, from the front.
+    sent: usize,
+}
+
+impl Overtaken {
+    fn find(&self, packet_id: u16) -> Option<usize> {
+        let mut all = self.all.iter();
+        all.position(|(slot, _)| slot.packet_id == packet_id)
+    }
+
+    /// Whether some wait to be sent again.
+    fn is_rewound(&self) -> bool {
+        self.sent < self.all.len()
+    }
+}
+
+/// Messages in flight, in the order in which their packet identifiers are given: from the next
+/// one backwards. They are consecutive unless the session came from elsewhere or took one up, or
+/// one is still in use when it would be given again, so an identifier is mostly found by
+/// subtraction.
+#[derive(Debug)]
+pub(crate) struct Window {
+    /// Those before all others that very many have overtaken; `None` if there are none, as almost
+    /// always.
+    overtaken: Option<Box<Overtaken>>,
+    pub(super) entries: VecDeque<Slot>,
+    /// Content of the first of them: it is kept only for sessions that can be
+    /// resumed, since nothing else could ever re-send it, and of what another member of a shared
+    /// subscription may get; and apart: a window may
+    /// have thousands of entries, and most sessions end with their connection.
+    kept: VecDeque<Option<Delivery>>,
+    next_id: u16,
+    /// They may not be consecutive.
+    gaps: bool,
+    /// Entries not `Done`.
+    open: u32,
+    /// Those of them that are braked.
+    braked: u32,
+    /// Entries sent on the current connection, from the front.
+    sent: usize,
+    /// Those of them that are not `Done`.
+    sent_open: u32,
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Self {
+            overtaken: None,
+            entries: VecDeque::new(),
+            kept: VecDeque::new(),
+            next_id: 1,
+            gaps: false,
+            open: 0,
+            braked: 0,
+            sent: 0,
+            sent_open: 0,
+        }
+    }
+}
+
+impl Window {
+    /// The identifier of the first message, if there was none yet.
+    pub(crate) fn begin_at(&mut self, packet_id: u16) {
+        if self.entries.is_empty() {
+            self.next_id = packet_id.max(1);
+        }
+    }
+
+    /// Messages not completely acknowledged.
+    #[inline]
+    pub(crate) fn open(&self) -> u32 {
+        self.open
+    }
+
+    /// Whether another message may be sent when the peer allows `max` at once, and as many beside
+    /// them of what it takes only little of.
+    #[inline]
+    pub(crate) fn has_room(&self, max: u16) -> bool {
+        let max = u32::from(max);
+        (self.open < max || self.open - self.braked.min(max) < max) && self.takes_another()
+    }
+
+    /// The same of an urgent one. A neighbour takes twice as many altogether, so it does not wait for
+    /// the disk that others wait for there.
+    #[inline]
+    pub(crate) fn has_urgent_room(&self, max: u16, is_link: bool) -> bool {
+        let most = u32::from(max) * (1 + u32::from(is_link));
+        self.open < most && self.takes_another() || self.has_room(max)
+    }
+
+    /// Whether there is an identifier for another message, and nothing to be sent again before it.
+    #[inline]
+    fn takes_another(&self) -> bool {
+        !self.is_rewound()
+            && ((self.entries.len() + self.overtaken_len()) as u32) < PACKET_IDS - 1
+            && !(self.gaps && self.is_used_up())
+    }
+
+    /// Whether the next identifier is the oldest one that is in use.
+    #[cold]
+    fn is_used_up(&self) -> bool {
+        let oldest = self.entries.front();
+        oldest.is_some_and(|oldest| oldest.packet_id == self.next_id)
+    }
+
+    /// How many identifiers were given after that one, if it is in use.
+    fn age(next_id: u16, packet_id: u16) -> u32 {
+        (u32::from(next_id) + PACKET_IDS - 1 - u32::from(packet_id)) % PACKET_IDS
+    }
+
+    /// The next identifier is none that is still in use.
+    #[inline]
+    fn leave_out(&mut self) {
+        if self.gaps || self.overtaken.is_some() {
+            self.leave_out_some();
+        }
+    }
+
+    #[cold]
+    fn leave_out_some(&mut self) {
+        for _ in 0..PACKET_IDS {
+            if self.is_used_up() && !self.is_rewound() {
+                self.overtake();
+            }
+            if self.find_overtaken(self.next_id).is_none() {
+                return;
+            }
+            self.next_id = following(self.next_id);
+            self.gaps = true;
+        }
+    }
+
+    #[inline]
+    pub(crate) fn overtaken_len(&self) -> usize {
+        self.overtaken.as_ref().map_or(0, |it| it.all.len())
+    }
+
+    #[cold]
+    fn find_overtaken(&self, packet_id: u16) -> Option<usize> {
+        self.overtaken.as_ref()?.find(packet_id)
+    }
+
+    /// Nothing is kept of those that were overtaken if there are none any more.
+    fn forget_overtaken(&mut self) {
+        self.overtaken.take_if(|it| it.all.is_empty());
+    }
+
+    /// The oldest one is not waited for when identifiers are given again.
+    #[cold]
+    fn overtake(&mut self) {
+        if let Some(slot) = self.entries.pop_front() {
+            let delivery = self.kept.pop_front().flatten();
+            let overtaken = self.overtaken.get_or_insert_default();
+            overtaken.all.push_back((slot, delivery));
+            overtaken.sent += 1;
+            self.sent -= 1;
+            self.forget_done();
+        }
+    }
+
+    /// Opens an entry and returns its packet identifier.
+    #[inline]
+    pub(crate) fn push(&mut self, qos: QoS) -> u16 {
+        if self.entries.len() >= FAR && !self.is_rewound() {
+            self.overtake();
+        }
+        let packet_id = self.next_id;
+        self.next_id = following(packet_id);
+        self.leave_out();
+        let step = if qos == QoS::ExactlyOnce {
+            Step::Rec
+        } else {
+            Step::Ack
+        };
+        self.entries.push_back(Slot {
+            packet_id,
+            step,
+            braked: false,
+        });
+        self.open += 1;
+        self.sent += 1;
+        self.sent_open += 1;
+        packet_id
+    }
+
+    /// Whether another one may be sent of what the peer takes only little of.
+    pub(crate) fn has_braked_room(&self, max: u16) -> bool {
+        self.has_room(max) && self.braked < u32::from(max)
+    }
+
+    /// The message that was put in last is one of those.
+    pub(crate) fn brake_last(&mut self) {
+        if let Some(last) = self.entries.back_mut()
+            && last.step != Step::Done
+            && !std::mem::replace(&mut last.braked, true)
+        {
+            self.braked += 1;
+        }
+    }
+
+    /// These are, and no others.
+    pub(crate) fn brake(&mut self, mut is_braked: impl FnMut(&Delivery) -> bool) {
+        self.braked = 0;
+        let overtaken = self.overtaken.iter_mut().flat_map(|it| &mut it.all);
+        let overtaken = overtaken.map(|(slot, delivery)| (slot, delivery.as_ref()));
+        let kept = self.kept.iter().map(Option::as_ref);
+        let kept = kept.chain(std::iter::repeat(None));
+        for (slot, delivery) in overtaken.chain(self.entries.iter_mut().zip(kept)) {
+            slot.braked = slot.step != Step::Done && delivery.is_some_and(&mut is_braked);
+            self.braked += u32::from(slot.braked);
+        }
+    }
+
+    /// That is the content of the message that was put in last.
+    #[inline]
+    pub(crate) fn keep(&mut self, delivery: Delivery) {
+        if self.kept.len() + 1 != self.entries.len() {
+            self.keep_none();
+        }
+        self.kept.push_back(Some(delivery));
+    }
+
+    /// The content of the message that was put in last, if it is kept.
+    #[inline]
+    pub(crate) fn last(&self) -> Option<&Delivery> {
+        self.kept.back()?.as_ref()
+    }
+
+    /// Nothing is kept of what was put in before the last.
+    #[cold]
+    fn keep_none(&mut self) {
+        let before = self.entries.len().saturating_sub(1);
+        self.kept.resize_with(before, || None);
+    }
+
+    /// The message that was put in last has that number in the store.
+    pub(crate) fn name_last(&mut self, entry: u64) {
+        if self.kept.len() == self.entries.len()
+            && let Some(Some(delivery)) = self.kept.back_mut()
+        {
+            delivery.entry = entry;
+        }
+    }
+
+    /// The place of the message with that identifier, if it was sent and those between it and the
+    /// oldest have consecutive ones.
+    #[inline]
+    fn find(&self, packet_id: u16) -> Option<usize> {
+        let first = self.entries.front()?.packet_id;
+        let at = match packet_id.checked_sub(first) {
+            Some(at) => usize::from(at),
+            None => usize::from(packet_id) + PACKET_IDS as usize - usize::from(first),
+        };
+        let slot = self.entries.get(at)?;
+        (at < self.sent && slot.packet_id == packet_id).then_some(at)
+    }
+
+    /// The same, wherever there are gaps.
+    fn find_between_gaps(&self, packet_id: u16) -> Option<usize> {
+        let at = self.search(packet_id).ok()?;
+        (at < self.sent).then_some(at)
+    }
+
+    /// The place of the message with that identifier, or where it would be.
+    fn search(&self, packet_id: u16) -> Result<usize, usize> {
+        let age = |packet_id| Self::age(self.next_id, packet_id);
+        let own = age(packet_id);
+        self.entries
+            .binary_search_by(|slot| own.cmp(&age(slot.packet_id)))
+    }
+
+    /// Takes the step from `from` to `to` for an identifier; `Done` frees it.
+    /// Returns the number of its entry in the store, 0 for none; `None` if no
+    /// message with that identifier waits for that step.
+    #[inline]
+    pub(crate) fn advance(&mut self, packet_id: u16, from: Step, to: Step) -> Option<u64> {
+        self.advance_with(packet_id, from, to, drop)
+    }
+
+    /// The same; `done` gets what is not needed any more.
+    #[inline]
+    pub(crate) fn advance_with(
+        &mut self,
+        packet_id: u16,
+        from: Step,
+        to: Step,
+        done: impl FnOnce(Delivery),
+    ) -> Option<u64> {
+        match self.find(packet_id) {
+            Some(at) => self.advance_at(at, from, to, done),
+            None => self.advance_elsewhere(packet_id, from, to, done),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn advance_elsewhere(
+        &mut self,
+        packet_id: u16,
+        from: Step,
+        to: Step,
+        done: impl FnOnce(Delivery),
+    ) -> Option<u64> {
+        if let Some(at) = self.find_between_gaps(packet_id) {
+            return self.advance_at(at, from, to, done);
+        }
+        let overtaken = self.overtaken.as_mut()?;
+        let at = overtaken.find(packet_id)?;
+        let (slot, kept) = overtaken.all.get_mut(at)?;
+        if at >= overtaken.sent || slot.step != from {
+            return None;
+        }
+        slot.step = to;
+        let entry = take_kept(kept, to, done);
+        if to == Step::Done {
+            self.open -= 1;
+            self.braked -= u32::from(slot.braked);
+            self.sent_open -= 1;
+            overtaken.sent -= 1;
+            overtaken.all.remove(at);
+            self.forget_overtaken();
+        }
+        Some(entry)
+    }
+
+    #[inline(always)]
+    fn advance_at(
+        &mut self,
+        at: usize,
+        from: Step,
+        to: Step,
+        done: impl FnOnce(Delivery),
+    ) -> Option<u64> {
+        let slot = self.entries.get_mut(at).filter(|slot| slot.step == from)?;
+        slot.step = to;
+        let kept = self.kept.get_mut(at);
+        let entry = kept.map_or(0, |kept| take_kept(kept, to, done));
+        if to == Step::Done {
+            self.open -= 1;
+            self.braked -= u32::from(slot.braked);
+            self.sent_open -= 1;
+            self.forget_done();
+        }
+        Some(entry)
+    }
+
+    /// Whether a message with that identifier waits for an answer on the current connection.
+    #[cold]
+    pub(crate) fn waits_for_more(&self, packet_id: u16) -> bool {
+        let inflight = self.in_flight(packet_id);
+        inflight.is_some_and(|inflight| inflight.step != Step::Done)
+    }
+
+    /// Takes an acknowledgement. Returns the step that the message waits for then, and the number of
+    /// its entry in the store, 0 for none; `None` if no message with that identifier waits for
+    /// anything on the current connection.
+    #[inline]
+    pub(crate) fn acknowledge(
+        &mut self,
+        packet_id: u16,
+        ack: Acknowledgement,
+    ) -> Result<Option<(Step, u64)>, WrongAck> {
+        let usual = match ack {
+            Acknowledgement::PubAck => Step::Ack,
+            Acknowledgement::PubRec | Acknowledgement::Refusal => Step::Rec,
+            Acknowledgement::PubComp => Step::Comp,
+        };
+        if let Some(next) = usual.after(ack)
+            && let Some(entry) = self.advance(packet_id, usual, next)
+        {
+            return Ok(Some((next, entry)));
+        }
+        self.acknowledge_otherwise(packet_id, ack)
+    }
+
+    /// The same for a message that does not wait for the step that this acknowledgement usually ends.
+    #[cold]
+    fn acknowledge_otherwise(
+        &mut self,
+        packet_id: u16,
+        ack: Acknowledgement,
+    ) -> Result<Option<(Step, u64)>, WrongAck> {
+        let step = self.in_flight(packet_id).map(|inflight| inflight.step);
+        let Some(step) = step.filter(|step| *step != Step::Done) else {
+            return Ok(None);
+        };
+        let Some(next) = step.after(ack) else {
+            return Err(WrongAck {
+                packet_id,
+                ack,
+                waits_for: step,
+            });
+        };
+        let entry = self.advance(packet_id, step, next);
+        Ok(entry.map(|entry| (next, entry)))
+    }
+
+    /// The message with that identifier that was sent, or is about to be, on the
+    /// current connection.
+    pub(crate) fn in_flight(&self, packet_id: u16) -> Option<Inflight<'_>> {
+        let overtaken = || {
+            let overtaken = self.overtaken.as_ref()?;
+            let at = overtaken.find(packet_id);
+            let at = at.filter(|at| *at < overtaken.sent)?;
+            overtaken.all.get(at).map(Inflight::of_overtaken)
+        };
+        let at = self.find_between_gaps(packet_id);
+        at.and_then(|at| self.entry_at(at)).or_else(overtaken)
+    }
+
+    /// The identifier that the next message gets.
+    pub(crate) fn next_id(&self) -> u16 {
+        self.next_id
+    }
+
+    /// What was in flight before a restart, to be sent again in the order in which the identifiers
+    /// were given, up to the one before `next_id`.
+    pub(crate) fn restore(next_id: u16, mut inflight: Vec<(u16, Step, Delivery)>) -> Self {
+        let next_id = next_id.max(1);
+        let age = |packet_id: u16| Self::age(next_id, packet_id);
+        inflight.sort_by_key(|(packet_id, ..)| std::cmp::Reverse(age(*packet_id)));
+        inflight.dedup_by_key(|(packet_id, ..)| *packet_id);
+        let slot = |(packet_id, step, _): &(u16, Step, Delivery)| Slot {
+            packet_id: *packet_id,
+            step: *step,
+            braked: false,
+        };
+        Self {
+            entries: inflight.iter().map(slot).collect(),
+            overtaken: None,
+            open: inflight.len() as u32,
+            kept: inflight.into_iter().map(|(.., it)| Some(it)).collect(),
+            next_id,
+            gaps: true,
+            braked: 0,
+            sent: 0,
+            sent_open: 0,
+        }
+    }
+
+    /// Takes up an identifier that another session of the same client has given to a message with
+    /// QoS 2, as one of which PUBCOMP is due: until it comes no other message gets it. Returns
+    /// whether PUBREL is to be sent now, which can only be with a connection, if the client
+    /// `listens`; `None` if there is a message with that identifier here.
+    pub(crate) fn take_up(
+        &mut self,
+        packet_id: u16,
+        delivery: Option<Delivery>,
+        listens: bool,
+    ) -> Option<bool> {
+        if self.find_overtaken(packet_id).is_some() {
+            return None;
+        }
+        let found = self.search(packet_id);
+        let (Ok(at) | Err(at)) = found;
+        let is_done = |slot: &Slot| slot.step == Step::Done;
+        if found.is_ok() && !self.entries.get(at).is_some_and(is_done) {
+            return None;
+        }
+        let slot = Slot {
+            packet_id,
+            step: Step::Comp,
+            braked: false,
+        };
+        match self.entries.get_mut(at).filter(|_| found.is_ok()) {
+            Some(done) => *done = slot,
+            None => {
+                self.gaps = true;
+                self.entries.insert(at, slot);
+                self.sent += usize::from(at < self.sent);
+                if at < self.kept.len() {
+                    self.kept.insert(at, None);
+                }
+            }
+        }
+        if delivery.is_some() && self.kept.len() <= at {
+            self.kept.resize_with(at + 1, || None);
+        }
+        if let Some(kept) = self.kept.get_mut(at) {
+            *kept = delivery;
+        }
+        // It goes at once where nothing before it is still to be sent.
+        let is_next = self.sent <= at && self.entries.range(self.sent..at).all(is_done);
+        if listens && is_next && !self.is_overtaken_rewound() {
+            self.sent = at + 1;
+        }
+        self.open += 1;
+        let is_sent = at < self.sent;
+        self.sent_open += u32::from(is_sent);
+        self.leave_out();
+        Some(is_sent)
+    }
+
+    /// The message at that place, the oldest at 0.
+    pub(crate) fn at(&self, place: usize) -> Option<Inflight<'_>> {
+        match place.checked_sub(self.overtaken_len()) {
+            Some(place) => self.entry_at(place),
+            None => {
+                let overtaken = self.overtaken.as_ref()?.all.get(place);
+                overtaken.map(Inflight::of_overtaken)
+            }
+        }
+    }
+
+    fn entry_at(&self, place: usize) -> Option<Inflight<'_>> {
+        let slot = *self.entries.get(place)?;
+        Some(self.with_content(place, slot))
+    }
+
+    fn with_content(&self, place: usize, slot: Slot) -> Inflight<'_> {
+        Inflight {
+            packet_id: slot.packet_id,
+            step: slot.step,
+            delivery: self.kept.get(place).and_then(Option::as_ref),
+        }
+    }
+
+    /// All, the oldest first.
+    fn iter(&self) -> impl Iterator<Item = Inflight<'_>> {
+        let overtaken = self.overtaken.iter().flat_map(|it| &it.all);
+        let overtaken = overtaken.map(Inflight::of_overtaken);
+        let slots = self.entries.iter().enumerate();
+        overtaken.chain(slots.map(|(at, slot)| self.with_content(at, *slot)))
+    }
+
+    /// All that are known.
+    pub(crate) fn deliveries_mut(&mut self) -> impl Iterator<Item = &mut Delivery> {
+        let overtaken = self.overtaken.iter_mut().flat_map(|it| &mut it.all);
+        let overtaken = overtaken.map(|(_, delivery)| delivery);
+        overtaken.chain(&mut self.kept).flatten()
+    }
+
+    /// What is not completely acknowledged, the oldest first.
+    pub(crate) fn unfinished(&self) -> impl Iterator<Item = Inflight<'_>> {
+        self.iter().filter(|it| it.step != Step::Done)
+    }
+
+    /// What was sent and may not have arrived, the oldest first.
+    pub(crate) fn unacknowledged(&self) -> impl Iterator<Item = &Delivery> {
+        Self::contents(self.iter())
+    }
+
+    /// What is to be sent again on the current connection, the oldest first.
+    pub(crate) fn unsent(&self) -> impl Iterator<Item = &Delivery> {
+        let overtaken = self.overtaken.iter();
+        let overtaken = overtaken.flat_map(|it| it.all.iter().skip(it.sent));
+        let overtaken = overtaken.map(Inflight::of_overtaken);
+        let slots = self.entries.iter().enumerate().skip(self.sent);
+        let slots = slots.map(|(at, slot)| self.with_content(at, *slot));
+        Self::contents(overtaken.chain(slots))
+    }
+
+    /// Of these, what may not have arrived.
+    fn contents<'a>(all: impl Iterator<Item = Inflight<'a>>) -> impl Iterator<Item = &'a Delivery> {
+        let unsure = |it: &Inflight<'_>| matches!(it.step, Step::Ack | Step::Rec);
+        all.filter(unsure).filter_map(|it| it.delivery)
+    }
+
+    /// Takes for done what was sent and may not have arrived; returns the numbers of
+    /// the entries in the store.
+    pub(crate) fn give_up(&mut self) -> Vec<u64> {
+        let mut given_up = Vec::new();
+        if let Some(overtaken) = &mut self.overtaken {
+            let mut at = 0;
+            overtaken.all.retain(|(slot, delivery)| {
+                let stays = !matches!(slot.step, Step::Ack | Step::Rec);
+                let sent = at < overtaken.sent;
+                if stays {
+                    at += 1;
+                } else {
+                    given_up.push(delivery.as_ref().map_or(0, |delivery| delivery.entry));
+                    self.open -= 1;
+                    self.braked -= u32::from(slot.braked);
+                    self.sent_open -= u32::from(sent);
+                    overtaken.sent -= usize::from(sent);
+                }
+                stays
+            });
+        }
+        self.forget_overtaken();
+        for (at, slot) in self.entries.iter_mut().enumerate() {
+            if matches!(slot.step, Step::Ack | Step::Rec) {
+                let delivery = self.kept.get_mut(at).and_then(Option::take);
+                given_up.push(delivery.map_or(0, |delivery| delivery.entry));
+                slot.step = Step::Done;
+                self.open -= 1;
+                self.braked -= u32::from(slot.braked);
+                self.sent_open -= u32::from(at < self.sent);
+            }
+        }
+        self.forget_done();
+        given_up
+    }
+
+    /// Takes the oldest out, for a session that has ended: a message that may not have arrived, or
+    /// something else. `None` if nothing is left.
+    pub(crate) fn take_first(&mut self) -> Option<Option<Delivery>> {
+        let unsure = |step, delivery| match step {
+            Step::Ack => delivery,
+            Step::Rec | Step::Comp | Step::Done => None,
+        };
+        let overtaken = self.overtaken.as_mut();
+        if let Some((slot, delivery)) = overtaken.and_then(|it| it.all.pop_front()) {
+            return Some(unsure(slot.step, delivery));
+        }
+        let slot = self.entries.pop_front()?;
+        Some(unsure(slot.step, self.kept.pop_front().flatten()))
+    }
+
+    /// Takes everything for done; returns the numbers of the entries in the store.
+    pub(crate) fn clear(&mut self) -> Vec<u64> {
+        let open = self.unfinished().map(|it| it.entry()).collect();
+        *self = Self {
+            next_id: self.next_id,
+            ..Self::default()
+        };
+        open
+    }
+
+    #[inline]
+    fn forget_done(&mut self) {
+        while let Some(Slot {
+            step: Step::Done, ..
+        }) = self.entries.front()
+        {
+            self.entries.pop_front();
+            self.sent = self.sent.saturating_sub(1);
+            if self.kept.pop_front().is_some() && self.kept.is_empty() {
+                self.kept.shrink_to(ROOM);
+            }
+        }
+    }
+
+    /// The connection is gone: everything open has to be sent again.
+    pub(crate) fn rewind(&mut self) {
+        if let Some(overtaken) = &mut self.overtaken {
+            overtaken.sent = 0;
+        }
+        self.sent = 0;
+        self.sent_open = 0;
+    }
+
+    /// The next entry to send again on a new connection, while the entries
+    /// already sent leave room below `max`.
+    pub(crate) fn next_resend(&mut self, max: u16) -> Option<Inflight<'_>> {
+        if self.is_overtaken_rewound() {
+            if self.sent_open >= u32::from(max) {
+                return None;
+            }
+            let overtaken = self.overtaken.as_mut()?;
+            overtaken.sent += 1;
+            self.sent_open += 1;
+            let last = overtaken.all.get(overtaken.sent - 1);
+            return last.map(Inflight::of_overtaken);
+        }
+        while self
+            .entries
+            .get(self.sent)
+            .is_some_and(|entry| entry.step == Step::Done)
+        {
+            self.sent += 1;
+        }
+        if self.sent == self.entries.len() || self.sent_open >= u32::from(max) {
+            return None;
+        }
+        self.sent += 1;
+        self.sent_open += 1;
+        self.entry_at(self.sent - 1)
+    }
+
+    /// Whether entries wait to be sent again.
+    #[inline]
+    pub(crate) fn is_rewound(&self) -> bool {
+        self.sent < self.entries.len() || self.is_overtaken_rewound()
+    }
+
+    #[inline]
+    fn is_overtaken_rewound(&self) -> bool {
+        self.overtaken.as_ref().is_some_and(|it| it.is_rewound())
+    }
+}
+
+/// Takes the content that is kept of a message with its next step, if it is not needed any more: the
+/// message is done, or not stored; returns the number of what is stored.
+#[inline(always)]
+fn take_kept(kept: &mut Option<Delivery>, to: Step, done: impl FnOnce(Delivery)) -> u64 {
+    let entry = kept.as_ref().map_or(0, |delivery| delivery.entry);
+    // Until it is done, what is stored is known by its number.
+    if let Some(delivery) = kept.take_if(|_| to == Step::Done || entry == 0) {
+        done(delivery);
+    }
+    entry
+}
+
+/// The identifier after that one.
+#[inline]
+fn following(packet_id: u16) -> u16 {
+    match packet_id {
+        u16::MAX => 1,
+        packet_id => packet_id + 1,
+    }
+}
