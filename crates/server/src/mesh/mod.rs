@@ -1036,7 +1036,6 @@ impl Keeper {
             false => PIECE,
         };
         for output in outputs {
-            let peer = |link: LinkId| self.node.peer(link).map(|id| id.as_str().to_owned());
             match output {
                 Output::Send(link, bytes) => {
                     if let Some((_, conn)) = self.links.get(&link) {
@@ -1055,22 +1054,22 @@ impl Keeper {
                         }));
                     }
                 }
-                Output::Carry { link, carries } => {
-                    if let Some(peer) = peer(link) {
-                        orders.push(Box::new(move |shard, now| {
-                            shard.link_carry(&peer, carries, now);
-                        }));
-                    }
-                }
-                Output::Hold { link, holds } => {
-                    if let Some(peer) = peer(link) {
-                        orders.push(Box::new(move |shard, now| {
-                            shard.link_hold(&peer, holds, now);
-                        }));
-                    }
-                }
+                Output::Carry { .. }
+                | Output::Hold { .. }
+                | Output::Leads { .. }
+                | Output::CommitInterest(_)
+                | Output::Reached
+                | Output::Copy { .. }
+                | Output::Members { .. }
+                | Output::Behind { .. }
+                | Output::Narrow(_)
+                | Output::Trim(_)
+                | Output::Forget { .. }
+                | Output::Flush { .. } => orders.extend(self.order_for_link(output)),
                 Output::Interest { link, add, remove } => {
-                    let Some(peer) = peer(link) else { continue };
+                    let Some(peer) = self.peer_name(link) else {
+                        continue;
+                    };
                     for (add, remove) in pieces(add, remove, piece) {
                         let peer = peer.clone();
                         if add.len() + remove.len() >= piece {
@@ -1081,50 +1080,15 @@ impl Keeper {
                         }));
                     }
                 }
-                Output::Leads { link, brokers } => {
-                    if let Some(peer) = peer(link) {
-                        orders.push(Box::new(move |shard, _| {
-                            let brokers: Vec<&str> = brokers.iter().map(BrokerId::as_str).collect();
-                            shard.link_leads(&peer, &brokers);
-                        }));
-                    }
-                }
-                Output::CommitInterest(number) => {
-                    orders.push(Box::new(move |shard, _| shard.link_keep(number)));
-                }
-                Output::Reached => {
-                    orders.push(Box::new(|shard, _| shard.link_reached()));
-                }
-                Output::Copy { from, to, moves } => {
-                    orders.push(Box::new(move |shard, now| {
-                        shard.link_copy(from.as_str(), to.as_str(), moves, now);
-                    }));
-                }
-                Output::Members { filter, brokers } => {
-                    orders.push(Box::new(move |shard, _| {
-                        let brokers: Vec<&str> = brokers.iter().map(BrokerId::as_str).collect();
-                        shard.link_members(&filter, &brokers);
-                    }));
-                }
-                Output::Behind {
-                    link,
-                    filter,
-                    brokers,
-                } => {
-                    if let Some(peer) = peer(link) {
-                        orders.push(Box::new(move |shard, _| {
-                            let brokers: Vec<&str> = brokers.iter().map(BrokerId::as_str).collect();
-                            shard.link_behind(&peer, &filter, &brokers);
-                        }));
-                    }
-                }
                 Output::PersistentInterest {
                     link,
                     broker,
                     add,
                     remove,
                 } => {
-                    let Some(peer) = peer(link) else { continue };
+                    let Some(peer) = self.peer_name(link) else {
+                        continue;
+                    };
                     for (add, remove) in pieces(add, remove, piece) {
                         let (peer, broker) = (peer.clone(), broker.clone());
                         if add.len() + remove.len() >= piece {
@@ -1135,30 +1099,6 @@ impl Keeper {
                         }));
                     }
                 }
-                Output::Narrow(peer) => {
-                    orders.push(Box::new(move |shard, _| shard.link_narrow(peer.as_str())));
-                }
-                Output::Trim(peer) => orders.push(Box::new(move |shard, _| {
-                    let dropped = shard.link_trim(peer.as_str());
-                    if dropped > 0 {
-                        tracing::warn!(
-                            "mesh: {dropped} messages that waited for {peer} are dropped, as no \
-                             persistent session behind it is to get them"
-                        );
-                    }
-                })),
-                Output::Forget { peer, forgotten } => orders.push(Box::new(move |shard, now| {
-                    let waited = shard.link_forget(peer.as_str(), now);
-                    if waited > 0 {
-                        let why = match forgotten {
-                            None => "away for longer than mesh.heal or mesh.keep".into(),
-                            Some(broker) => format!("as {broker} does not come back"),
-                        };
-                        tracing::warn!(
-                            "mesh: {peer} is given up, {why}: {waited} messages that waited for it are dropped"
-                        );
-                    }
-                })),
                 Output::Arrived(arrivals) => self.arrived_elsewhere(arrivals),
                 Output::Will { will, turn } => self.at_home(will, move |shard, will, now| {
                     shard.link_will(&will.client, &will.message, broker_turn(turn), now);
@@ -1204,13 +1144,6 @@ impl Keeper {
                         shard.letter(from.as_str(), client, &body, now);
                     });
                 }
-                Output::Flush { link, number } => {
-                    if let Some(peer) = peer(link) {
-                        orders.push(Box::new(move |shard, now| {
-                            shard.link_flush(&peer, number, now);
-                        }));
-                    }
-                }
                 Output::FenceAsked { by, number, stubs } => {
                     self.ask_of_stubs(&by, number, &stubs);
                 }
@@ -1238,6 +1171,85 @@ impl Keeper {
             }
         }
         self.order(&mut orders);
+    }
+
+    /// What shards are asked to do about a link or a neighbour's session; `None` if its neighbour is gone.
+    fn order_for_link(&self, output: Output) -> Option<Order> {
+        let order: Order = match output {
+            Output::Carry { link, carries } => {
+                let peer = self.peer_name(link)?;
+                Box::new(move |shard, now| {
+                    shard.link_carry(&peer, carries, now);
+                })
+            }
+            Output::Hold { link, holds } => {
+                let peer = self.peer_name(link)?;
+                Box::new(move |shard, now| {
+                    shard.link_hold(&peer, holds, now);
+                })
+            }
+            Output::Leads { link, brokers } => {
+                let peer = self.peer_name(link)?;
+                Box::new(move |shard, _| {
+                    let brokers: Vec<&str> = brokers.iter().map(BrokerId::as_str).collect();
+                    shard.link_leads(&peer, &brokers);
+                })
+            }
+            Output::CommitInterest(number) => Box::new(move |shard, _| shard.link_keep(number)),
+            Output::Reached => Box::new(|shard, _| shard.link_reached()),
+            Output::Copy { from, to, moves } => Box::new(move |shard, now| {
+                shard.link_copy(from.as_str(), to.as_str(), moves, now);
+            }),
+            Output::Members { filter, brokers } => Box::new(move |shard, _| {
+                let brokers: Vec<&str> = brokers.iter().map(BrokerId::as_str).collect();
+                shard.link_members(&filter, &brokers);
+            }),
+            Output::Behind {
+                link,
+                filter,
+                brokers,
+            } => {
+                let peer = self.peer_name(link)?;
+                Box::new(move |shard, _| {
+                    let brokers: Vec<&str> = brokers.iter().map(BrokerId::as_str).collect();
+                    shard.link_behind(&peer, &filter, &brokers);
+                })
+            }
+            Output::Narrow(peer) => Box::new(move |shard, _| shard.link_narrow(peer.as_str())),
+            Output::Trim(peer) => Box::new(move |shard, _| {
+                let dropped = shard.link_trim(peer.as_str());
+                if dropped > 0 {
+                    tracing::warn!(
+                        "mesh: {dropped} messages that waited for {peer} are dropped, as no \
+                         persistent session behind it is to get them"
+                    );
+                }
+            }),
+            Output::Forget { peer, forgotten } => Box::new(move |shard, now| {
+                let waited = shard.link_forget(peer.as_str(), now);
+                if waited > 0 {
+                    let why = match forgotten {
+                        None => "away for longer than mesh.heal or mesh.keep".into(),
+                        Some(broker) => format!("as {broker} does not come back"),
+                    };
+                    tracing::warn!(
+                        "mesh: {peer} is given up, {why}: {waited} messages that waited for it are dropped"
+                    );
+                }
+            }),
+            Output::Flush { link, number } => {
+                let peer = self.peer_name(link)?;
+                Box::new(move |shard, now| {
+                    shard.link_flush(&peer, number, now);
+                })
+            }
+            _ => return None,
+        };
+        Some(order)
+    }
+
+    fn peer_name(&self, link: LinkId) -> Option<String> {
+        self.node.peer(link).map(|id| id.as_str().to_owned())
     }
 
     /// Has these orders carried out between two messages.
