@@ -1,8 +1,9 @@
 //! Packets of a neighbour that are passed on together, as they are or in the other protocol version.
 
-use punctual_codec::{Split, put_varint, split};
+use punctual_codec::{Publish, QoS, Split, put_varint, split};
 
-use crate::shard::row::PLAIN;
+/// First byte of a PUBLISH with QoS 0, not retained.
+pub(crate) const PLAIN: u8 = Publish::first_byte(false, QoS::AtMostOnce, false);
 
 /// How a receiver takes plain publications of one protocol version.
 #[derive(Debug, Clone, Copy)]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use punctual_codec::QoS;
 
-use crate::Message;
+use crate::message::{Form, Message};
 use crate::sequence::Number;
 
 /// A message on its way to one subscriber.
@@ -23,6 +23,20 @@ pub(crate) struct Delivery {
 }
 
 impl Delivery {
+    /// The PUBLISH that its subscriber gets, without a topic alias.
+    pub(crate) fn form(&self, v5: bool, packet_id: u16, dup: bool) -> Form<'_> {
+        Form {
+            v5,
+            dup,
+            qos: self.qos,
+            retain: self.retain,
+            packet_id,
+            subscription_ids: self.ids(),
+            number: self.number,
+            alias: None,
+        }
+    }
+
     /// Its Subscription Identifiers.
     pub(crate) fn ids(&self) -> &[u32] {
         self.subscription_ids.as_deref().unwrap_or(&[])

@@ -1,10 +1,10 @@
-//! What is promised about messages and sessions, and why it cannot be kept.
+//! Durability of messages and sessions: the policy, and the failures of the store that break it.
 
 use punctual_store::StoreError;
 
 use crate::Nanos;
 
-/// What is promised about a message or a session.
+/// Durability of a message or a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Durability {
     /// It lives as long as the process.
@@ -21,17 +21,17 @@ pub enum Durability {
 pub struct DurabilityRule {
     /// Topic filter.
     pub filter: String,
-    /// What is promised about messages on these topics.
+    /// Durability of the messages on these topics.
     pub durability: Durability,
 }
 
-/// What is promised about what; without a store, nothing.
+/// Durability of messages and sessions by topic and listener. Without a store nothing is durable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DurabilityPolicy {
     /// Where nothing else is said.
     pub default: Durability,
-    /// Of what comes by a listener, by its number: sessions made there, and
-    /// messages published there.
+    /// Durability by listener number, for sessions that begin and messages that are published there;
+    /// `None`: the default.
     pub listeners: Vec<Option<Durability>>,
     /// Of messages by topic, whatever the listener; the first that matches
     /// counts.
@@ -60,7 +60,7 @@ impl Default for DurabilityPolicy {
 }
 
 impl DurabilityPolicy {
-    /// Of what comes by that listener.
+    /// Durability of the sessions and messages of that listener's clients.
     pub(crate) fn of_listener(&self, listener: u16) -> Durability {
         let own = self.listeners.get(usize::from(listener)).copied().flatten();
         own.unwrap_or(self.default)

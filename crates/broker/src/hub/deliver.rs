@@ -30,7 +30,8 @@ const GROWTH: usize = 128;
 
 impl Hub {
     /// Delivers to one local subscriber. Returns the receiver's connection if
-    /// its publishers should hold back.
+    /// its publishers should hold back. It runs once for each receiver of each message, and every step
+    /// needs the session and its connection, which a function for a step would have to look up again.
     #[inline]
     pub(crate) fn deliver(
         &mut self,
@@ -586,7 +587,8 @@ impl Hub {
     }
 
     /// Puts a message into a session's queue, by the policy if that is full.
-    /// Returns the receiver's connection if its publishers should hold back.
+    /// Returns the receiver's connection if its publishers should hold back. Each policy is one arm: they
+    /// share what was reserved and what has to be given back.
     pub(super) fn enqueue(
         &mut self,
         publication: &mut Publication<'_>,

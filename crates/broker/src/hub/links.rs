@@ -12,7 +12,7 @@ use crate::passed::PassedOn;
 pub(crate) struct Links {
     /// Slots of the sessions of neighbours.
     pub(crate) neighbours: Vec<u32>,
-    /// It is looked soon at how full their queues are.
+    /// A timer is armed that looks how full the queues of neighbours are.
     pub(crate) brakes_armed: bool,
     /// What neighbours sent again and others got because of that.
     pub(crate) passed_on: PassedOn,
@@ -22,9 +22,9 @@ pub(crate) struct Links {
     pub(crate) wishes: Option<(u64, u64)>,
     /// A neighbour's run is taken apart: for those who do not take it as it is.
     pub(crate) unpacking: Option<Packing>,
-    /// What waits on links is looked at again.
+    /// Blocked publications of neighbours are being retried.
     pub(crate) unparking: bool,
-    /// And that does not wait any more for what came before it.
+    /// A retried publication no longer waits for the previous message of its topic.
     pub(crate) ripe: bool,
     pub(crate) moves: Moves,
     /// In a mesh, if sessions move there.

@@ -1,6 +1,6 @@
 //! Connections, and what they are sent.
 //!
-//! Invariant: a connection with something to write is in `dirty` or `urgent`, once.
+//! Invariant: each of `dirty` and `urgent` has a connection at most once.
 
 use std::collections::VecDeque;
 

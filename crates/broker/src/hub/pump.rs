@@ -40,7 +40,8 @@ impl Hub {
     }
 
     /// The same. Looking up and sending retained messages takes no more than the budget: then a task
-    /// goes on.
+    /// goes on. It is one loop over retained and queued messages, because these alternate and every step
+    /// needs the session, its connection and the counters at once.
     pub(crate) fn pump_within(&mut self, session_slot: u32, budget: &mut Budget, now: Nanos) {
         let Some(session) = self.sessions.get_mut(session_slot) else {
             return;
@@ -314,16 +315,7 @@ impl Taken {
                 }
                 continue;
             }
-            let form = Form {
-                v5: conn.version.is_v5(),
-                dup: true,
-                qos: delivery.qos,
-                retain: delivery.retain,
-                packet_id,
-                subscription_ids: delivery.ids(),
-                number: delivery.number,
-                alias: None,
-            };
+            let form = delivery.form(conn.version.is_v5(), packet_id, true);
             if put_publish(conn, outlet.pool, &delivery.message.parts(now), form, class) {
                 outlet.stats.packets_sent += 1;
                 outlet.stats.publishes_resent += 1;

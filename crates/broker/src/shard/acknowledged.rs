@@ -35,7 +35,8 @@ impl Shard {
     /// Delivers the publications with QoS 1 at the start of `data` that have the topic
     /// of the publisher's last one and no properties, if one session of this shard is
     /// all that receives them. `None` leaves the first to [`Self::publish_packet`],
-    /// which decides everything this relies on; so is the first that is refused.
+    /// which decides everything this relies on; so is the first that is refused. The loop shares one
+    /// publication, the order on the topic and the names among all messages of the run.
     pub(super) fn publish_acknowledged(
         &mut self,
         id: ConnId,

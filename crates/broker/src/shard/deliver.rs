@@ -20,7 +20,7 @@ use crate::shard::shares::{Choice, choose};
 pub(super) enum Whom {
     /// Its publisher, which is refused.
     Publisher,
-    /// A neighbour, which has waited until there was ([`links::cause_to_wait`]).
+    /// A neighbour, which has waited until there was ([`cause_to_wait`](super::links::cause_to_wait)).
     Neighbour,
     /// Nobody: what has no room is dropped and counted.
     Nobody,

@@ -62,6 +62,7 @@ use crate::index::delivered_qos;
 use crate::journal::{After, HeldAnswers, Journal};
 use crate::message::Messages;
 use crate::overflow::Fullest;
+use crate::packets::PLAIN;
 use crate::publication::Promise;
 use crate::ready::Need;
 use crate::route::RouteCache;
@@ -550,7 +551,7 @@ impl Shard {
                 Ok(Split::Frame(frame)) => {
                     let rest = &data[received.consumed..];
                     let run = match frame.first {
-                        row::PLAIN => {
+                        PLAIN => {
                             // What comes alone is no row.
                             let run = match frame.bytes.len() == rest.len() {
                                 true => None,

@@ -32,7 +32,7 @@ use crate::index::target::Target;
 use crate::journal::After;
 use crate::journal::keeping::Nature;
 use crate::message::{Parts, expiry, put_forwarded};
-use crate::publication::{Promise, Publication};
+use crate::publication::Publication;
 use crate::retained::Entry;
 use crate::route::{Route, RouteCache};
 use crate::sequence::Number;
@@ -386,32 +386,12 @@ impl Shard {
             (None, Some(_)) => order::stream(raw.qos, stamp.class(), arrival.expiry().is_some()),
             _ => None,
         };
-        let parts = arrival.parts(properties);
         let entry = routes.get(route);
-        let durability = entry.durability.unwrap_or(publisher.durability);
-        let mut publication = Publication {
-            parts,
-            qos: raw.qos,
-            retain: raw.retain,
-            publisher: publisher.number,
-            frame: arrival.frame_as_it_is(),
-            expires: expiry(arrival.expiry(), now),
-            stamp,
-            watch,
-            promise: Promise::None,
-            reserved: 0,
-            message: None,
-            keeping: hub.keeping(durability, raw.retain || raw.qos != QoS::AtMostOnce),
-            name: name.map(Number::from),
-            follows: stream.map_or(0, |it| entry.order(|order| order.last_given(it))),
-            relayed,
-            queue_full: entry.queue_full,
-            sole: false,
-            author: match raw.retain && !publisher.is_link {
-                true => hub.author_of(id),
-                false => None,
-            },
-        };
+        let parts = arrival.parts(properties);
+        let mut publication = publication_of(hub, &arrival, publisher, entry, parts, stamp);
+        publication.watch = watch;
+        publication.relayed = relayed;
+        publication.follows = stream.map_or(0, |it| entry.order(|order| order.last_given(it)));
         // Held until the message is stored, so that who subscribes meanwhile on
         // another shard is either found as a receiver or finds it retained.
         let retains = raw.retain && !relayed && reach.as_ref().is_none_or(|reach| reach.clients);
@@ -786,6 +766,34 @@ impl<'a> Arrival<'a> {
             && raw.payload.len() < crate::egress::SHARE_FROM
             && self.frame.is_minimal();
         plain.then_some((self.frame.bytes, self.v5))
+    }
+}
+
+/// The publication that a PUBLISH makes.
+fn publication_of<'a>(
+    hub: &mut Hub,
+    arrival: &Arrival<'a>,
+    publisher: Publisher,
+    route: &Route,
+    parts: Parts<'a>,
+    stamp: Stamp,
+) -> Publication<'a> {
+    let raw = &arrival.raw;
+    let durability = route.durability.unwrap_or(publisher.durability);
+    Publication {
+        qos: raw.qos,
+        retain: raw.retain,
+        frame: arrival.frame_as_it_is(),
+        expires: expiry(arrival.expiry(), arrival.now),
+        stamp,
+        keeping: hub.keeping(durability, raw.retain || raw.qos != QoS::AtMostOnce),
+        name: arrival.name.map(Number::from),
+        queue_full: route.queue_full,
+        author: match raw.retain && !publisher.is_link {
+            true => hub.author_of(arrival.id),
+            false => None,
+        },
+        ..Publication::plain(parts, publisher.number)
     }
 }
 

@@ -3,13 +3,11 @@
 
 use std::num::NonZeroU32;
 
-use punctual_codec::{Frame, PropertyId, Publish, QoS};
+use punctual_codec::{Frame, PropertyId};
 
 use crate::base::name::{MessageName, NAME_KEY};
 use crate::hub::Alias;
-
-/// First byte of a PUBLISH with QoS 0, not retained.
-pub(crate) const PLAIN: u8 = Publish::first_byte(false, QoS::AtMostOnce, false);
+use crate::packets::PLAIN;
 
 /// Before a topic alias among properties.
 const ALIAS: u8 = PropertyId::TopicAlias as u8;

@@ -14,11 +14,11 @@ use crate::base::connection::ConnId;
 use crate::federation::Packing;
 use crate::hub::{Hub, State};
 use crate::index::target::Target;
+use crate::packets::PLAIN;
 use crate::packets::{Packets, rewrite};
 use crate::route::Route;
 use crate::shard::acknowledge::pause_or_go_on;
 use crate::shard::links::Packed;
-use crate::shard::row::PLAIN;
 use crate::tasks::COPY;
 
 /// Bytes of one run, and so by how much a receiver's bound may be exceeded.

@@ -223,7 +223,7 @@ impl RecoveryArgs {
         let sender = from
             .enter(|| UdpSocket::bind((layout.hosts[stream.from].address, PORT)))?
             .map_err(Error::io("cannot send"))?;
-        // Nobody reads it: what comes is seen on its path to it.
+        // No program reads from this socket: the link before it counts the frames.
         let _receiver = to
             .enter(|| UdpSocket::bind((layout.hosts[stream.to].address, PORT)))?
             .map_err(Error::io("cannot receive"))?;

@@ -15,7 +15,6 @@ use crate::journal::gate::{FEW, Held, What};
 use crate::journal::keeping::Nature;
 use crate::journal::messages::is_to_be_stored;
 use crate::journal::{HELD, Journal, Operations};
-use crate::message::Form;
 use crate::session::Step;
 
 impl Hub {
@@ -412,16 +411,7 @@ impl Hub {
             let delivery = Delivery::clone(delivery);
             return self.push_urgent(slot, delivery, packet_id, attempt, now);
         }
-        let form = Form {
-            v5: conn.version.is_v5(),
-            dup,
-            qos: delivery.qos,
-            retain: delivery.retain,
-            packet_id,
-            subscription_ids: delivery.ids(),
-            number: delivery.number,
-            alias: None,
-        };
+        let form = delivery.form(conn.version.is_v5(), packet_id, dup);
         let parts = delivery.message.parts(now);
         if put_publish(conn, &mut self.outlets.pool, &parts, form, class) {
             self.stats.packets_sent += 1;
