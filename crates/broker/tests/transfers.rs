@@ -895,6 +895,33 @@ fn clean_start_ends_what_is_elsewhere() {
     assert_eq!(world.brokers[1].shard.stats().sessions_moved_in, 0);
 }
 
+/// What others store does not delay a client of whose session nothing is stored, however long the disk takes.
+#[test]
+fn a_session_that_is_not_stored_does_not_wait_for_what_others_store() {
+    let mut world = World::new(2);
+    let other = world.send(0, QoS::AtMostOnce, "before");
+    world.brokers[0].commits = 0;
+    let retained = Publish {
+        dup: false,
+        qos: QoS::AtMostOnce,
+        retain: true,
+        topic: "retained",
+        packet_id: 0,
+        properties: Properties::EMPTY,
+        payload: b"stored",
+    };
+    let now = world.now;
+    world.brokers[0].give(other, Packet::Publish(retained), now);
+    let conn = world.connect_as(0, true, 0);
+    let kinds = world.brokers[0].packets.remove(&conn);
+    assert_eq!(kinds.as_deref(), Some(&[PacketType::ConnAck][..]));
+    world.brokers[0].commits = usize::MAX;
+    assert!(
+        world.brokers[0].commit(now),
+        "the other has stored something"
+    );
+}
+
 #[test]
 fn a_session_that_ends_with_its_connection_does_not_move() {
     let mut world = World::new(2);

@@ -132,6 +132,8 @@ pub(crate) struct Kept {
     /// Of this turn.
     open: Chunk,
     begun: bool,
+    /// Operations since the start.
+    emitted: u64,
     /// The oldest first; their tickets are consecutive.
     closed: VecDeque<Chunk>,
     /// Ticket up to which all were handed over.
@@ -178,6 +180,7 @@ impl Kept {
                 ..Chunk::default()
             },
             begun: false,
+            emitted: 0,
             closed: VecDeque::new(),
             handed: ticket - 1,
             bytes: 0,
@@ -212,6 +215,11 @@ impl Kept {
         self.begun
     }
 
+    /// Number of operations emitted since the start.
+    pub(super) fn emitted(&self) -> u64 {
+        self.emitted
+    }
+
     /// Whether there is something to hand over, now or later.
     pub(super) fn has_some(&self) -> bool {
         self.begun || !self.closed.is_empty()
@@ -241,6 +249,7 @@ impl Kept {
     /// Appends an operation; returns where it is in the chunk of this turn.
     pub(super) fn emit(&mut self, op: &Op<'_>) -> Option<usize> {
         self.begin();
+        self.emitted += 1;
         let before = self.open.ops.bytes();
         let place = self.open.ops.push(op);
         self.bytes += self.open.ops.bytes() - before;

@@ -152,6 +152,11 @@ impl Journal {
         self.kept.has_begun()
     }
 
+    /// Number of operations emitted since the start. What does not change it stores nothing.
+    pub(crate) fn emitted(&self) -> u64 {
+        self.kept.emitted()
+    }
+
     /// What is to be committed now. What need not be any more is committed with it.
     pub(crate) fn take(&mut self, patience: Nanos, now: Nanos) -> Option<Operations> {
         let all = std::mem::take(&mut self.hurry) || self.ending || self.is_failing();

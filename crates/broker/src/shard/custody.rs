@@ -452,12 +452,13 @@ impl Shard {
         let hub = &mut self.hub;
         match action {
             Action::Write(number, changes) => {
+                let emitted = |hub: &Hub| hub.journal.as_ref().map_or(0, |it| it.emitted());
+                let before = emitted(hub);
                 for change in changes {
                     self.change(client, change, now);
                 }
                 let hub = &mut self.hub;
-                let journal = hub.journal.as_ref();
-                let is_stored = journal.is_some_and(|journal| journal.has_begun());
+                let is_stored = emitted(hub) > before;
                 let ticket = hub.journal.as_mut().map_or(0, |journal| journal.settle());
                 if let Some(custody) = &mut hub.links.custody {
                     // Nothing of it is stored: it waits only for what was written of the client before.
