@@ -709,7 +709,7 @@ mod tests {
                             continue;
                         }
                         loop {
-                            let next = window.next_resend(max);
+                            let next = window.next_resend(max, false);
                             let next = next.map(|it| (it.packet_id, it.step, it.entry()));
                             let own = model.next_resend(max);
                             let own = own.map(|it| (id_of(it.count), it.step, it.entry));
@@ -783,14 +783,14 @@ mod tests {
         window.rewind();
         assert!(!window.has_room(10));
         assert!(window.advance(ids[0], Step::Rec, Step::Comp).is_none());
-        assert_eq!(window.next_resend(2).unwrap().packet_id, ids[0]);
-        let second = window.next_resend(2).unwrap();
+        assert_eq!(window.next_resend(2, false).unwrap().packet_id, ids[0]);
+        let second = window.next_resend(2, false).unwrap();
         assert_eq!((second.packet_id, second.step), (ids[1], Step::Comp));
-        assert!(window.next_resend(2).is_none());
+        assert!(window.next_resend(2, false).is_none());
         assert!(window.advance(ids[1], Step::Comp, Step::Done).is_some());
-        assert_eq!(window.next_resend(2).unwrap().packet_id, ids[3]);
-        assert!(window.next_resend(2).is_none());
-        assert_eq!(window.next_resend(3).unwrap().packet_id, ids[4]);
+        assert_eq!(window.next_resend(2, false).unwrap().packet_id, ids[3]);
+        assert!(window.next_resend(2, false).is_none());
+        assert_eq!(window.next_resend(3, false).unwrap().packet_id, ids[4]);
         assert!(!window.is_rewound());
         assert!(window.has_room(10));
     }
@@ -811,7 +811,7 @@ mod tests {
             }
             assert_eq!(window.open(), 3);
             let again: Vec<_> = std::iter::from_fn(|| {
-                let next = window.next_resend(10)?;
+                let next = window.next_resend(10, false)?;
                 Some((next.packet_id, next.step))
             })
             .collect();
@@ -845,7 +845,7 @@ mod tests {
         assert_eq!((window.open(), window.next_id()), (3, 3));
         assert!(window.is_rewound() && !window.has_room(10));
         let mut again = Vec::new();
-        while let Some(next) = window.next_resend(10) {
+        while let Some(next) = window.next_resend(10, false) {
             again.push((next.packet_id, next.step));
         }
         assert_eq!(

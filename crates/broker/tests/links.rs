@@ -1211,6 +1211,45 @@ fn what_is_urgent_overtakes_others_on_a_link() {
     assert_eq!(texts, ["urgent", "bulk 1", "bulk 2", "bulk 3"]);
 }
 
+/// A neighbour whose disk stands still acknowledges nothing, also after it has connected again: what it had
+/// beyond the window of other messages is sent again as well, and urgent messages go on.
+#[test]
+fn what_is_urgent_goes_on_when_a_neighbour_connects_again() {
+    let mut pair = Pair::new();
+    pair.a.shard.link_interest("b", &["t".into()], &[]);
+    pair.a.shard.link_carry("b", true, NOW);
+    let publisher = pair.a.client("publisher");
+    let mut properties = PropertyBuf::new();
+    properties.push_user("priority", "0").unwrap();
+    let urgent = |pair: &mut Pair, number: u16| {
+        let packet = Publish {
+            properties: properties.as_properties(),
+            ..publish("t", "urgent", number)
+        };
+        pair.a.give(publisher, Packet::Publish(packet));
+    };
+    // The neighbour takes 10, and as many again with those that are urgent.
+    for number in 1..=12 {
+        pair.a.publish(publisher, "t", "bulk", number);
+    }
+    (13..=15).for_each(|number| urgent(&mut pair, number));
+    assert_eq!(publications(&pair.a.take(pair.at_a)).len(), 13);
+
+    pair.a.shard.closed(pair.at_a, "lost", NOW);
+    let limits = LinkLimits {
+        receive_maximum: 10,
+        max_packet: 1 << 20,
+        topic_aliases: 0,
+    };
+    pair.at_a = pair.a.shard.open_link(meta(), "b", limits, NOW);
+    pair.a.shard.link_carry("b", true, NOW);
+    assert_eq!(publications(&pair.a.take(pair.at_a)).len(), 13);
+    urgent(&mut pair, 16);
+    let sent = publications(&pair.a.take(pair.at_a));
+    let texts: Vec<&str> = sent.iter().map(|(text, _)| &**text).collect();
+    assert_eq!(texts, ["urgent"]);
+}
+
 #[test]
 fn what_comes_again_is_passed_on_until_all_have_it() {
     let mut pair = Pair::new();

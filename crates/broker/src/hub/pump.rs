@@ -266,7 +266,7 @@ impl Taken {
         now: Nanos,
     ) {
         while session.window.is_rewound() && conn.out.backlog() < limit {
-            let Some(inflight) = session.window.next_resend(conn.receive_max) else {
+            let Some(inflight) = session.window.next_resend(conn.receive_max, conn.link) else {
                 break;
             };
             let (packet_id, step) = (inflight.packet_id, inflight.step);

@@ -222,8 +222,13 @@ impl Window {
     /// the disk that others wait for there.
     #[inline]
     pub(crate) fn has_urgent_room(&self, max: u16, is_link: bool) -> bool {
-        let most = u32::from(max) * (1 + u32::from(is_link));
-        self.open < most && self.takes_another() || self.has_room(max)
+        self.open < Self::most(max, is_link) && self.takes_another() || self.has_room(max)
+    }
+
+    /// How many may be in flight altogether when the peer allows `max` at once.
+    #[inline]
+    fn most(max: u16, is_link: bool) -> u32 {
+        u32::from(max) * (1 + u32::from(is_link))
     }
 
     /// Whether there is an identifier for another message, and nothing to be sent again before it.
@@ -778,11 +783,13 @@ impl Window {
         self.sent_open = 0;
     }
 
-    /// The next entry to send again on a new connection, while the entries
-    /// already sent leave room below `max`.
-    pub(crate) fn next_resend(&mut self, max: u16) -> Option<Inflight<'_>> {
+    /// The next entry to send again on a new connection, while the entries already sent leave room for
+    /// it when the peer allows `max` at once. All that a neighbour had is sent again, since nothing else
+    /// is before that.
+    pub(crate) fn next_resend(&mut self, max: u16, is_link: bool) -> Option<Inflight<'_>> {
+        let has_room = self.sent_open < Self::most(max, is_link);
         if self.is_overtaken_rewound() {
-            if self.sent_open >= u32::from(max) {
+            if !has_room {
                 return None;
             }
             let overtaken = self.overtaken.as_mut()?;
@@ -798,7 +805,7 @@ impl Window {
         {
             self.sent += 1;
         }
-        if self.sent == self.entries.len() || self.sent_open >= u32::from(max) {
+        if self.sent == self.entries.len() || !has_room {
             return None;
         }
         self.sent += 1;
