@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use hashbrown::HashMap;
-
 use punctual_model::latest_instant;
 
 use crate::access::{AccessControl, Permissions};
@@ -21,13 +20,13 @@ use crate::base::handle::SessionHandle;
 use crate::base::name::{LINK_PREFIX, MessageName};
 use crate::base::sys_source::SysSource;
 use crate::base::version::version_at;
-use crate::brake::FullClients;
-use crate::federation::Federation;
 use crate::index::matched::Matched;
 use crate::index::{Generation, Generations, Index, Place};
-use crate::journal::NameLog;
 use crate::lock::{lock, read, write};
-use crate::moves::Began;
+use crate::mesh::brake::FullClients;
+use crate::mesh::federation::Federation;
+use crate::mesh::journal::names::NameLog;
+use crate::mesh::moves::Began;
 use crate::retained::{Retained, RetainedCursor};
 use crate::watch::{FlowSight, Watches};
 use crate::{Budget, Message, Nanos, Stats};

@@ -9,7 +9,7 @@ pub(crate) const AGAIN: Nanos = Nanos::from_millis(10);
 /// What was queued for a neighbour at a moment, and is not acknowledged.
 #[derive(Debug)]
 pub(crate) struct Flush {
-    /// For [`crate::Federation::flushed`].
+    /// For [`crate::Interest::flushed`].
     pub(crate) number: u64,
     pub(crate) slot: u32,
     /// Numbers of the session and of the connection.

@@ -22,15 +22,12 @@ mod alarm;
 pub mod answers;
 mod author;
 mod base;
-pub mod brake;
 mod budget;
 mod config;
-mod custody;
 mod depth;
 mod directory;
 mod egress;
 mod fanouts;
-mod federation;
 mod filter_request;
 mod flush;
 mod hub;
@@ -38,13 +35,11 @@ mod identifiers;
 mod index;
 mod journal;
 pub mod lock;
+mod mesh;
 mod message;
-mod moves;
 mod order;
 mod overflow;
 mod packets;
-mod parked;
-mod passed;
 mod publication;
 mod ready;
 mod remains;
@@ -85,16 +80,18 @@ pub use egress::{
     Bound, Class, Credits, Discipline, Edf, Enqueue, Fifo, FixedPriority, Heads, Lane, LaneLimits,
     Level, Overflow, Policy, Rank, Scope, Shares, Stamp, Urgency,
 };
-pub use federation::MoveTimes;
-pub use federation::{
-    Federation, KeptLink, LINKED_ALREADY, LinkNews, Newcomer, Relay, Service, Testament, Unwelcome,
-};
 pub use hub::{
     AuthRequest, ClientInfo, ConnMeta, Event, Flow, Output, Received, RemoteMessage,
     SubscriptionInfo, Waits,
 };
 pub use identifiers::{ClientIds, SEPARATOR};
 pub use journal::{Operations, RestoredSession, Restorer};
+pub use mesh::brake;
+pub use mesh::federation::MoveTimes;
+pub use mesh::federation::{
+    Federation, Interest, KeptLink, LINKED_ALREADY, LinkNews, MessageNames, Newcomer, Relay,
+    Service, SessionTransfers, Testament, Unwelcome,
+};
 pub use message::Message;
 pub use punctual_model::Nanos;
 pub use ready::{Need, Ready};

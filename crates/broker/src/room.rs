@@ -8,7 +8,7 @@
 //! The last part of every bound is kept free for urgent messages, so that one
 //! session full of others does not have every alarm refused that it subscribes to.
 //!
-//! What is kept back for a neighbour ([`crate::brake`]) is refused when it takes half of a
+//! What is kept back for a neighbour ([`crate::mesh::brake`]) is refused when it takes half of a
 //! bound, and this half does not count for the others.
 //!
 //! Where the policy is to drop ([`crate::overflow`]), nothing is promised: what needs room takes it

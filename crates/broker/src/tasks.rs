@@ -10,8 +10,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::base::connection::ConnId;
-use crate::custody::Discarded;
 use crate::filter_request::FilterRequest;
+use crate::mesh::custody::Discarded;
 use crate::remains::Remains;
 
 /// Units that one task has before the next one has its turn.

@@ -36,7 +36,7 @@ pub(crate) enum Timer {
     Sweep { slot: u32, epoch: u64 },
     /// A session may forget what it has had.
     Errand { id: u64 },
-    /// Something is due for [`crate::custody`].
+    /// Something is due for [`crate::mesh::custody`].
     Transfer { id: u64 },
     /// `$SYS` topics are due.
     Sys,

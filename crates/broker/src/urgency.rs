@@ -13,6 +13,7 @@ use punctual_model::{
 };
 
 use crate::Nanos;
+use crate::base::notes::Heed;
 use crate::egress::{Class, Urgency};
 
 /// What a client may state on a topic.
@@ -298,6 +299,29 @@ pub fn asked(
         requirements: rule.map_or(without_rule, |rule| rule.requirements),
         urgency: rule.map(|rule| rule.urgency).unwrap_or_default(),
         refused,
+    }
+}
+
+impl Heed {
+    /// As rights bind what is asked for.
+    pub(crate) fn of(asked: &Asked) -> Self {
+        match asked.urgency.least_deadline {
+            _ if asked.refused.is_some() => Self::Nothing,
+            Nanos(0) => Self::All,
+            Nanos(least) => Self::UpTo(deadline_monotonic(least)),
+        }
+    }
+
+    /// What is left of the rights of a neighbour on whose way it comes.
+    pub(crate) fn limit(self, rights: UrgencyRights) -> UrgencyRights {
+        let most = match self {
+            Self::All | Self::Nothing => MAX_PRIORITY,
+            Self::UpTo(most) => most,
+        };
+        UrgencyRights {
+            max_rt_priority: rights.max_rt_priority.map(|own| own.min(most)),
+            ..rights
+        }
     }
 }
 

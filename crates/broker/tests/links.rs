@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex};
 
 use punctual_broker::{
     AccessControl, Admits, Budget, Config, ConnId, ConnMeta, Directory, Discipline, Federation,
-    LINK_PREFIX, LinkLimits, LinkNews, MessageName, MoveTimes, Nanos, Newcomer, Permissions,
-    QueueFull, Restorer, RetainedCursor, Shard, StoreTrouble, Testament, Unwelcome, UrgencyRights,
-    WillTurn,
+    Interest, LINK_PREFIX, LinkLimits, LinkNews, MessageName, MessageNames, MoveTimes, Nanos,
+    Newcomer, Permissions, QueueFull, Restorer, RetainedCursor, SessionTransfers, Shard,
+    StoreTrouble, Testament, Unwelcome, UrgencyRights, WillTurn,
 };
 use punctual_codec::{
     Ack, Connect, Packet, PacketType, Properties, PropertyBuf, PropertyId, Publish, QoS,
@@ -41,19 +41,66 @@ struct Notes {
     look_ups: Mutex<Vec<(String, Stamp)>>,
 }
 
-impl Federation for Notes {
+impl Interest for Notes {
     fn subscribed(&self, filter: &str, _: bool) {
         self.news.lock().unwrap().push(format!("+{filter}"));
     }
-
     fn unsubscribed(&self, filter: &str, _: bool) {
         self.news.lock().unwrap().push(format!("-{filter}"));
     }
+    fn wishes_kept(&self, number: u64) {
+        self.news.lock().unwrap().push(format!("kept {number}"));
+    }
+    fn flushed(&self, number: u64) {
+        self.news.lock().unwrap().push(format!("flushed {number}"));
+    }
+}
 
+impl MessageNames for Notes {
+    fn origin(&self) -> NonZeroU32 {
+        NonZeroU32::new(self.origin).unwrap()
+    }
+    fn is_new(&self, name: MessageName, _: bool) -> bool {
+        name.origin.get() != self.origin && !self.was_here(name)
+    }
+    fn clock(&self) -> u64 {
+        self.clock.load(Ordering::Relaxed)
+    }
+    fn note(&self, name: MessageName) {
+        self.names.lock().unwrap().push(name);
+        let key = (name.origin.get(), name.number);
+        self.known.lock().unwrap().insert(key);
+    }
+    fn was_here(&self, name: MessageName) -> bool {
+        let known = self.known.lock().unwrap();
+        known.contains(&(name.origin.get(), name.number))
+    }
+    fn was_origin(&self, _: NonZeroU32) {}
+}
+
+impl SessionTransfers for Notes {
+    fn next_stamp(&self) -> u64 {
+        self.clock() + self.stamps.fetch_add(1, Ordering::Relaxed)
+    }
+    fn look_up(&self, client: &str, _: Option<&str>, at: &Stamp, _: bool) {
+        let look_up = (client.to_owned(), at.clone());
+        self.look_ups.lock().unwrap().push(look_up);
+    }
+    fn move_times(&self) -> MoveTimes {
+        MoveTimes {
+            linger: Nanos(0),
+            heal: Nanos::from_secs(10),
+        }
+    }
+    fn left_behind(&self, _: &str, will: Option<Testament>) {
+        self.wills.lock().unwrap().extend(will);
+    }
+}
+
+impl Federation for Notes {
     fn admit(&self, _: Newcomer<'_>) -> Result<(), Unwelcome> {
         Ok(())
     }
-
     fn link(&self, conn: ConnId, peer: &str, news: LinkNews<'_>) {
         let text = match news {
             LinkNews::Up { .. } => {
@@ -67,63 +114,9 @@ impl Federation for Notes {
         };
         self.news.lock().unwrap().push(text);
     }
-
-    fn origin(&self) -> NonZeroU32 {
-        NonZeroU32::new(self.origin).unwrap()
-    }
-
-    fn is_new(&self, name: MessageName, _: bool) -> bool {
-        name.origin.get() != self.origin && !self.was_here(name)
-    }
-
-    fn clock(&self) -> u64 {
-        self.clock.load(Ordering::Relaxed)
-    }
-
-    fn next_stamp(&self) -> u64 {
-        self.clock() + self.stamps.fetch_add(1, Ordering::Relaxed)
-    }
-
-    fn look_up(&self, client: &str, _: Option<&str>, at: &Stamp, _: bool) {
-        let look_up = (client.to_owned(), at.clone());
-        self.look_ups.lock().unwrap().push(look_up);
-    }
-
-    fn wishes_kept(&self, number: u64) {
-        self.news.lock().unwrap().push(format!("kept {number}"));
-    }
-
-    fn flushed(&self, number: u64) {
-        self.news.lock().unwrap().push(format!("flushed {number}"));
-    }
-
-    fn move_times(&self) -> MoveTimes {
-        MoveTimes {
-            linger: Nanos(0),
-            heal: Nanos::from_secs(10),
-        }
-    }
-
-    fn left_behind(&self, _: &str, will: Option<Testament>) {
-        self.wills.lock().unwrap().extend(will);
-    }
-
     fn name(&self) -> &str {
         "own"
     }
-
-    fn note(&self, name: MessageName) {
-        self.names.lock().unwrap().push(name);
-        let key = (name.origin.get(), name.number);
-        self.known.lock().unwrap().insert(key);
-    }
-
-    fn was_here(&self, name: MessageName) -> bool {
-        let known = self.known.lock().unwrap();
-        known.contains(&(name.origin.get(), name.number))
-    }
-
-    fn was_origin(&self, _: NonZeroU32) {}
 }
 
 struct Broker {

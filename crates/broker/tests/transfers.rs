@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use punctual_broker::{
-    ClientIds, Config, ConnId, ConnMeta, Directory, Federation, LinkLimits, LinkNews, MessageName,
-    MoveTimes, Nanos, Newcomer, Restorer, Shard, StoreTrouble, Unwelcome,
+    ClientIds, Config, ConnId, ConnMeta, Directory, Federation, Interest, LinkLimits, LinkNews,
+    MessageName, MessageNames, MoveTimes, Nanos, Newcomer, Restorer, SessionTransfers, Shard,
+    StoreTrouble, Unwelcome,
 };
 use punctual_codec::{
     Ack, Connect, Packet, PacketType, Properties, PropertyBuf, PropertyId, Publish, QoS,
@@ -58,13 +59,12 @@ impl Post {
     }
 }
 
-impl Federation for Post {
+impl Interest for Post {
     fn subscribed(&self, _: &str, _: bool) {}
     fn unsubscribed(&self, _: &str, _: bool) {}
-    fn admit(&self, _: Newcomer<'_>) -> Result<(), Unwelcome> {
-        Ok(())
-    }
-    fn link(&self, _: ConnId, _: &str, _: LinkNews<'_>) {}
+}
+
+impl MessageNames for Post {
     fn origin(&self) -> NonZeroU32 {
         NonZeroU32::new(self.origin).unwrap()
     }
@@ -74,12 +74,24 @@ impl Federation for Post {
             .iter()
             .any(|it| (it.origin, it.number) == (name.origin, name.number))
     }
-    fn name(&self) -> &str {
-        self.name
-    }
     fn clock(&self) -> u64 {
         self.clock.load(Ordering::Relaxed)
     }
+    fn mark_passed(&self) -> u64 {
+        self.passed.lock().unwrap().len() as u64
+    }
+    fn passed(&self, mark: u64) -> (Vec<MessageName>, usize) {
+        let passed = self.passed.lock().unwrap().clone();
+        let since = passed.len() - mark as usize;
+        (passed, since)
+    }
+    fn note(&self, name: MessageName) {
+        self.passed.lock().unwrap().push(name);
+    }
+    fn was_origin(&self, _: NonZeroU32) {}
+}
+
+impl SessionTransfers for Post {
     fn next_stamp(&self) -> u64 {
         self.clock.fetch_add(1, Ordering::Relaxed)
     }
@@ -118,18 +130,16 @@ impl Federation for Post {
             heal: WAIT,
         }
     }
-    fn mark_passed(&self) -> u64 {
-        self.passed.lock().unwrap().len() as u64
+}
+
+impl Federation for Post {
+    fn admit(&self, _: Newcomer<'_>) -> Result<(), Unwelcome> {
+        Ok(())
     }
-    fn passed(&self, mark: u64) -> (Vec<MessageName>, usize) {
-        let passed = self.passed.lock().unwrap().clone();
-        let since = passed.len() - mark as usize;
-        (passed, since)
+    fn link(&self, _: ConnId, _: &str, _: LinkNews<'_>) {}
+    fn name(&self) -> &str {
+        self.name
     }
-    fn note(&self, name: MessageName) {
-        self.passed.lock().unwrap().push(name);
-    }
-    fn was_origin(&self, _: NonZeroU32) {}
 }
 
 struct Broker {

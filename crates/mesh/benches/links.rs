@@ -20,8 +20,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use punctual_broker::{
-    Config, ConnId, ConnMeta, Directory, Federation, LinkLimits, LinkNews, MessageName, Nanos,
-    Newcomer, Scope, Shard, Unwelcome,
+    Config, ConnId, ConnMeta, Directory, Federation, Interest, LinkLimits, LinkNews, MessageName,
+    MessageNames, Nanos, Newcomer, Scope, SessionTransfers, Shard, Unwelcome,
 };
 use punctual_codec::{
     Connect, Properties, PropertyBuf, PropertyId, Publish, QoS, Split, Subscribe, SubscribeOptions,
@@ -53,13 +53,12 @@ fn called(name: MessageName) -> Name {
     }
 }
 
-impl Federation for Names {
+impl Interest for Names {
     fn subscribed(&self, _: &str, _: bool) {}
     fn unsubscribed(&self, _: &str, _: bool) {}
-    fn admit(&self, _: Newcomer<'_>) -> Result<(), Unwelcome> {
-        Ok(())
-    }
-    fn link(&self, _: ConnId, _: &str, _: LinkNews<'_>) {}
+}
+
+impl MessageNames for Names {
     fn origin(&self) -> NonZeroU32 {
         self.origin
     }
@@ -70,16 +69,6 @@ impl Federation for Names {
     fn clock(&self) -> u64 {
         0
     }
-    fn name(&self) -> &str {
-        "own"
-    }
-    fn next_stamp(&self) -> u64 {
-        1
-    }
-    fn look_up(&self, client: &str, _: Option<&str>, at: &Stamp, _: bool) {
-        let look_up = (client.to_owned(), at.clone());
-        self.look_ups.lock().unwrap().push(look_up);
-    }
     fn note(&self, name: MessageName) {
         self.seen.lock().unwrap().note(called(name));
     }
@@ -87,6 +76,26 @@ impl Federation for Names {
         name.origin != self.origin && self.seen.lock().unwrap().note(called(name))
     }
     fn was_origin(&self, _: NonZeroU32) {}
+}
+
+impl SessionTransfers for Names {
+    fn next_stamp(&self) -> u64 {
+        1
+    }
+    fn look_up(&self, client: &str, _: Option<&str>, at: &Stamp, _: bool) {
+        let look_up = (client.to_owned(), at.clone());
+        self.look_ups.lock().unwrap().push(look_up);
+    }
+}
+
+impl Federation for Names {
+    fn admit(&self, _: Newcomer<'_>) -> Result<(), Unwelcome> {
+        Ok(())
+    }
+    fn link(&self, _: ConnId, _: &str, _: LinkNews<'_>) {}
+    fn name(&self) -> &str {
+        "own"
+    }
 }
 
 struct Broker(Shard, Arc<Names>);

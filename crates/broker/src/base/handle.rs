@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, RwLock};
 
 use crate::access::{Permissions, may_receive};
-use crate::brake::Brake;
 use crate::lock::{read, write};
+use crate::mesh::brake::Brake;
 
 /// What other shards know of a session.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ pub(crate) struct SessionHandle {
     permissions: RwLock<Option<Arc<dyn Permissions>>>,
 }
 
-/// What other shards know of what is kept back for a neighbour; see [`crate::brake`].
+/// What other shards know of what is kept back for a neighbour; see [`crate::mesh::brake`].
 #[derive(Debug, Default)]
 pub(crate) struct Braking {
     /// Whether brokers behind that neighbour are away for long: nobody waits for room here.

@@ -6,6 +6,7 @@ pub(crate) mod delivery;
 pub(crate) mod durability;
 pub(crate) mod handle;
 pub(crate) mod name;
+pub(crate) mod notes;
 pub(crate) mod queue_full;
 pub(crate) mod sys_source;
 pub(crate) mod version;

@@ -179,3 +179,51 @@ pub(crate) fn sign(name: &str) -> u32 {
 pub(crate) fn peer_of(client_id: &str) -> Option<&str> {
     client_id.strip_prefix(LINK_PREFIX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn names_are_read_as_written(
+            origin in 1..=u32::MAX,
+            number: u32,
+            again: bool,
+            back in prop_oneof![0..3u16, any::<u16>()],
+            whole: bool,
+        ) {
+            let name = MessageName {
+                origin: NonZeroU32::new(origin).unwrap(),
+                number,
+                again,
+                back,
+            };
+            let mut text = [0; MessageName::LONGEST];
+            let len = name.put_text(whole, &mut text);
+            let text = &text[..len];
+            let known = || (!whole).then_some(name.origin);
+            prop_assert_eq!(MessageName::parse(text, known), Some(name));
+            prop_assert_eq!(MessageName::parse(text, || None), whole.then_some(name));
+            prop_assert_eq!(name.text_len(whole), len);
+            prop_assert_eq!(MessageName::parse(&[text, b"0"].concat(), known), None);
+            let plain = MessageName { back: 0, ..name };
+            prop_assert_eq!(text.len() == plain.text_len(whole), back < 2);
+        }
+
+        #[test]
+        fn other_text_is_refused_or_one_way_to_write_a_name(text in "[.!,;0-9A-Za-z_-]{0,18}") {
+            let mut whole = true;
+            let known = || {
+                whole = false;
+                Some(NonZeroU32::MIN)
+            };
+            if let Some(name) = MessageName::parse(text.as_bytes(), known) {
+                let mut again = [0; MessageName::LONGEST];
+                let len = name.put_text(whole, &mut again);
+                prop_assert_eq!(&again[..len], text.as_bytes());
+            }
+        }
+    }
+}

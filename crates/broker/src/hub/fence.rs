@@ -7,11 +7,8 @@
 use std::collections::VecDeque;
 
 use super::{Hub, Remote, RemoteMessage};
-use crate::Nanos;
-use crate::custody::WAKE;
 use crate::hub::outbox::Outbox;
 use crate::tasks::Task;
-use crate::timers::Timer;
 
 /// The fences of one shard.
 #[derive(Debug)]
@@ -76,12 +73,7 @@ impl Fences {
 impl Hub {
     /// Another shard has answered a fence of this one.
     pub(crate) fn fence_answered(&mut self, from: u16, number: u64) {
-        if let Some(custody) = &mut self.links.custody
-            && !custody.fenced.is_empty()
-            && !std::mem::replace(&mut custody.is_armed, true)
-        {
-            self.timers.arm(Nanos(0), Timer::Transfer { id: WAKE });
-        }
+        self.wake_fenced();
         let fences = &mut self.outboxes.fences;
         fences.answered[usize::from(from)] = number;
         while let Some((number, slot, session)) = fences.waiting.front().copied() {

@@ -4,14 +4,10 @@
 pub(crate) mod agenda;
 mod aliases;
 mod api;
-pub(crate) mod brakes;
 pub(crate) mod conn;
-mod custody;
 mod deliver;
 mod fence;
 mod flushes;
-mod had;
-pub(crate) mod links;
 mod origin;
 pub(crate) mod outbox;
 pub(crate) mod outboxes;
@@ -24,6 +20,7 @@ pub(crate) mod sessions;
 mod stored;
 mod subject;
 
+pub(crate) use crate::mesh::links::Links;
 pub(crate) use agenda::Agenda;
 pub(crate) use aliases::Alias;
 pub(crate) use api::Remote;
@@ -33,7 +30,6 @@ pub use api::{
 };
 pub(crate) use conn::{Authenticating, Awaited, Conn, State};
 pub(crate) use deliver::put_publish;
-pub(crate) use links::Links;
 pub(crate) use origin::Origin;
 pub(crate) use outboxes::Outboxes;
 pub(crate) use outlets::Outlets;

@@ -20,7 +20,7 @@ use crate::lock::{read, write};
 #[derive(Debug)]
 pub(crate) struct Group {
     name: Box<str>,
-    /// Of its filter, see [`crate::federation::sign`].
+    /// Of its filter, see [`crate::mesh::federation::sign`].
     pub(crate) sign: u32,
     /// Whose turn it is, among members and among brokers.
     cursor: AtomicU32,

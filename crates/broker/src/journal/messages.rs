@@ -139,12 +139,12 @@ impl Journal {
 
     /// What was emitted of a publication has to be committed, whatever its receivers
     /// say.
-    pub(super) fn make_firm(&mut self, publication: &mut Publication<'_>) {
+    pub(crate) fn make_firm(&mut self, publication: &mut Publication<'_>) {
         publication.keeping.firm = true;
         self.kept.pin(publication.keeping.content);
     }
 
-    pub(super) fn emit_entry(
+    pub(crate) fn emit_entry(
         &mut self,
         session: u64,
         entry: u64,
@@ -164,7 +164,7 @@ impl Journal {
 
     /// Emits the content of a publication, once, and again if nothing that referred to
     /// it is left; its publisher waits for it.
-    pub(super) fn write(&mut self, publication: &mut Publication<'_>) {
+    pub(crate) fn write(&mut self, publication: &mut Publication<'_>) {
         let keeping = &mut publication.keeping;
         keeping.awaited = true;
         let sync = keeping.durability == Durability::Sync;

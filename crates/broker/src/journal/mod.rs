@@ -22,22 +22,15 @@
 pub(crate) mod answers;
 pub(crate) mod content;
 pub(crate) mod gate;
-pub(crate) mod had;
 pub(crate) mod had_log;
 pub(crate) mod keeping;
 mod kept;
 pub(crate) mod messages;
-pub(crate) mod moved;
-mod names;
 pub(crate) mod restore;
 pub(crate) mod sessions;
 pub(crate) mod wall;
 
 pub(crate) use answers::{After, HeldAnswers};
-pub(crate) use moved::{
-    Round, put_delivery, put_inflight, put_session, put_state, put_taken_up, read_delivery,
-};
-pub(crate) use names::NameLog;
 pub use restore::{RestoredSession, Restorer};
 pub(crate) use sessions::{AWAITED, BEHIND};
 

@@ -14,10 +14,11 @@ use punctual_store::{ByNumber, Op, Wall};
 
 use super::sessions::{AWAITED, BEHIND, BETWEEN, DEMOTED, NUMBERED, OWED};
 use super::wall::{Offset, StoredStamp};
-use super::{had, names};
 use crate::base::author::Author;
 use crate::base::delivery::Delivery;
 use crate::base::name::{peer_of, sign};
+use crate::mesh::federation::MessageNames;
+use crate::mesh::journal::{had, names};
 use crate::message::{Parts, Traits};
 use crate::sequence::Number;
 use crate::session::{Replays, Session, Step, Subscription, Will, first_step};
@@ -80,9 +81,9 @@ pub struct RestoredSession {
 
 #[derive(Debug)]
 pub(crate) struct RestoredEntry {
-    pub(super) delivery: Delivery,
+    pub(crate) delivery: Delivery,
     /// The packet identifier that it was sent with, and whether PUBREC came.
-    pub(super) sent: Option<(u16, bool)>,
+    pub(crate) sent: Option<(u16, bool)>,
 }
 
 impl Restorer {
@@ -131,7 +132,11 @@ impl Restorer {
                 }
                 let federation = self.directory.federation();
                 let mut names = self.directory.names();
-                names.restore(key, value, federation.map(|federation| &**federation));
+                names.restore(
+                    key,
+                    value,
+                    federation.map(|it| -> &dyn MessageNames { &**it }),
+                );
             }
             Op::Session(session) => {
                 let complete = self.complete();

@@ -5,8 +5,9 @@ use punctual_codec::Version;
 use punctual_store::Op;
 use punctual_store::op::{Content, SessionOp, SubscriptionOp, WillOp};
 
-use super::{Journal, names};
+use super::Journal;
 use crate::Nanos;
+use crate::mesh::journal::names;
 use crate::session::{Session, Subscription, Will};
 
 /// Bits of the first byte of what is stored of a subscription beside its
@@ -53,7 +54,7 @@ impl Journal {
     }
 
     /// Says what is stored of a subscription.
-    pub(super) fn with_subscription(
+    pub(crate) fn with_subscription(
         session: &Session,
         subscription: &Subscription,
         say: impl FnOnce(SubscriptionOp<'_>),

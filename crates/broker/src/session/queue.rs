@@ -28,7 +28,7 @@ pub(crate) fn is_older(delivery: &Delivery) -> bool {
 
 /// Messages that wait for room in the window: urgent ones by their rank, then
 /// normal ones and bulk, each in the order of arrival; those that are braked
-/// ([`crate::brake`]) apart. Most sessions have none and pay one word for it.
+/// ([`crate::mesh::brake`]) apart. Most sessions have none and pay one word for it.
 #[derive(Debug, Default)]
 pub(crate) struct Queue(Option<Box<Waiting>>);
 

@@ -12,8 +12,8 @@ use crate::admission::{
 use crate::answers::{Notification, as_carried, best_effort, to_receiver, violation};
 use crate::base::connection::ConnId;
 use crate::base::durability::Durability;
+use crate::base::notes::Heed;
 use crate::egress::Stamp;
-use crate::federation::Heed;
 use crate::hub::{Conn, Hub, Output};
 use crate::index::subscriber::Subscriber;
 use crate::shard::stated::{Course, Stated, requirements_of};
@@ -209,7 +209,7 @@ impl Hub {
     }
 
     /// Asks, or tells, whoever admits flows.
-    pub(super) fn ask(&mut self, slot: u32, ask: Ask) {
+    pub(crate) fn ask(&mut self, slot: u32, ask: Ask) {
         let Some(session) = self.sessions.get_mut(slot) else {
             return;
         };

@@ -8,7 +8,7 @@ use crate::hub::Hub;
 use crate::index::target::Target;
 use crate::publication::Publication;
 
-pub(super) fn is_congested(target: &Target) -> bool {
+pub(crate) fn is_congested(target: &Target) -> bool {
     target.session.congested.load(Ordering::Acquire)
 }
 

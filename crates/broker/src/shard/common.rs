@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::base::notes::Notes;
 use crate::directory::Directory;
-use crate::federation::Notes;
 use crate::hub::Hub;
 use crate::index::generation_slot;
 use crate::index::matched::Matched;
@@ -19,11 +19,11 @@ pub(super) fn first_of<'a>(directory: &Directory, matched: &'a Matched) -> Optio
 
 /// Where neighbours compare what they retain. Who is sent all that is retained has
 /// subscribed there, too.
-pub(super) const TOPIC: &str = "$mesh/retained";
+pub(crate) const TOPIC: &str = "$mesh/retained";
 
 /// Who gets a message: who wants it and, with `all`, every neighbour that has subscribed
 /// to [`TOPIC`]; the neighbours with its notes. If it was handed on, they only.
-pub(super) fn reach(hub: &Hub, matched: &Matched, notes: &Notes, all: bool) -> Vec<Target> {
+pub(crate) fn reach(hub: &Hub, matched: &Matched, notes: &Notes, all: bool) -> Vec<Target> {
     let ids = (!notes.is_empty()).then(|| notes.ids());
     let keepers = all.then(|| keepers(hub));
     let keepers = keepers.iter().flat_map(Matched::targets);
@@ -48,6 +48,6 @@ pub(super) fn keepers(hub: &Hub) -> Matched {
 }
 
 /// Whether a topic is the same in all of a mesh.
-pub(super) fn is_common(hub: &Hub, topic: &[u8]) -> bool {
+pub(crate) fn is_common(hub: &Hub, topic: &[u8]) -> bool {
     !topic.starts_with(b"$") && hub.directory.federation().is_some()
 }

@@ -10,7 +10,7 @@ use punctual_codec::{
 use punctual_mesh::transfer::{HomeId, Mark, Record, Stamp};
 use punctual_model::Requirements;
 
-use super::{AuthAnswer, Fail, Next, REVOKED, Shard, neighbour};
+use super::{AuthAnswer, Fail, Next, REVOKED, Shard};
 use crate::access::Permissions;
 use crate::admission::Ask;
 use crate::answers::{best_effort, put_answer};
@@ -19,8 +19,10 @@ use crate::base::durability::Durability;
 use crate::base::name::LINK_PREFIX;
 use crate::directory::{ClaimError, Directory};
 use crate::egress::Class;
-use crate::federation::{Entitlement, Service};
 use crate::hub::{AuthRequest, Authenticating, Awaited, Conn, Event, Hub, Output, State, Waits};
+use crate::mesh::federation::Service;
+use crate::mesh::link::Entitlement;
+use crate::mesh::shard::neighbour;
 use crate::message::put_forwarded;
 use crate::reserved::Reserved;
 use crate::session::{Session, Stored};
@@ -30,7 +32,7 @@ use crate::timers::Timer;
 use crate::{Config, Credential, Message, Nanos, urgency};
 
 /// Why no client gets a new session.
-pub(super) const NO_ROOM: &str = "limits.max_sessions reached";
+pub(crate) const NO_ROOM: &str = "limits.max_sessions reached";
 /// What clients of a broker are told that has not joined its mesh.
 const NOT_JOINED: &str = "this broker has not joined its mesh yet; connect again in a moment";
 
@@ -311,7 +313,7 @@ impl Shard {
 
     /// Answers CONNECT, as far as it could be read, with a refusal, where the protocol has
     /// words for it.
-    pub(super) fn refuse_connect(
+    pub(crate) fn refuse_connect(
         &mut self,
         id: ConnId,
         connect: Option<&Connect<'_>>,
@@ -349,7 +351,7 @@ impl Shard {
     }
 
     /// Lets a neighbour in to which this broker has connected.
-    pub(super) fn accept_link(&mut self, id: ConnId, connect: &Connect<'_>, now: Nanos) {
+    pub(crate) fn accept_link(&mut self, id: ConnId, connect: &Connect<'_>, now: Nanos) {
         if let Err(refusal) = self.accept(id, connect, None, None, Looked::ForNothing, now) {
             self.fail(id, &Fail::silent(refusal.why), now);
         }
@@ -357,7 +359,7 @@ impl Shard {
 
     /// Lets an authenticated client in: finds or makes its session, answers, and sends what waits. Its
     /// session may first be looked for elsewhere.
-    pub(super) fn accept(
+    pub(crate) fn accept(
         &mut self,
         id: ConnId,
         connect: &Connect<'_>,
@@ -819,7 +821,7 @@ fn new_mark(directory: &Directory) -> Option<Mark> {
 
 /// Whether other brokers were asked for a session.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Looked<'a> {
+pub(crate) enum Looked<'a> {
     /// They were not; the body of CONNECT.
     Not(&'a [u8]),
     /// The client gets the session that is here.

@@ -17,10 +17,10 @@ use crate::shard::shares::{Choice, choose};
 
 /// Who waits for room for a message that receivers are to keep, where their policy is to refuse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Whom {
+pub(crate) enum Whom {
     /// Its publisher, which is refused.
     Publisher,
-    /// A neighbour, which has waited until there was ([`cause_to_wait`](super::links::cause_to_wait)).
+    /// A neighbour, which has waited until there was ([`cause_to_wait`](crate::mesh::shard::links::cause_to_wait)).
     Neighbour,
     /// Nobody: what has no room is dropped and counted.
     Nobody,
@@ -28,7 +28,7 @@ pub(super) enum Whom {
 
 /// Delivers to all receivers of a topic. If somebody waits for room, nobody gets a
 /// message with QoS above 0 unless everyone can keep it whose policy is to refuse.
-pub(super) fn deliver_all(
+pub(crate) fn deliver_all(
     hub: &mut Hub,
     matched: &Matched,
     publication: &mut Publication<'_>,

@@ -10,7 +10,7 @@ use crate::timers::Timer;
 
 impl Shard {
     /// When a neighbour has acknowledged all that is queued for it now,
-    /// [`crate::Federation::flushed`] is called with that number; not if its connection is lost before.
+    /// [`crate::Interest::flushed`] is called with that number; not if its connection is lost before.
     pub fn link_flush(&mut self, peer: &str, number: u64, now: Nanos) {
         let heal = self.hub.move_times().heal;
         let Some(slot) = self.link_session(peer) else {

@@ -9,12 +9,8 @@ use punctual_codec::{Disconnect, PropertyId, ReasonCode, topic};
 use super::{Fail, Shard};
 use crate::admission::Ask;
 use crate::base::connection::ConnId;
-use crate::base::delivery::Delivery;
 use crate::base::handle::SessionHandle;
-use crate::base::name::peer_of;
-use crate::federation::LinkNews;
 use crate::hub::{Event, Hub, Output, State};
-use crate::moves::TakenUp;
 use crate::remains::Remains;
 use crate::session::{Queue, Subscription, Window};
 use crate::tasks::{FILTER, FLOW, Task};
@@ -30,7 +26,7 @@ impl Shard {
     }
 
     /// Ends a connection because of what its peer did, or failed to do.
-    pub(super) fn fail(&mut self, id: ConnId, fail: &Fail, now: Nanos) {
+    pub(crate) fn fail(&mut self, id: ConnId, fail: &Fail, now: Nanos) {
         let Some(conn) = self.hub.outlets.conn(id) else {
             return;
         };
@@ -143,7 +139,7 @@ impl Shard {
 
     /// Forgets a connection, detaches its session, and lets the will and the
     /// session take their course.
-    pub(super) fn end_connection(&mut self, slot: u32, why: &str, with_will: bool, now: Nanos) {
+    pub(crate) fn end_connection(&mut self, slot: u32, why: &str, with_will: bool, now: Nanos) {
         self.lose_connection(slot, why, (with_will, false), now);
     }
 
@@ -193,21 +189,8 @@ impl Shard {
         session.end_hold(now);
         session.set_brake(Arc::default());
         let (client_id, expiry) = (session.handle.client_id.clone(), session.expiry);
-        if let Some(link) = &mut session.link {
-            link.held = None;
-            link.told.clear();
-            // The neighbour sends it again.
-            link.parked.clear();
-            link.early.clear();
-            if let Some(custody) = &mut hub.links.custody {
-                let id = ConnId { slot, generation };
-                custody.unacknowledged.retain(|_, (conn, _)| *conn != id);
-            }
-            if let (Some(federation), Some(peer)) =
-                (hub.directory.federation(), peer_of(&client_id))
-            {
-                federation.link(ConnId { slot, generation }, peer, LinkNews::Down(why));
-            }
+        if session.link.is_some() {
+            hub.link_is_down(ConnId { slot, generation }, session_slot, why);
         }
         hub.outlets.outputs.push(Output::Event(Event::Disconnected {
             client_id,
@@ -276,7 +259,7 @@ impl Shard {
     }
 
     /// Ends a connection whose client has another one.
-    pub(super) fn end_taken_over(&mut self, conn: u32, why: &str, now: Nanos) {
+    pub(crate) fn end_taken_over(&mut self, conn: u32, why: &str, now: Nanos) {
         self.hub.stats.sessions_taken_over += 1;
         self.dismiss(conn, ReasonCode::SessionTakenOver, "");
         self.end_connection(conn, why, true, now);
@@ -341,7 +324,7 @@ impl Shard {
 
     /// Ends a session that is not connected: a will that still waits is
     /// published, subscriptions and messages go.
-    pub(super) fn end_session(&mut self, slot: u32, now: Nanos) {
+    pub(crate) fn end_session(&mut self, slot: u32, now: Nanos) {
         self.share_stats_soon(now);
         if let Some(will) = self.hub.take_will(slot) {
             self.publish_will(slot, &will, now);
@@ -368,24 +351,8 @@ impl Shard {
         self.clear_away(Remains::of(session), &mut Budget::new(AT_ONCE), now);
     }
 
-    /// Ends a session whose place another one takes; returns the messages that wait in it, and
-    /// identifiers that its client may remember.
-    pub(super) fn leave_behind(&mut self, slot: u32, now: Nanos) -> (Vec<Delivery>, Vec<TakenUp>) {
-        let hub = &mut self.hub;
-        if hub.take_will(slot).is_some() {
-            hub.store_no_will(slot);
-        }
-        let Some(session) = hub.sessions.get(slot) else {
-            return Default::default();
-        };
-        let taken_up = session.remembered().collect();
-        let waiting = session.undelivered().cloned().collect();
-        self.end_session(slot, now);
-        (waiting, taken_up)
-    }
-
     /// Removes what an ended session has left, as far as the budget goes; a task does the rest.
-    pub(super) fn clear_away(&mut self, mut remains: Remains, budget: &mut Budget, now: Nanos) {
+    pub(crate) fn clear_away(&mut self, mut remains: Remains, budget: &mut Budget, now: Nanos) {
         let Remains {
             handle,
             subscriptions,
@@ -451,40 +418,12 @@ impl Hub {
             self.stats.shared_subscriptions -= u64::from(shared);
         }
         drop(index);
-        if let Some(federation) = directory.federation() {
-            let gone = subscriptions.iter();
-            gone.for_each(|gone| federation.unsubscribed(&gone.filter, gone.lasting));
-        }
         let count = subscriptions.len();
         self.stats.subscriptions -= count as u64;
         directory.subscriptions.fetch_sub(count, Ordering::Relaxed);
-    }
-
-    /// Nobody is to hear that the subscriptions of a session end before those of the next one have
-    /// begun: that is told by [`Self::end_wanted`].
-    pub(super) fn keep_wanted(&self, slot: u32) -> Vec<Wanted> {
-        let (federation, session) = (self.directory.federation(), self.sessions.get(slot));
-        let (Some(federation), Some(session)) = (federation, session) else {
-            return Vec::new();
-        };
-        let wanted = session.subscriptions.iter().map(|subscription| {
-            federation.subscribed(&subscription.filter, subscription.lasting);
-            (subscription.filter.clone(), subscription.lasting)
-        });
-        wanted.collect()
-    }
-
-    pub(super) fn end_wanted(&self, wanted: Vec<Wanted>) {
-        if let Some(federation) = self.directory.federation() {
-            for (filter, lasting) in wanted {
-                federation.unsubscribed(&filter, lasting);
-            }
-        }
+        self.end_interest(subscriptions);
     }
 }
-
-/// A filter that stays wanted, and whether the federation knows it as one of a persistent session.
-type Wanted = (Box<str>, bool);
 
 /// Units of work of giving a message to another member of a shared subscription.
 const SHARED: u64 = 16;

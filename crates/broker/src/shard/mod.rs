@@ -3,25 +3,19 @@
 mod acknowledge;
 mod acknowledged;
 mod admission;
-mod brakes;
-mod capacity;
-mod common;
-mod connect;
-mod custody;
-mod deliver;
+pub(crate) mod capacity;
+pub(crate) mod common;
+pub(crate) mod connect;
+pub(crate) mod deliver;
 mod fanout;
 mod flush;
-mod had;
 mod inspect;
 mod lifecycle;
-mod links;
-mod neighbour;
 mod plain;
 mod publish;
 mod redistribution;
-mod refusal;
-mod replica;
-mod retain;
+pub(crate) mod refusal;
+pub(crate) mod retain;
 pub(crate) mod row;
 mod run;
 mod shares;
@@ -30,8 +24,8 @@ mod store;
 mod subscribe;
 mod wills;
 
+pub use crate::mesh::shard::links::LinkLimits;
 pub use inspect::{ClientView, ScanPosition, SubscriptionView};
-pub use links::LinkLimits;
 pub use wills::WillTurn;
 
 use std::sync::Arc;
@@ -47,11 +41,9 @@ use crate::author::AuthorRights;
 use crate::base::connection::ConnId;
 use crate::base::durability::Durability;
 use crate::base::name::MessageName;
-use crate::custody::{TRY_AGAIN, WAKE};
 use crate::directory::Directory;
 use crate::egress::{Class, Egress, Rank, Scope, Shares};
 use crate::hub::agenda::Agenda;
-use crate::hub::links::Links;
 use crate::hub::outboxes::Outboxes;
 use crate::hub::outlets::Outlets;
 use crate::hub::sessions::Sessions;
@@ -60,6 +52,9 @@ use crate::hub::{
 };
 use crate::index::delivered_qos;
 use crate::journal::{After, HeldAnswers, Journal};
+use crate::mesh::custody::{TRY_AGAIN, WAKE};
+use crate::mesh::links::Links;
+use crate::mesh::shard::neighbour;
 use crate::message::Messages;
 use crate::overflow::Fullest;
 use crate::packets::PLAIN;
@@ -137,14 +132,14 @@ pub(crate) struct Fail {
 }
 
 impl Fail {
-    fn new(reason: ReasonCode, why: impl Into<std::borrow::Cow<'static, str>>) -> Self {
+    pub(crate) fn new(reason: ReasonCode, why: impl Into<std::borrow::Cow<'static, str>>) -> Self {
         Self {
             reason: Some(reason),
             why: why.into(),
         }
     }
 
-    fn silent(why: impl Into<std::borrow::Cow<'static, str>>) -> Self {
+    pub(crate) fn silent(why: impl Into<std::borrow::Cow<'static, str>>) -> Self {
         Self {
             reason: None,
             why: why.into(),
@@ -200,7 +195,7 @@ pub enum AuthAnswer {
 /// A broker, or one of several shards of it.
 #[derive(Debug)]
 pub struct Shard {
-    hub: Hub,
+    pub(crate) hub: Hub,
     routes: RouteCache,
     sys: Option<SysTopics>,
     buffers: PublishBuffers,

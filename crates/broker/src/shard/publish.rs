@@ -10,7 +10,6 @@ use punctual_codec::{
 use punctual_model::Answer;
 use smallvec::SmallVec;
 
-use super::links::{self, Incoming, Reach, Wait};
 use super::run::not_a_run;
 use super::shares::Sharing;
 use super::stated::asked;
@@ -19,18 +18,20 @@ use crate::base::author::Author;
 use crate::base::connection::ConnId;
 use crate::base::durability::Durability;
 use crate::base::name::{MessageName, peer_of};
+use crate::base::notes::{Duty, Heed, Notes};
 use crate::config::Limits;
-use crate::custody::FORWARD;
 use crate::directory::Directory;
 use crate::egress::{Class, Stamp};
 use crate::fanouts::Receipt;
-use crate::federation::{Duty, Heed, LinkNews, Notes, Service};
 use crate::hub::conn::Conn;
 use crate::hub::{Alias, Hub};
 use crate::index::matched::{Matched, TargetList};
 use crate::index::target::Target;
 use crate::journal::After;
 use crate::journal::keeping::Nature;
+use crate::mesh::custody::FORWARD;
+use crate::mesh::federation::{LinkNews, Service};
+use crate::mesh::shard::links::{self, Incoming, Packed, Reach, Wait};
 use crate::message::{Parts, expiry, put_forwarded};
 use crate::publication::Publication;
 use crate::retained::Entry;
@@ -42,7 +43,6 @@ use crate::shard::acknowledge::{
 };
 use crate::shard::capacity::is_neighbour;
 use crate::shard::deliver::{Whom, deliver_all};
-use crate::shard::links::Packed;
 use crate::shard::retain::{has_retained_room, retain};
 use crate::shard::stated::{Course, Sizes, Stated, is_urgent, report_urgency};
 use crate::watch::Watch;
@@ -111,7 +111,7 @@ impl Shard {
     /// A PUBLISH from a connected client or neighbour. It is decoded, its topic is resolved to a route, it
     /// is admitted, and it is delivered; each step may be the last.
     #[inline(never)]
-    pub(super) fn publish_packet(
+    pub(crate) fn publish_packet(
         &mut self,
         id: ConnId,
         frame: Frame<'_>,

@@ -7,7 +7,7 @@ use crate::Nanos;
 use crate::base::delivery::Delivery;
 use crate::base::durability::Durability;
 use crate::base::name::sign;
-use crate::federation::{Duty, Heed, Notes};
+use crate::base::notes::{Duty, Heed, Notes};
 use crate::hub::Hub;
 use crate::index::matched::{Groups, Matched, TargetList};
 use crate::publication::Publication;

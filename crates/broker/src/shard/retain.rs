@@ -5,7 +5,7 @@ use crate::publication::Publication;
 use crate::retained::Entry;
 
 /// Makes a publication what its topic retains.
-pub(super) fn retain(
+pub(crate) fn retain(
     hub: &mut Hub,
     entry: Entry<'_>,
     publication: &mut Publication<'_>,

@@ -8,17 +8,16 @@
 use punctual_codec::{Frame, ReasonCode, Split, split};
 use smallvec::SmallVec;
 
-use super::{Fail, Next, Shard, links};
+use super::{Fail, Next, Shard};
 use crate::Nanos;
 use crate::base::connection::ConnId;
-use crate::federation::Packing;
+use crate::base::notes::Packing;
 use crate::hub::{Hub, State};
 use crate::index::target::Target;
-use crate::packets::PLAIN;
-use crate::packets::{Packets, rewrite};
+use crate::mesh::shard::links::{self, Packed};
+use crate::packets::{PLAIN, Packets, rewrite};
 use crate::route::Route;
 use crate::shard::acknowledge::pause_or_go_on;
-use crate::shard::links::Packed;
 use crate::tasks::COPY;
 
 /// Bytes of one run, and so by how much a receiver's bound may be exceeded.

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 use super::common;
 use crate::base::name::sign;
-use crate::federation::{Duty, Notes};
+use crate::base::notes::{Duty, Notes};
 use crate::hub::Hub;
 use crate::index::group::Group;
 use crate::index::matched::{Groups, Matched};

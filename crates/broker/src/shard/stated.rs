@@ -7,8 +7,8 @@ use punctual_model::{Answer, MessageSize, Requirements};
 
 use crate::Nanos;
 use crate::base::connection::ConnId;
+use crate::base::notes::Heed;
 use crate::egress::Stamp;
-use crate::federation::Heed;
 use crate::hub::{Event, Hub, Output};
 use crate::index::matched::Matched;
 use crate::urgency::{self, Asked, UrgencyRights, UrgencyRule};

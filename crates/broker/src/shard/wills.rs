@@ -14,13 +14,14 @@ use punctual_codec::{
 use punctual_model::Requirements;
 
 use super::Shard;
-use super::links::{Incoming, incoming};
 use super::publish::{Audience, Source};
 use crate::access::may_publish;
 use crate::base::durability::Durability;
+use crate::base::notes::Heed;
 use crate::egress::Stamp;
-use crate::federation::{Heed, Testament};
 use crate::hub::Hub;
+use crate::mesh::federation::Testament;
+use crate::mesh::shard::links::{Incoming, incoming};
 use crate::message::put_forwarded;
 use crate::sequence::Number;
 use crate::session::Will;
@@ -51,7 +52,7 @@ impl Shard {
     }
 
     /// Publishes the will of a session, unless others have.
-    pub(super) fn publish_will(&mut self, session: u32, will: &Will, now: Nanos) {
+    pub(crate) fn publish_will(&mut self, session: u32, will: &Will, now: Nanos) {
         let topic = will.message.topic();
         let durability = self.hub.sessions.get(session);
         let durability = durability.map_or(Durability::None, |session| session.durability);
@@ -146,7 +147,7 @@ impl Shard {
         self.publish_named(&message, durability, source, audience, now);
     }
 
-    /// A client has connected to another broker, at a time as [`crate::Federation::arrived`] says: if it had
+    /// A client has connected to another broker, at a time as [`crate::SessionTransfers::arrived`] says: if it had
     /// left here before, what it has left behind is void. A look-up there, or a request for the session,
     /// does the rest.
     pub fn arrived_elsewhere(&mut self, client_id: &str, at: u64, now: Nanos) {

@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use punctual_broker::{
-    Budget, Config, ConnId, ConnMeta, Directory, Federation, LinkLimits, LinkNews, Message,
-    MessageName, MoveTimes, Newcomer, Output, Received, Restorer, RetainedCursor, ScanPosition,
-    Service, Shard, StoreTrouble, Testament, Unwelcome, WillTurn,
+    Budget, Config, ConnId, ConnMeta, Directory, Federation, Interest, LinkLimits, LinkNews,
+    Message, MessageName, MessageNames, MoveTimes, Newcomer, Output, Received, Restorer,
+    RetainedCursor, ScanPosition, Service, SessionTransfers, Shard, StoreTrouble, Testament,
+    Unwelcome, WillTurn,
 };
 use punctual_mesh::seen::{Name, SeenMessages, Verdict};
 use punctual_mesh::transfer::{FenceAnswer, HomeId, Located, Record, Stamp, Stub, Times};
@@ -95,33 +96,25 @@ fn called(name: MessageName) -> Name {
     }
 }
 
-impl Federation for Seam {
+impl Interest for Seam {
     fn subscribed(&self, filter: &str, lasting: bool) {
         self.tell(Input::Subscribed(filter.into(), lasting));
     }
-
     fn unsubscribed(&self, filter: &str, lasting: bool) {
         self.tell(Input::Unsubscribed(filter.into(), lasting));
     }
-
-    fn admit(&self, _: Newcomer<'_>) -> Result<(), Unwelcome> {
-        Ok(())
+    fn wishes_kept(&self, number: u64) {
+        self.tell(Input::Kept(number));
     }
-
-    fn link(&self, conn: ConnId, peer: &str, news: LinkNews<'_>) {
-        let peer = BrokerId::new(peer).unwrap();
-        self.tell(match news {
-            LinkNews::Up { dialled } => Input::Up(conn, peer, dialled),
-            LinkNews::Message(bytes) => Input::Told(conn, bytes.into()),
-            LinkNews::Waits(waits) => Input::Waits(conn, waits),
-            LinkNews::Down(why) => Input::Down(conn, why.into()),
-        });
+    fn flushed(&self, number: u64) {
+        self.tell(Input::Flushed(number));
     }
+}
 
+impl MessageNames for Seam {
     fn origin(&self) -> NonZeroU32 {
         self.origin
     }
-
     fn is_new(&self, name: MessageName, at_most_once: bool) -> bool {
         if name.origin == self.origin || self.before.lock().unwrap().contains(&name.origin) {
             return false;
@@ -132,61 +125,12 @@ impl Federation for Seam {
             Verdict::Unknown => !at_most_once,
         }
     }
-
-    fn service(&self) -> Service {
-        Service::from_byte(self.service.load(Ordering::Relaxed))
-    }
-
-    fn name(&self) -> &str {
-        self.own.as_str()
-    }
-
     fn clock(&self) -> u64 {
         (WALL + self.now.load(Ordering::Relaxed)) / 1000
     }
-
-    fn arrived(&self, client_id: &str, user: Option<&str>, clean: bool, since: Option<u64>) -> u64 {
-        let at = since.unwrap_or_else(|| self.next_arrival());
-        self.tell(Input::Arrived(Arrival {
-            client: client_id.into(),
-            user: user.map(Into::into),
-            at,
-            clean,
-        }));
-        at
-    }
-
-    fn left_behind(&self, client_id: &str, will: Option<Testament>) {
-        let will = will.map(|Testament { at, delay, message }| wire::ClientWill {
-            client: client_id.into(),
-            at,
-            delay,
-            message,
-        });
-        self.tell(Input::LeftBehind(client_id.into(), will));
-    }
-
-    fn will_wait(&self) -> Nanos {
-        self.will_wait
-    }
-
-    fn letter(&self, to: &str, client_id: &str, body: Arc<[u8]>) {
-        let to = BrokerId::new(to).unwrap();
-        self.tell(Input::Letter(to, client_id.into(), body));
-    }
-
-    fn wishes_kept(&self, number: u64) {
-        self.tell(Input::Kept(number));
-    }
-
-    fn flushed(&self, number: u64) {
-        self.tell(Input::Flushed(number));
-    }
-
     fn mark_passed(&self) -> u64 {
         self.seen.lock().unwrap().mark()
     }
-
     fn passed(&self, mark: u64) -> (Vec<MessageName>, usize) {
         let seen = self.seen.lock().unwrap();
         let since = usize::try_from(seen.since(mark)).unwrap();
@@ -198,19 +142,53 @@ impl Federation for Seam {
         });
         (names.collect(), since)
     }
+    fn note(&self, name: MessageName) {
+        self.seen.lock().unwrap().note(called(name));
+    }
+    fn was_here(&self, name: MessageName) -> bool {
+        !self.is_new(name, true)
+    }
+    fn was_origin(&self, origin: NonZeroU32) {
+        self.before.lock().unwrap().insert(origin);
+    }
+}
 
+impl SessionTransfers for Seam {
+    fn arrived(&self, client_id: &str, user: Option<&str>, clean: bool, since: Option<u64>) -> u64 {
+        let at = since.unwrap_or_else(|| self.next_arrival());
+        self.tell(Input::Arrived(Arrival {
+            client: client_id.into(),
+            user: user.map(Into::into),
+            at,
+            clean,
+        }));
+        at
+    }
+    fn left_behind(&self, client_id: &str, will: Option<Testament>) {
+        let will = will.map(|Testament { at, delay, message }| wire::ClientWill {
+            client: client_id.into(),
+            at,
+            delay,
+            message,
+        });
+        self.tell(Input::LeftBehind(client_id.into(), will));
+    }
+    fn will_wait(&self) -> Nanos {
+        self.will_wait
+    }
+    fn letter(&self, to: &str, client_id: &str, body: Arc<[u8]>) {
+        let to = BrokerId::new(to).unwrap();
+        self.tell(Input::Letter(to, client_id.into(), body));
+    }
     fn move_times(&self) -> MoveTimes {
         self.times
     }
-
     fn transfer_times(&self) -> Times {
         self.transfer_times
     }
-
     fn next_stamp(&self) -> u64 {
         self.next_arrival()
     }
-
     fn look_up(&self, client_id: &str, user: Option<&str>, at: &Stamp, clean: bool) {
         self.tell(Input::LookUp {
             at: at.clone(),
@@ -219,7 +197,6 @@ impl Federation for Seam {
             clean,
         });
     }
-
     fn found(&self, by: &HomeId, client_id: &str, at: &Stamp, located: Located) {
         self.tell(Input::Found {
             by: by.clone(),
@@ -228,29 +205,35 @@ impl Federation for Seam {
             located,
         });
     }
-
     fn fence_stub(&self, client_id: &str, stub: &Stub) {
         self.tell(Input::FenceStub(client_id.into(), stub.clone()));
     }
-
     fn forward(&self, number: u64, address: &SessionAddress, message: Arc<[u8]>) {
         self.tell(Input::Forward(number, address.clone(), message));
     }
-
     fn forwarded(&self, number: u64) {
         self.tell(Input::Forwarded(number));
     }
+}
 
-    fn note(&self, name: MessageName) {
-        self.seen.lock().unwrap().note(called(name));
+impl Federation for Seam {
+    fn admit(&self, _: Newcomer<'_>) -> Result<(), Unwelcome> {
+        Ok(())
     }
-
-    fn was_here(&self, name: MessageName) -> bool {
-        !self.is_new(name, true)
+    fn link(&self, conn: ConnId, peer: &str, news: LinkNews<'_>) {
+        let peer = BrokerId::new(peer).unwrap();
+        self.tell(match news {
+            LinkNews::Up { dialled } => Input::Up(conn, peer, dialled),
+            LinkNews::Message(bytes) => Input::Told(conn, bytes.into()),
+            LinkNews::Waits(waits) => Input::Waits(conn, waits),
+            LinkNews::Down(why) => Input::Down(conn, why.into()),
+        });
     }
-
-    fn was_origin(&self, origin: NonZeroU32) {
-        self.before.lock().unwrap().insert(origin);
+    fn service(&self) -> Service {
+        Service::from_byte(self.service.load(Ordering::Relaxed))
+    }
+    fn name(&self) -> &str {
+        self.own.as_str()
     }
 }
 

@@ -21,7 +21,8 @@ use std::time::{Duration, Instant};
 
 use punctual_auth::Secret;
 use punctual_broker::{
-    ConnId, Directory, Federation, LinkLimits, Nanos, SECRET_USER, Service, Shard, WillTurn,
+    ConnId, Directory, Federation, LinkLimits, MessageNames, Nanos, SECRET_USER, Service, Shard,
+    WillTurn,
 };
 use punctual_mesh::transfer::{FenceAnswer, HomeId, Located, Stamp, Stub};
 use punctual_mesh::tree::TreeChangeCause;

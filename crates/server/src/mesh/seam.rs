@@ -10,8 +10,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use punctual_auth::Secret;
 use punctual_broker::{
-    ConnId, Federation, LinkNews, MessageName, MoveTimes, Nanos, Newcomer, Relay, Service,
-    Testament, Unwelcome,
+    ConnId, Federation, Interest, LinkNews, MessageName, MessageNames, MoveTimes, Nanos, Newcomer,
+    Relay, Service, SessionTransfers, Testament, Unwelcome,
 };
 use punctual_mesh::seen::{Name, SeenMessages, Verdict};
 use punctual_mesh::transfer::{HomeId, Located, Stamp, Stub, Times};
@@ -159,7 +159,7 @@ impl Seam {
     }
 }
 
-impl Federation for Seam {
+impl Interest for Seam {
     fn subscribed(&self, filter: &str, lasting: bool) {
         self.tell(Input::Subscribed(filter.into(), lasting));
     }
@@ -168,44 +168,16 @@ impl Federation for Seam {
         self.tell(Input::Unsubscribed(filter.into(), lasting));
     }
 
-    /// Who has a right to its name or knows the secret is let in. Of two brokers that both connect,
-    /// the connection of the one with the lower name stays.
-    fn admit(&self, newcomer: Newcomer<'_>) -> Result<(), Unwelcome> {
-        let Newcomer {
-            peer,
-            secret,
-            is_permitted,
-        } = newcomer;
-        let knows = |secret| self.secret.as_ref().is_some_and(|own| own.is(secret));
-        match secret {
-            _ if is_permitted => {}
-            None => return Err(Unwelcome::NotPermitted),
-            Some(secret) if !knows(secret) => return Err(Unwelcome::WrongSecret),
-            Some(_) => {}
-        }
-        let peer = BrokerId::new(peer).ok_or(Unwelcome::NoName)?;
-        if peer == self.own {
-            return Err(Unwelcome::OwnName);
-        }
-        let dialled = lock(&self.linked).get(&peer).copied();
-        match dialled {
-            Some(true) if self.own < peer => Err(Unwelcome::Connected),
-            _ => Ok(()),
-        }
+    fn wishes_kept(&self, number: u64) {
+        self.tell(Input::Kept(number));
     }
 
-    fn link(&self, conn: ConnId, peer: &str, news: LinkNews<'_>) {
-        let news = match news {
-            LinkNews::Up { dialled } => News::Up { dialled },
-            LinkNews::Message(bytes) => News::Message(bytes.into()),
-            LinkNews::Waits(waits) => News::Waits(waits),
-            LinkNews::Down(why) => News::Down(why.into()),
-        };
-        if let Some(peer) = BrokerId::new(peer) {
-            self.tell(Input::Link { conn, peer, news });
-        }
+    fn flushed(&self, number: u64) {
+        self.tell(Input::Flushed(number));
     }
+}
 
+impl MessageNames for Seam {
     fn origin(&self) -> NonZeroU32 {
         self.origin
     }
@@ -222,19 +194,58 @@ impl Federation for Seam {
         }
     }
 
-    fn service(&self) -> Service {
-        Service::from_byte(self.service.load(Ordering::Acquire))
-    }
-
-    fn name(&self) -> &str {
-        self.own.as_str()
-    }
-
     fn clock(&self) -> u64 {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         since.map_or(0, |since| since.as_micros() as u64)
     }
 
+    fn mark_passed(&self) -> u64 {
+        lock(&self.known).seen.mark()
+    }
+
+    fn passed(&self, mark: u64) -> (Vec<MessageName>, usize) {
+        let known = lock(&self.known);
+        let since = usize::try_from(known.seen.since(mark)).unwrap_or(usize::MAX);
+        let names = known.seen.latest(PASSED).filter_map(|name| {
+            Some(MessageName {
+                origin: NonZeroU32::new(name.origin)?,
+                number: name.number,
+                again: false,
+                back: 0,
+            })
+        });
+        (names.collect(), since)
+    }
+
+    fn is_new_upwards(&self, name: MessageName) -> bool {
+        let Some(relay) = &self.relay else {
+            return true;
+        };
+        let passed = &mut lock(relay).1;
+        let verdict = passed.judge(called(name), name.again);
+        passed.note(called(name));
+        verdict != Verdict::Seen
+    }
+
+    fn was_here(&self, name: MessageName) -> bool {
+        !self.is_new(name, true)
+    }
+
+    fn note(&self, name: MessageName) {
+        lock(&self.known).seen.note(called(name));
+    }
+
+    fn note_new(&self, name: MessageName) -> bool {
+        let mut known = lock(&self.known);
+        !self.is_own(&known, name) && known.seen.note(called(name))
+    }
+
+    fn was_origin(&self, origin: NonZeroU32) {
+        lock(&self.known).before.insert(origin);
+    }
+}
+
+impl SessionTransfers for Seam {
     fn arrived(&self, client_id: &str, user: Option<&str>, clean: bool, since: Option<u64>) -> u64 {
         let at = since.unwrap_or_else(|| self.next_arrival());
         self.tell(Input::Arrived(Arrival {
@@ -266,32 +277,6 @@ impl Federation for Seam {
             let client = client_id.into();
             self.tell(Input::Letter { to, client, body });
         }
-    }
-
-    fn wishes_kept(&self, number: u64) {
-        self.tell(Input::Kept(number));
-    }
-
-    fn flushed(&self, number: u64) {
-        self.tell(Input::Flushed(number));
-    }
-
-    fn mark_passed(&self) -> u64 {
-        lock(&self.known).seen.mark()
-    }
-
-    fn passed(&self, mark: u64) -> (Vec<MessageName>, usize) {
-        let known = lock(&self.known);
-        let since = usize::try_from(known.seen.since(mark)).unwrap_or(usize::MAX);
-        let names = known.seen.latest(PASSED).filter_map(|name| {
-            Some(MessageName {
-                origin: NonZeroU32::new(name.origin)?,
-                number: name.number,
-                again: false,
-                back: 0,
-            })
-        });
-        (names.collect(), since)
     }
 
     fn move_times(&self) -> MoveTimes {
@@ -341,6 +326,54 @@ impl Federation for Seam {
     fn forwarded(&self, number: u64) {
         self.tell(Input::Forwarded(number));
     }
+}
+
+impl Federation for Seam {
+    /// Who has a right to its name or knows the secret is let in. Of two brokers that both connect,
+    /// the connection of the one with the lower name stays.
+    fn admit(&self, newcomer: Newcomer<'_>) -> Result<(), Unwelcome> {
+        let Newcomer {
+            peer,
+            secret,
+            is_permitted,
+        } = newcomer;
+        let knows = |secret| self.secret.as_ref().is_some_and(|own| own.is(secret));
+        match secret {
+            _ if is_permitted => {}
+            None => return Err(Unwelcome::NotPermitted),
+            Some(secret) if !knows(secret) => return Err(Unwelcome::WrongSecret),
+            Some(_) => {}
+        }
+        let peer = BrokerId::new(peer).ok_or(Unwelcome::NoName)?;
+        if peer == self.own {
+            return Err(Unwelcome::OwnName);
+        }
+        let dialled = lock(&self.linked).get(&peer).copied();
+        match dialled {
+            Some(true) if self.own < peer => Err(Unwelcome::Connected),
+            _ => Ok(()),
+        }
+    }
+
+    fn link(&self, conn: ConnId, peer: &str, news: LinkNews<'_>) {
+        let news = match news {
+            LinkNews::Up { dialled } => News::Up { dialled },
+            LinkNews::Message(bytes) => News::Message(bytes.into()),
+            LinkNews::Waits(waits) => News::Waits(waits),
+            LinkNews::Down(why) => News::Down(why.into()),
+        };
+        if let Some(peer) = BrokerId::new(peer) {
+            self.tell(Input::Link { conn, peer, news });
+        }
+    }
+
+    fn service(&self) -> Service {
+        Service::from_byte(self.service.load(Ordering::Acquire))
+    }
+
+    fn name(&self) -> &str {
+        self.own.as_str()
+    }
 
     fn topics(&self) -> Vec<(String, String)> {
         lock(&self.topics).clone()
@@ -348,33 +381,6 @@ impl Federation for Seam {
 
     fn relay(&self) -> Option<Relay> {
         self.relay.as_ref().map(|relay| lock(relay).0.clone())
-    }
-
-    fn is_new_upwards(&self, name: MessageName) -> bool {
-        let Some(relay) = &self.relay else {
-            return true;
-        };
-        let passed = &mut lock(relay).1;
-        let verdict = passed.judge(called(name), name.again);
-        passed.note(called(name));
-        verdict != Verdict::Seen
-    }
-
-    fn was_here(&self, name: MessageName) -> bool {
-        !self.is_new(name, true)
-    }
-
-    fn note(&self, name: MessageName) {
-        lock(&self.known).seen.note(called(name));
-    }
-
-    fn note_new(&self, name: MessageName) -> bool {
-        let mut known = lock(&self.known);
-        !self.is_own(&known, name) && known.seen.note(called(name))
-    }
-
-    fn was_origin(&self, origin: NonZeroU32) {
-        lock(&self.known).before.insert(origin);
     }
 }
 

@@ -12,14 +12,15 @@ use crate::Nanos;
 use crate::base::delivery::{Delivery, Load};
 use crate::base::durability::Durability;
 use crate::base::name::{peer_of, sign};
-use crate::custody::{FORWARD, note_record};
-use crate::federation::LinkState;
 use crate::hub::Hub;
 use crate::index::subscriber::{Subscriber, subscriber};
 use crate::journal::Journal;
 use crate::journal::restore::{InFlight, Parked, RestoredEntry, RestoredSession, queue_entries};
 use crate::journal::sessions::{AWAITED, BEHIND};
 use crate::journal::wall::Offset;
+use crate::mesh::custody::{FORWARD, note_record};
+use crate::mesh::hub::stored::forget_began;
+use crate::mesh::link::LinkState;
 use crate::reserved::Reserved;
 use crate::sequence::Sequences;
 use crate::session::{Received, Session, Stored, Subscription, Will, Window};
@@ -63,7 +64,7 @@ impl Hub {
             if let Some((stored, origin, given)) = began {
                 match self.directory.began(stored, origin, given) {
                     Some(began) => session.set_began(Some(Stored::restored(began))),
-                    None => super::had::forget_began(&mut self.journal, session),
+                    None => forget_began(&mut self.journal, session),
                 }
             }
         }
@@ -205,7 +206,7 @@ impl Hub {
         if let Some(session) = self.sessions.get_mut(slot) {
             // It is not a session of a client, which would need that.
             if began.is_some() {
-                super::had::forget_began(&mut self.journal, session);
+                forget_began(&mut self.journal, session);
             }
             // It neither expires nor is swept.
             session.epoch = epoch;
@@ -217,7 +218,7 @@ impl Hub {
     }
 
     /// Adds messages to a copy of a session; returns the messages in flight.
-    pub(super) fn add_to_copy(
+    pub(crate) fn add_to_copy(
         &mut self,
         slot: u32,
         entries: Vec<RestoredEntry>,
@@ -237,7 +238,7 @@ impl Hub {
     }
 
     /// Sets the messages in flight of a copy to which all other messages were added.
-    pub(super) fn set_in_flight(&mut self, slot: u32, in_flight: Vec<InFlight>) {
+    pub(crate) fn set_in_flight(&mut self, slot: u32, in_flight: Vec<InFlight>) {
         if let Some(session) = self.sessions.get_mut(slot) {
             session.window = Window::restore(session.window.next_id(), in_flight);
             self.stats.inflight_messages += u64::from(session.window.open());
@@ -275,7 +276,7 @@ impl Hub {
     }
 
     /// Makes a copy of a session that came; it neither expires nor is swept.
-    pub(super) fn park_copy(
+    pub(crate) fn park_copy(
         &mut self,
         restored: RestoredSession,
         durable: bool,

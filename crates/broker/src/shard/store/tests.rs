@@ -14,9 +14,11 @@ use punctual_store::{Memory, Op, Store as _};
 use crate::base::connection::ConnId;
 use crate::base::durability::{Durability, DurabilityRule, StoreTrouble};
 use crate::base::name::MessageName;
-use crate::federation::{Federation, LinkNews, Newcomer, Unwelcome};
 use crate::journal::keeping::Reception;
 use crate::journal::{Journal, Restorer};
+use crate::mesh::federation::{
+    Federation, Interest, LinkNews, MessageNames, Newcomer, SessionTransfers, Unwelcome,
+};
 use crate::{Budget, Config, ConnMeta, Directory, Nanos, Output, Scope, Shard, Work};
 
 const NOW: Nanos = Nanos::from_secs(1);
@@ -544,29 +546,38 @@ struct Alone {
     forwarded: Mutex<Vec<u64>>,
 }
 
-impl Federation for Alone {
+impl Interest for Alone {
     fn subscribed(&self, _: &str, _: bool) {}
     fn unsubscribed(&self, _: &str, _: bool) {}
-    fn admit(&self, _: Newcomer<'_>) -> Result<(), Unwelcome> {
-        Ok(())
-    }
-    fn link(&self, _: ConnId, _: &str, _: LinkNews<'_>) {}
+}
+
+impl MessageNames for Alone {
     fn origin(&self) -> NonZeroU32 {
         NonZeroU32::MIN
     }
     fn is_new(&self, _: MessageName, _: bool) -> bool {
         true
     }
-    fn name(&self) -> &str {
-        "own"
-    }
     fn clock(&self) -> u64 {
         0
     }
     fn note(&self, _: MessageName) {}
     fn was_origin(&self, _: NonZeroU32) {}
+}
+
+impl SessionTransfers for Alone {
     fn forwarded(&self, number: u64) {
         self.forwarded.lock().unwrap().push(number);
+    }
+}
+
+impl Federation for Alone {
+    fn admit(&self, _: Newcomer<'_>) -> Result<(), Unwelcome> {
+        Ok(())
+    }
+    fn link(&self, _: ConnId, _: &str, _: LinkNews<'_>) {}
+    fn name(&self) -> &str {
+        "own"
     }
 }
 

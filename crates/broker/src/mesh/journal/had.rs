@@ -1,4 +1,4 @@
-//! What sessions that came from other brokers have had ([`crate::moves::Had`]), so that it
+//! What sessions that came from other brokers have had ([`crate::mesh::moves::Had`]), so that it
 //! is recognised after a restart, too.
 //!
 //! It is stored in the turn in which a session gets it, in values under keys of their own among
@@ -12,11 +12,10 @@ use std::num::NonZeroU32;
 
 use punctual_mesh::transfer::Record;
 
-use super::had_log::Kind;
-use crate::journal::had_log::PREFIX;
-use crate::moves::{Had, Known};
+use crate::journal::had_log::{Kind, PREFIX};
+use crate::mesh::moves::{Had, Known};
 
-/// Instead of the number of a value: what had been here when a session began to be here, as [`crate::moves::Began`].
+/// Instead of the number of a value: what had been here when a session began to be here, as [`crate::mesh::moves::Began`].
 pub(crate) const BEGAN: &str = "began";
 /// The same: what it is where sessions move, as [`Record`].
 pub(crate) const CUSTODY: &str = "custody";
@@ -30,7 +29,7 @@ pub(crate) fn word_key(session: u64, word: &str) -> String {
 pub(crate) struct Restored {
     pub(crate) had: Option<Box<Had>>,
     /// What had been here when it began to be here: `stored`, `origin`, and `given` of
-    /// [`crate::moves::Began`].
+    /// [`crate::mesh::moves::Began`].
     pub(crate) began: Option<(u64, NonZeroU32, u32)>,
     pub(crate) custody: Option<Record>,
 }
@@ -45,14 +44,14 @@ fn began(value: &[u8]) -> Option<(u64, NonZeroU32, u32)> {
 }
 
 /// Whose a value is, and its number or what is instead of that; `None` if it is something else.
-pub(super) fn parse(key: &str) -> Option<(u64, &str)> {
+pub(crate) fn parse(key: &str) -> Option<(u64, &str)> {
     let (session, number) = key.strip_prefix(PREFIX)?.split_once('/')?;
     Some((u64::from_str_radix(session, 16).ok()?, number))
 }
 
 impl Restored {
     /// Takes a value; they come in the order of their numbers.
-    pub(super) fn take(&mut self, number: &str, value: &[u8]) {
+    pub(crate) fn take(&mut self, number: &str, value: &[u8]) {
         match number {
             BEGAN => self.began = began(value),
             CUSTODY => self.custody = Record::decode(value).ok(),

@@ -9,6 +9,9 @@
 //! of its target ([`FORWARD`]) that each link wants which leads there. On the way, and where it is
 //! taken in, it is acknowledged once it is safe there.
 
+pub(crate) use crate::shard::connect::{Looked, NO_ROOM};
+pub(crate) use crate::shard::deliver::{Whom, deliver_all};
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,31 +24,30 @@ use punctual_mesh::transfer::{
 };
 use punctual_mesh::wire::SessionAddress;
 
-use super::connect::{Looked, NO_ROOM};
-use super::{Fail, Shard};
 use crate::admission::Ask;
 use crate::base::connection::ConnId;
 use crate::base::delivery::{Delivery, Load};
 use crate::base::durability::Durability;
 use crate::base::name::MessageName;
-use crate::custody::{
-    Arriving, Custody, Discarded, FORWARD, Frozen, MAX_TRANSIT, RETRY, Snapshot, TRY_AGAIN, Then,
-    Transit, WAKE, Waiting,
-};
 use crate::hub::{Awaited, Event, Hub, Output, State};
 use crate::index::generation_slot;
 use crate::index::matched::{Groups, Matched};
 use crate::index::target::Target;
-use crate::journal::{
-    Journal, Round, put_delivery, put_inflight, put_session, put_state, put_taken_up, read_delivery,
+use crate::journal::Journal;
+use crate::mesh::custody::{
+    Arriving, Custody, Discarded, FORWARD, Frozen, MAX_TRANSIT, RETRY, Snapshot, TRY_AGAIN, Then,
+    Transit, WAKE, Waiting,
 };
+use crate::mesh::journal::moved::{
+    Round, put_delivery, put_inflight, put_session, put_state, put_taken_up, read_delivery,
+};
+use crate::mesh::moves::{TakenUp, apart};
 use crate::message::Parts;
-use crate::moves::apart;
 use crate::publication::Publication;
 use crate::remains::Remains;
 use crate::session::{Session, Step, Stored};
-use crate::shard::deliver::{Whom, deliver_all};
 use crate::shard::refusal::Refusal;
+use crate::shard::{Fail, Shard};
 use crate::tasks::{FILTER, FLOW};
 use crate::{Budget, Nanos};
 
@@ -75,7 +77,7 @@ const AT_ONCE: usize = 64;
 
 impl Shard {
     /// Another broker looks for the session of a client that has connected there as that user, with
-    /// `clean` if with Clean Start. [`crate::Federation::found`] is the answer, perhaps later.
+    /// `clean` if with Clean Start. [`crate::SessionTransfers::found`] is the answer, perhaps later.
     pub fn look_up(
         &mut self,
         by: &HomeId,
@@ -100,7 +102,7 @@ impl Shard {
         self.tell(&client, Told::Lookup { by, at, clean }, now);
     }
 
-    /// The answer to [`crate::Federation::look_up`]: what others have, and how much that covers.
+    /// The answer to [`crate::SessionTransfers::look_up`]: what others have, and how much that covers.
     pub fn located(
         &mut self,
         client_id: &str,
@@ -176,7 +178,7 @@ impl Shard {
         ask.unwrap_or(FenceAnswer::LookingUp)
     }
 
-    /// See [`crate::Federation::fence_stub`].
+    /// See [`crate::SessionTransfers::fence_stub`].
     pub fn fence_passed(&mut self, client_id: &str, epoch: &Stamp, now: Nanos) {
         self.forward_stubs(now);
         let client: Arc<str> = client_id.into();
@@ -215,7 +217,7 @@ impl Shard {
         }
     }
 
-    /// See [`crate::Federation::forward`].
+    /// See [`crate::SessionTransfers::forward`].
     pub fn take_forwarded(
         &mut self,
         number: u64,
@@ -233,7 +235,7 @@ impl Shard {
         self.run_custody(now);
     }
 
-    /// See [`crate::Federation::forwarded`].
+    /// See [`crate::SessionTransfers::forwarded`].
     pub fn forwarded(&mut self, number: u64) {
         let hub = &mut self.hub;
         let custody = hub.links.custody.as_mut();
@@ -247,7 +249,7 @@ impl Shard {
     }
 
     /// A neighbour has forwarded a message; false if it is none.
-    pub(super) fn forwarded_packet(&mut self, id: ConnId, packet_id: u16, payload: &[u8]) -> bool {
+    pub(crate) fn forwarded_packet(&mut self, id: ConnId, packet_id: u16, payload: &[u8]) -> bool {
         self.hub.has_custody();
         let parts = payload.split_first_chunk();
         let parts = parts.and_then(|(length, rest)| {
@@ -304,7 +306,7 @@ impl Shard {
         self.tell(&client, Told::Message(from, message), now);
     }
 
-    pub(super) fn transfer_is_due(&mut self, id: u64, now: Nanos) {
+    pub(crate) fn transfer_is_due(&mut self, id: u64, now: Nanos) {
         let Some(custody) = &mut self.hub.links.custody else {
             return;
         };
@@ -341,7 +343,7 @@ impl Shard {
     }
 
     /// Lets a client wait until it is known which session it gets.
-    pub(super) fn await_transfer(
+    pub(crate) fn await_transfer(
         &mut self,
         id: ConnId,
         client: &Arc<str>,
@@ -389,7 +391,7 @@ impl Shard {
     }
 
     /// A connection that waits is closed.
-    pub(super) fn waiting_is_closed(&mut self, id: ConnId, body: &[u8], now: Nanos) {
+    pub(crate) fn waiting_is_closed(&mut self, id: ConnId, body: &[u8], now: Nanos) {
         let Ok(connect) = Connect::decode(body) else {
             return;
         };
@@ -413,7 +415,7 @@ impl Shard {
     }
 
     /// Goes on until the machine has been told all, and wants nothing more.
-    pub(super) fn run_custody(&mut self, now: Nanos) {
+    pub(crate) fn run_custody(&mut self, now: Nanos) {
         self.recover_custody();
         let Some(custody) = &mut self.hub.links.custody else {
             return;
@@ -720,6 +722,22 @@ impl Shard {
         }
     }
 
+    /// Ends a session whose place another one takes; returns the messages that wait in it, and
+    /// identifiers that its client may remember.
+    pub(crate) fn leave_behind(&mut self, slot: u32, now: Nanos) -> (Vec<Delivery>, Vec<TakenUp>) {
+        let hub = &mut self.hub;
+        if hub.take_will(slot).is_some() {
+            hub.store_no_will(slot);
+        }
+        let Some(session) = hub.sessions.get(slot) else {
+            return Default::default();
+        };
+        let taken_up = session.remembered().collect();
+        let waiting = session.undelivered().cloned().collect();
+        self.end_session(slot, now);
+        (waiting, taken_up)
+    }
+
     /// A copy becomes the session of its client.
     fn install(&mut self, client: &Arc<str>, id: &TransferId, mark: Mark, now: Nanos) {
         let Some(slot) = self.hub.take_copy(client, id) else {
@@ -902,7 +920,7 @@ impl Shard {
     }
 
     /// Forwards what stubs have queued, as far as there is room.
-    pub(super) fn forward_stubs(&mut self, now: Nanos) {
+    pub(crate) fn forward_stubs(&mut self, now: Nanos) {
         let mut left = AT_ONCE;
         let mut from = 0;
         while let Some(custody) = &mut self.hub.links.custody
@@ -1109,7 +1127,7 @@ impl Shard {
 
 impl Hub {
     /// Whether what is here of a client is another user's.
-    pub(super) fn is_foreign(&self, client: &Arc<str>, user: Option<&str>) -> bool {
+    pub(crate) fn is_foreign(&self, client: &Arc<str>, user: Option<&str>) -> bool {
         let custody = self.links.custody.as_ref();
         let copies = custody.and_then(|it| it.copies.get(client));
         let stubs = custody.and_then(|it| it.stubs.get(client));

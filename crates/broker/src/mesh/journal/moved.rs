@@ -10,14 +10,14 @@ use punctual_codec::{Properties, PropertySet, QoS, topic};
 use punctual_store::Op;
 use punctual_store::op::{Content, EntryOp, SessionOp, SubscriptionOp};
 
-use super::Journal;
-use super::restore::{InFlight, RestoredEntry, Restorer};
-use super::wall::Offset;
 use crate::base::delivery::Delivery;
 use crate::base::durability::Durability;
+use crate::journal::Journal;
 use crate::journal::content::released;
 use crate::journal::keeping::{Keeping, Reception};
-use crate::moves::{Had, Known};
+use crate::journal::restore::{InFlight, RestoredEntry, Restorer};
+use crate::journal::wall::Offset;
+use crate::mesh::moves::{Had, Known};
 use crate::publication::Publication;
 use crate::session::{Inflight, Session, Step};
 use crate::{Directory, Message, Nanos};
@@ -331,7 +331,7 @@ impl Round {
                 gist,
             },
             Op::Message { content, .. } => {
-                let name = super::wall::StoredStamp::name(content.stamp);
+                let name = crate::journal::wall::StoredStamp::name(content.stamp);
                 self.names.push(name);
                 let op = message_here(directory, content)?;
                 if let Op::Message { message, .. } = op {

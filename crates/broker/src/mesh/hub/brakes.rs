@@ -10,10 +10,10 @@ use punctual_codec::topic;
 use crate::Nanos;
 use crate::base::connection::ConnId;
 use crate::base::name::peer_of;
-use crate::brake::{HIGH, LOW, TOPIC, encode, gist};
-use crate::federation::LinkNews;
 use crate::hub::Hub;
-use crate::parked::{Cause, PARKED};
+use crate::mesh::brake::{HIGH, LOW, TOPIC, encode, gist};
+use crate::mesh::federation::LinkNews;
+use crate::mesh::parked::{Cause, PARKED};
 use crate::room::fullness;
 use crate::timers::Timer;
 

@@ -4,8 +4,8 @@ use punctual_store::Op;
 
 use crate::hub::Hub;
 use crate::journal::Journal;
-use crate::journal::had::{BEGAN, CUSTODY, word_key};
-use crate::moves::Had;
+use crate::mesh::journal::had::{BEGAN, CUSTODY, word_key};
+use crate::mesh::moves::Had;
 use crate::session::{Session, Stored};
 
 impl Hub {
@@ -79,7 +79,7 @@ impl Hub {
 }
 
 /// Removes from the store the instant at which a session began on this broker: it is not valid any more.
-pub(super) fn forget_began(journal: &mut Option<Box<Journal>>, session: &Session) {
+pub(crate) fn forget_began(journal: &mut Option<Box<Journal>>, session: &Session) {
     if let Some(journal) = journal {
         let key = word_key(session.handle.number, BEGAN);
         journal.emit(&Op::FlowGone { key: &key });
@@ -88,7 +88,7 @@ pub(super) fn forget_began(journal: &mut Option<Box<Journal>>, session: &Session
 
 impl Journal {
     /// Nothing of this is stored any more of a session that ends, or does not survive.
-    pub(super) fn end_had(&mut self, session: &mut Session) {
+    pub(crate) fn end_had(&mut self, session: &mut Session) {
         let number = session.handle.number;
         if let Some(log) = session.had.as_mut().and_then(|had| had.log.take()) {
             log.end(self, number);
@@ -104,7 +104,7 @@ impl Journal {
     }
 
     /// Emits what had been here when a session began to be here, unless the store knows that.
-    pub(super) fn began(&mut self, session: &mut Session) {
+    pub(crate) fn began(&mut self, session: &mut Session) {
         let Some(began) = session.began.as_mut().filter(|it| !it.is_stored) else {
             return;
         };

@@ -1,14 +1,14 @@
 //! Which neighbours are told of what only little is taken here, and what one does that is told so;
-//! see [`crate::brake`].
+//! see [`crate::mesh::brake`].
 
 use std::sync::Arc;
 
 use punctual_codec::ReasonCode;
 
-use super::{Fail, Shard};
 use crate::Nanos;
-use crate::brake::{gist, parse};
-use crate::federation::LinkState;
+use crate::mesh::brake::{gist, parse};
+use crate::mesh::link::LinkState;
+use crate::shard::{Fail, Shard};
 
 impl LinkState {
     /// Few filters that match all that the neighbour wants.
@@ -19,7 +19,7 @@ impl LinkState {
 
 impl Shard {
     /// A neighbour takes only little of what it says from now on.
-    pub(super) fn told_to_brake(
+    pub(crate) fn told_to_brake(
         &mut self,
         slot: u32,
         message: &[u8],

@@ -11,32 +11,33 @@ use punctual_codec::{
 };
 use smallvec::SmallVec;
 
-use super::{Fail, Next, Shard, common};
 use crate::base::connection::ConnId;
 use crate::base::delivery::{Delivery, Load};
 use crate::base::durability::Durability;
 use crate::base::name::{LINK_PREFIX, LINK_TOPIC, MessageName, NAME_KEY, peer_of};
-use crate::custody::FORWARD;
+use crate::base::notes::{Notes, Packing};
 use crate::egress::Class;
-use crate::federation::{
-    Early, Entitlement, KeptLink, LinkNews, LinkState, Notes, Packing, Relay, Service,
-};
-use crate::hub::brakes::tell_waits;
 use crate::hub::{Alias, Conn, ConnMeta, Hub};
 use crate::index::matched::{Groups, Matched, TargetList};
 use crate::index::subscriber::subscriber;
 use crate::index::target::Target;
 use crate::journal::keeping::{Nature, Reception};
 use crate::journal::{AWAITED, BEHIND, Journal};
+use crate::mesh::brake;
+use crate::mesh::custody::FORWARD;
+use crate::mesh::federation::{KeptLink, LinkNews, Relay, Service};
+use crate::mesh::hub::brakes::tell_waits;
+use crate::mesh::link::{Early, Entitlement, LinkState};
+use crate::mesh::parked::{Cause, PARKED};
 use crate::message::Parts;
-use crate::parked::{Cause, PARKED};
 use crate::publication::Publication;
 use crate::room::Need;
 use crate::route::Route;
 use crate::sequence::Number;
 use crate::shard::capacity::is_congested;
+use crate::shard::{Fail, Next, Shard, common};
 use crate::timers::Timer;
-use crate::{Message, Nanos, brake};
+use crate::{Message, Nanos};
 
 /// A run from a neighbour.
 #[derive(Debug, Clone, Copy)]
@@ -49,7 +50,7 @@ pub(crate) struct Packed<'a> {
 
 /// Bytes from which a part of a run is long enough: more costs urgent messages time, and
 /// less saves little.
-pub(super) const PACKED: usize = 4 << 10;
+pub(crate) const PACKED: usize = 4 << 10;
 /// Bytes of the longest part of a run, with the longest topic.
 const MAX_PACKED: u32 = 128 << 10;
 /// Publications of a neighbour that wait for others, at most: each is looked at every
@@ -68,7 +69,7 @@ pub struct LinkLimits {
 }
 
 /// What a PUBLISH from a neighbour is.
-pub(super) enum Incoming<'a> {
+pub(crate) enum Incoming<'a> {
     /// A message for the federation.
     Told(&'a [u8]),
     /// A message about what is retained.
@@ -80,7 +81,7 @@ pub(super) enum Incoming<'a> {
 }
 
 /// Takes name and notes out of a PUBLISH from a neighbour that has defined these aliases.
-pub(super) fn incoming<'a>(
+pub(crate) fn incoming<'a>(
     raw: &mut RawPublish<'a>,
     aliases: &[Alias],
 ) -> Result<Incoming<'a>, Fail> {
@@ -137,17 +138,17 @@ pub(super) fn incoming<'a>(
 
 /// Who gets a message that goes by the root.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Reach {
+pub(crate) struct Reach {
     parent: Option<Arc<str>>,
     /// Whether clients do.
-    pub(super) clients: bool,
+    pub(crate) clients: bool,
     up: bool,
     down: bool,
 }
 
 impl Reach {
     /// From a client, or from the neighbour `peer`; `own` if it was taken in here.
-    pub(super) fn new(relay: Relay, peer: Option<&str>, own: bool) -> Self {
+    pub(crate) fn new(relay: Relay, peer: Option<&str>, own: bool) -> Self {
         let (clients, up, down) = match (peer, relay.parent.as_deref()) {
             (None, parent) => (true, parent.is_some(), parent.is_none()),
             (Some(_), None) => (!own, false, true),
@@ -163,12 +164,12 @@ impl Reach {
     }
 
     /// Whether the message only passes here on its way to the root.
-    pub(super) fn is_upwards(&self) -> bool {
+    pub(crate) fn is_upwards(&self) -> bool {
         !self.clients && self.up
     }
 
     /// Those of the receivers who get it.
-    pub(super) fn of(&self, matched: &Matched) -> Matched {
+    pub(crate) fn of(&self, matched: &Matched) -> Matched {
         let gets = |target: &&Target| match peer_of(&target.session.client_id) {
             None => self.clients,
             Some(peer) if Some(peer) == self.parent.as_deref() => self.up,
@@ -194,7 +195,7 @@ impl Reach {
 /// waits while that cannot be done: its publisher was told that it is safe, and cannot be
 /// refused any more; and if it is not urgent, while more than enough waits for the disk. `size` is
 /// that of topic, properties and payload.
-pub(super) fn cause_to_wait(
+pub(crate) fn cause_to_wait(
     hub: &Hub,
     session: u32,
     topic: &[u8],
@@ -263,7 +264,7 @@ pub(super) fn cause_to_wait(
 }
 
 /// What a publication of a neighbour waits for.
-pub(super) enum Wait {
+pub(crate) enum Wait {
     Room(Cause),
     /// What came before it.
     Previous(MessageName),
@@ -271,7 +272,7 @@ pub(super) enum Wait {
 
 /// Which message is to be waited for before clients here are given one that a neighbour has
 /// sent: the one before it, if that is likely to be under way.
-pub(super) fn missing(
+pub(crate) fn missing(
     hub: &Hub,
     route: &Route,
     name: MessageName,
@@ -299,7 +300,7 @@ fn most_early(hub: &Hub) -> usize {
 
 /// Keeps a publication of a neighbour until [`Shard::unpark`] finds that it need not
 /// wait any more: for room, or for what came before it.
-pub(super) fn park(
+pub(crate) fn park(
     hub: &mut Hub,
     id: ConnId,
     topic: &[u8],
@@ -537,7 +538,7 @@ impl Shard {
     }
 
     /// When all that neighbours want so far is committed, or at once where nothing is stored,
-    /// [`crate::Federation::wishes_kept`] is called with that number, unless another one is asked for
+    /// [`crate::Interest::wishes_kept`] is called with that number, unless another one is asked for
     /// before.
     pub fn link_keep(&mut self, number: u64) {
         let journal = self.hub.journal.as_mut();
@@ -692,7 +693,7 @@ impl Shard {
     }
 
     /// Looks whether what a neighbour has sent has room now, and what comes before it has come.
-    pub(super) fn unpark(&mut self, id: ConnId, now: Nanos) {
+    pub(crate) fn unpark(&mut self, id: ConnId, now: Nanos) {
         let Some(slot) = self.hub.outlets.conn(id).map(|conn| conn.session) else {
             return;
         };
@@ -913,7 +914,7 @@ impl Shard {
     }
 
     /// Tells the federation, and prepares the session.
-    pub(super) fn link_is_up(&mut self, id: ConnId, slot: u32, entitlement: Entitlement) {
+    pub(crate) fn link_is_up(&mut self, id: ConnId, slot: u32, entitlement: Entitlement) {
         let hub = &mut self.hub;
         let (Some(conn), Some(session)) = (
             hub.outlets.conns.get_mut(id.slot),
@@ -937,12 +938,12 @@ impl Shard {
         }
     }
 
-    pub(super) fn link_session(&self, peer: &str) -> Option<u32> {
+    pub(crate) fn link_session(&self, peer: &str) -> Option<u32> {
         self.hub.sessions.named(&format!("{LINK_PREFIX}{peer}"))
     }
 
     /// Forgets what a session's neighbour wanted.
-    pub(super) fn end_link(&mut self, slot: u32) {
+    pub(crate) fn end_link(&mut self, slot: u32) {
         let hub = &mut self.hub;
         let Some(session) = hub.sessions.get_mut(slot) else {
             return;
@@ -1179,7 +1180,7 @@ impl Hub {
 }
 
 /// Neighbours that are told that what they are sent is a run.
-pub(super) fn taking_runs(packing: Packing, neighbours: &[&Target]) -> SmallVec<[Target; 2]> {
+pub(crate) fn taking_runs(packing: Packing, neighbours: &[&Target]) -> SmallVec<[Target; 2]> {
     if neighbours.is_empty() {
         return SmallVec::new();
     }

@@ -8,18 +8,18 @@
 //! has nothing any more counts as something. It goes on to others who lack it, and to
 //! their subscribers.
 
+pub(crate) use crate::shard::deliver::{Whom, deliver_all};
+
 use punctual_codec::ReasonCode;
 
-use super::common::TOPIC;
-use super::{Fail, Shard};
-use crate::federation::Notes;
+use crate::base::notes::Notes;
 use crate::index::matched::{Groups, Matched};
 use crate::publication::Publication;
 use crate::retained::lack::{Lack, removal};
 use crate::retained::{DigestCursor, PARTS};
-use crate::shard::common::{is_common, reach};
-use crate::shard::deliver::{Whom, deliver_all};
+use crate::shard::common::{TOPIC, is_common, reach};
 use crate::shard::retain::retain;
+use crate::shard::{Fail, Shard};
 use crate::{Budget, Nanos};
 
 /// Digests in one message, and topics looked at for it.
@@ -61,7 +61,7 @@ impl Shard {
     }
 
     /// A link begins to carry: what both ends retain is compared.
-    pub(super) fn compare_retained(&mut self, slot: u32) {
+    pub(crate) fn compare_retained(&mut self, slot: u32) {
         let sums = self.hub.directory.retained().sums();
         let mut message = vec![SUMS];
         message.extend(sums.iter().flat_map(|sum| sum.to_be_bytes()));
@@ -69,7 +69,7 @@ impl Shard {
     }
 
     /// What a neighbour says of what it retains.
-    pub(super) fn told_of_retained(
+    pub(crate) fn told_of_retained(
         &mut self,
         slot: u32,
         message: &[u8],

@@ -9,18 +9,19 @@ use punctual_codec::{Connect, ReasonCode, Version};
 use crate::base::connection::{Admits, ConnId};
 use crate::base::name::{LINK_PREFIX, SECRET_USER, peer_of};
 use crate::directory::Directory;
-use crate::federation::{Entitlement, LINKED_ALREADY, Newcomer, Unwelcome};
 use crate::hub::Hub;
+use crate::mesh::federation::{LINKED_ALREADY, Newcomer, Unwelcome};
+use crate::mesh::link::Entitlement;
 use crate::session::Session;
 use crate::shard::refusal::Refusal;
 
 /// Whether a client presents the secret of the mesh instead of a user's password.
-pub(super) fn presents_secret(connect: &Connect<'_>) -> bool {
+pub(crate) fn presents_secret(connect: &Connect<'_>) -> bool {
     connect.client_id.starts_with(LINK_PREFIX) && connect.username == Some(SECRET_USER)
 }
 
 /// Whether a listener is there for who connects.
-pub(super) fn check_listener(admits: Admits, client_id: &str) -> Result<(), &'static str> {
+pub(crate) fn check_listener(admits: Admits, client_id: &str) -> Result<(), &'static str> {
     let is_broker = client_id.starts_with(LINK_PREFIX);
     match admits {
         Admits::Brokers if !is_broker => Err("this listener is for brokers of the mesh only"),
@@ -31,7 +32,7 @@ pub(super) fn check_listener(admits: Admits, client_id: &str) -> Result<(), &'st
 
 /// Whether a client or neighbour that has come by that listener may stay, as things are now; `Err` says
 /// why not.
-pub(super) fn check_rights(
+pub(crate) fn check_rights(
     directory: &Directory,
     session: &Session,
     listener: u16,
@@ -67,7 +68,7 @@ fn may_be_broker(
 
 /// Whether a client that calls itself a neighbour is one, and by what. Its user name is not just a claim if it
 /// `is_proven`, or is that of its certificate.
-pub(super) fn admit(
+pub(crate) fn admit(
     hub: &Hub,
     id: ConnId,
     connect: &Connect<'_>,

@@ -18,8 +18,8 @@ use punctual_mesh::wire::SessionAddress;
 
 use crate::base::connection::ConnId;
 use crate::base::delivery::{Delivery, Load};
-use crate::journal::Round;
-use crate::moves::Known;
+use crate::mesh::journal::moved::Round;
+use crate::mesh::moves::Known;
 use crate::session::{Queue, Window};
 use crate::{Budget, Nanos};
 
@@ -114,7 +114,7 @@ impl Discarded {
 pub(crate) struct Transit {
     pub(crate) address: SessionAddress,
     pub(crate) message: Arc<[u8]>,
-    /// The number for [`crate::Federation::forwarded`] once the message is safe.
+    /// The number for [`crate::SessionTransfers::forwarded`] once the message is safe.
     pub(crate) number: u64,
 }
 

@@ -4,9 +4,9 @@ use punctual_codec::QoS;
 use punctual_mesh::transfer::Event::Confirmed;
 
 use crate::Nanos;
-use crate::federation::MoveTimes;
 use crate::hub::Hub;
-use crate::moves::Errand;
+use crate::mesh::federation::MoveTimes;
+use crate::mesh::moves::Errand;
 use crate::timers::Timer;
 
 impl Hub {

@@ -11,9 +11,9 @@ use std::num::NonZeroU32;
 
 use punctual_store::Op;
 
-use super::Journal;
 use crate::base::name::MessageName;
-use crate::federation::Federation;
+use crate::journal::Journal;
+use crate::mesh::federation::MessageNames;
 
 /// Names that are stored at most.
 const MAX_NAMES: usize = 1 << 16;
@@ -27,7 +27,7 @@ const ORIGINS: &str = "mesh/origins";
 const NAME: usize = 8;
 
 /// A name as it is stored.
-pub(super) fn bytes(name: MessageName) -> [u8; NAME] {
+pub(crate) fn bytes(name: MessageName) -> [u8; NAME] {
     let mut bytes = [0; NAME];
     bytes[..4].copy_from_slice(&name.origin.get().to_le_bytes());
     bytes[4..].copy_from_slice(&name.number.to_le_bytes());
@@ -35,7 +35,7 @@ pub(super) fn bytes(name: MessageName) -> [u8; NAME] {
 }
 
 /// The inverse of [`bytes`].
-pub(super) fn name_of(bytes: &[u8; NAME]) -> Option<MessageName> {
+pub(crate) fn name_of(bytes: &[u8; NAME]) -> Option<MessageName> {
     let ([origin, number], _) = bytes.as_chunks() else {
         return None;
     };
@@ -54,7 +54,7 @@ pub(crate) struct NameLog {
     values: VecDeque<(u64, usize)>,
     names: usize,
     next: u64,
-    /// Of values that were restored, their numbers and the [`Federation::mark_passed`] before them.
+    /// Of values that were restored, their numbers and the [`MessageNames::mark_passed`] before them.
     restored: Vec<(u64, u64)>,
     /// Noted since values were emitted last.
     fresh: Vec<u8>,
@@ -82,7 +82,7 @@ impl NameLog {
         self.next + u64::from(!self.fresh.is_empty())
     }
 
-    /// The [`Federation::mark_passed`] before the names from that [`Self::position`] on were restored;
+    /// The [`MessageNames::mark_passed`] before the names from that [`Self::position`] on were restored;
     /// `None` if there are none.
     pub(crate) fn passed_at(&self, position: u64) -> Option<u64> {
         let at = self
@@ -92,7 +92,12 @@ impl NameLog {
     }
 
     /// Takes what was stored before a restart, and tells the federation.
-    pub(crate) fn restore(&mut self, key: &str, value: &[u8], federation: Option<&dyn Federation>) {
+    pub(crate) fn restore(
+        &mut self,
+        key: &str,
+        value: &[u8],
+        federation: Option<&dyn MessageNames>,
+    ) {
         let words = value.as_chunks().0.iter().copied().map(u32::from_le_bytes);
         if key == ORIGINS {
             self.origins = words.filter_map(NonZeroU32::new).collect();
@@ -173,8 +178,6 @@ mod tests {
 
     use super::*;
     use crate::Nanos;
-    use crate::base::connection::ConnId;
-    use crate::federation::{LinkNews, Newcomer, Unwelcome};
 
     #[derive(Debug, Default)]
     struct Told {
@@ -182,13 +185,7 @@ mod tests {
         origins: Mutex<Vec<u32>>,
     }
 
-    impl Federation for Told {
-        fn subscribed(&self, _: &str, _: bool) {}
-        fn unsubscribed(&self, _: &str, _: bool) {}
-        fn admit(&self, _: Newcomer<'_>) -> Result<(), Unwelcome> {
-            Err(Unwelcome::NotPermitted)
-        }
-        fn link(&self, _: ConnId, _: &str, _: LinkNews<'_>) {}
+    impl MessageNames for Told {
         fn origin(&self) -> NonZeroU32 {
             NonZeroU32::MIN
         }
@@ -197,9 +194,6 @@ mod tests {
         }
         fn clock(&self) -> u64 {
             0
-        }
-        fn name(&self) -> &str {
-            "own"
         }
         fn note(&self, name: MessageName) {
             self.names.lock().unwrap().push(name.number);

@@ -1,11 +1,11 @@
 //! Links to neighbour brokers, and sessions that move between brokers, as far as a shard keeps them beside
 //! the sessions.
 
-use crate::custody::Custody;
-use crate::federation::Packing;
+use crate::base::notes::Packing;
 use crate::flush::Flush;
-use crate::moves::Moves;
-use crate::passed::PassedOn;
+use crate::mesh::custody::Custody;
+use crate::mesh::moves::Moves;
+use crate::mesh::passed::PassedOn;
 
 /// What a shard keeps of its links and of sessions that move.
 #[derive(Debug, Default)]

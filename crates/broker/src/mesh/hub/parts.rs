@@ -11,10 +11,10 @@ use crate::Nanos;
 use crate::base::delivery::{Delivery, Load};
 use crate::hub::Hub;
 use crate::journal::content::released;
-use crate::journal::moved::Round;
 use crate::journal::restore::RestoredSession;
 use crate::journal::wall::Offset;
-use crate::moves::TakenUp;
+use crate::mesh::journal::moved::Round;
+use crate::mesh::moves::TakenUp;
 
 impl Hub {
     /// The wall clock of the mesh in microseconds since 1970; 0 without a mesh.

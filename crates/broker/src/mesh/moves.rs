@@ -1,7 +1,7 @@
 //! What a session that has moved between brokers of a mesh has had, so that it gets nothing twice.
 //!
 //! A message may come to a session on two ways: with the session, or forwarded by the stub of it, and by
-//! itself, where its subscriptions are now ([`crate::custody`]). For a while it is remembered what the
+//! itself, where its subscriptions are now ([`crate::mesh::custody`]). For a while it is remembered what the
 //! session has got, by what that is called ([`Had`]).
 
 pub(crate) use crate::journal::had_log::{HadLog, Kind};
@@ -153,7 +153,7 @@ impl Given {
 /// known that the session has had it if it wanted it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Began {
-    /// See [`crate::Federation::mark_passed`].
+    /// See [`crate::MessageNames::mark_passed`].
     pub(crate) passed: u64,
     /// Since when what passed is stored, see [`NameLog::position`].
     ///

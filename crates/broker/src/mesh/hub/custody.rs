@@ -5,12 +5,23 @@ use std::sync::Arc;
 use punctual_mesh::transfer::{Event, HomeId, Mark, Sessions, Transfers};
 
 use crate::Nanos;
-use crate::custody::{Custody, Discarded, MAX_STORING, Snapshot, WAKE};
 use crate::hub::Hub;
+use crate::mesh::custody::{Custody, Discarded, MAX_STORING, Snapshot, WAKE};
 use crate::session::Window;
 use crate::tasks::Task;
+use crate::timers::Timer;
 
 impl Hub {
+    /// Another shard has answered a fence: sessions that begin behind one are looked at.
+    pub(crate) fn wake_fenced(&mut self) {
+        if let Some(custody) = &mut self.links.custody
+            && !custody.fenced.is_empty()
+            && !std::mem::replace(&mut custody.is_armed, true)
+        {
+            self.timers.arm(Nanos(0), Timer::Transfer { id: WAKE });
+        }
+    }
+
     /// Whether the broker is in a mesh, so that sessions move. The first call makes the machine.
     pub(crate) fn has_custody(&mut self) -> bool {
         if self.links.custody.is_none()
@@ -57,8 +68,7 @@ impl Hub {
             && !custody.is_busy
             && !std::mem::replace(&mut custody.is_armed, true)
         {
-            self.timers
-                .arm(now, crate::timers::Timer::Transfer { id: WAKE });
+            self.timers.arm(now, Timer::Transfer { id: WAKE });
         }
     }
 

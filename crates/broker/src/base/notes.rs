@@ -1,0 +1,220 @@
+//! What a broker tells a neighbour of a message beside its name.
+
+use std::sync::Arc;
+
+use punctual_codec::Properties;
+use smallvec::SmallVec;
+
+use crate::base::version::VERSION_BITS;
+
+/// What a neighbour is told of a message beside its name.
+///
+/// Subscription Identifiers carry it, which have no other meaning between brokers and
+/// are kept wherever a message for a session is: how far it is followed, if not in all, then
+/// what there is, then pairs of numbers of [`Self::WORD`] bits, each with a bit above them
+/// because 0 cannot be written.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Notes {
+    /// The version of what its topic retains with it; 0 for none.
+    pub(crate) version: u64,
+    /// It is not published now: a comparison found that the neighbour lacks it.
+    pub(crate) missing: bool,
+    /// It is for members of shared subscriptions only.
+    pub(crate) handed: bool,
+    /// Which broker is to give it to a member of which shared subscription.
+    pub(crate) duties: SmallVec<[Duty; 1]>,
+    /// The payload is not that of a message, but whole PUBLISH packets.
+    pub(crate) packing: Option<Packing>,
+    /// How far it is followed in what it states.
+    pub(crate) heed: Heed,
+}
+
+/// How far what a message states about its urgency is followed, as the broker found that took
+/// it in: by the rights of its publisher.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Heed {
+    /// As any broker finds.
+    #[default]
+    All,
+    /// A deadline counts as what this `rt-priority`, 0..=6, allows.
+    UpTo(u8),
+    /// As if it stated nothing.
+    Nothing,
+}
+
+impl Heed {
+    /// As a small number; 0 for all.
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::All => 0,
+            Self::Nothing => 1,
+            Self::UpTo(most) => 2 + most,
+        }
+    }
+
+    /// Reads what [`Self::code`] wrote, and nothing else.
+    pub(crate) fn from_code(code: u32) -> Option<Self> {
+        match code {
+            0 => Some(Self::All),
+            1 => Some(Self::Nothing),
+            2..=8 => Some(Self::UpTo(code as u8 - 2)),
+            _ => None,
+        }
+    }
+}
+
+/// Packets that go to a neighbour as one: with QoS 0, on one topic, without properties.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Packing {
+    /// They are those of MQTT 5.
+    pub(crate) v5: bool,
+}
+
+/// That a broker is to give a message to a member of a shared subscription.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Duty {
+    /// [`sign`] of the broker's name.
+    pub(crate) broker: u32,
+    /// [`sign`] of the subscription's filter.
+    pub(crate) group: u32,
+}
+
+impl Notes {
+    const WORD: u32 = VERSION_BITS / 2;
+    const TOP: u32 = 1 << Self::WORD;
+    const VERSION: u32 = 1;
+    const MISSING: u32 = 2;
+    const HANDED: u32 = 4;
+    const RUN: u32 = 8;
+    const RUN_5: u32 = 16;
+    const HEED: u32 = 32;
+
+    /// Of a retained message that a neighbour lacks.
+    pub(crate) fn missing(version: u64) -> Self {
+        Self {
+            version,
+            missing: true,
+            ..Self::default()
+        }
+    }
+
+    /// Of packets that go as one.
+    pub(crate) fn packed(packing: Packing) -> Self {
+        Self {
+            packing: Some(packing),
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    pub(crate) fn ids(&self) -> Arc<[u32]> {
+        let heed = (self.heed != Heed::All).then(|| Self::HEED | u32::from(self.heed.code()));
+        let rest = Self {
+            heed: Heed::All,
+            ..self.clone()
+        };
+        let flags = (heed.is_none() || !rest.is_empty()).then(|| self.flags());
+        let word = |at: u32| (self.version >> (Self::WORD * at)) as u32 % Self::TOP;
+        let version = (self.version > 0).then(|| [word(1), word(0)]);
+        let duties = self.duties.iter().map(|duty| [duty.broker, duty.group]);
+        let pairs = version.into_iter().chain(duties);
+        let first = heed.into_iter().chain(flags);
+        first
+            .chain(pairs.flatten())
+            .map(|word| word | Self::TOP)
+            .collect()
+    }
+
+    fn flags(&self) -> u32 {
+        let flags = [
+            (self.version > 0, Self::VERSION),
+            (self.missing, Self::MISSING),
+            (self.handed, Self::HANDED),
+            (self.packing == Some(Packing { v5: false }), Self::RUN),
+            (self.packing == Some(Packing { v5: true }), Self::RUN_5),
+        ];
+        let flags = flags.iter().filter(|(is, _)| *is).map(|(_, flag)| flag);
+        flags.sum()
+    }
+
+    /// Reads what [`Self::ids`] wrote, and nothing else.
+    pub(crate) fn read(properties: Properties<'_>) -> Option<Self> {
+        let mut words = properties.subscription_ids().peekable();
+        let Some(first) = words.peek() else {
+            return Some(Self::default());
+        };
+        let first = first.checked_sub(Self::TOP)?;
+        let mut heed = Heed::All;
+        if first & Self::HEED != 0 {
+            heed = Heed::from_code(first ^ Self::HEED).filter(|heed| *heed != Heed::All)?;
+            words.next();
+            if words.peek().is_none() {
+                return Some(Self {
+                    heed,
+                    ..Self::default()
+                });
+            }
+        }
+        let mut next = || words.next()?.checked_sub(Self::TOP);
+        let flags = next()?;
+        if flags == Self::RUN || flags == Self::RUN_5 {
+            let v5 = flags == Self::RUN_5;
+            let alone = words.next().is_none() && heed == Heed::All;
+            return alone.then(|| Self::packed(Packing { v5 }));
+        }
+        if flags & !(Self::VERSION | Self::MISSING | Self::HANDED) != 0 {
+            return None;
+        }
+        let mut notes = Self {
+            missing: flags & Self::MISSING != 0,
+            handed: flags & Self::HANDED != 0,
+            heed,
+            ..Self::default()
+        };
+        if flags & Self::VERSION != 0 {
+            notes.version = u64::from(next()?) << Self::WORD | u64::from(next()?);
+        }
+        while let Some(broker) = next() {
+            let group = next()?;
+            notes.duties.push(Duty { broker, group });
+        }
+        let says_nothing = flags == 0 && notes.duties.is_empty();
+        (heed == Heed::All || !says_nothing).then_some(notes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use punctual_codec::{PropertyBuf, PropertyId};
+
+    proptest! {
+        #[test]
+        fn notes_are_read_as_written(
+            version in 0..1u64 << VERSION_BITS,
+            missing: bool,
+            handed: bool,
+            signs in proptest::collection::vec((0..Notes::TOP, 0..Notes::TOP), 0..4),
+            heed in (0..9u32).prop_map(|code| Heed::from_code(code).unwrap()),
+        ) {
+            let duties = signs.into_iter().map(|(broker, group)| Duty { broker, group });
+            let duties = duties.collect();
+            let notes = match version % 3 {
+                0 => Notes::packed(Packing { v5: missing }),
+                1 => Notes { heed, ..Notes::default() },
+                _ => Notes { version, missing, handed, duties, packing: None, heed },
+            };
+            let mut properties = PropertyBuf::new();
+            for id in &*notes.ids() {
+                properties.push_number(PropertyId::SubscriptionIdentifier, *id);
+            }
+            prop_assert_eq!(Notes::read(properties.as_properties()), Some(notes));
+            properties.push_number(PropertyId::SubscriptionIdentifier, Notes::TOP);
+            prop_assert_eq!(Notes::read(properties.as_properties()), None);
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! What the federation is told of subscriptions that end, and of links that are down.
+
+use crate::base::connection::ConnId;
+use crate::base::name::peer_of;
+use crate::hub::Hub;
+use crate::mesh::federation::LinkNews;
+use crate::session::Subscription;
+
+/// A filter that stays wanted, and whether the federation knows it as one of a persistent session.
+type Wanted = (Box<str>, bool);
+
+impl Hub {
+    /// Subscriptions are gone from the index.
+    pub(crate) fn end_interest(&self, subscriptions: &[Subscription]) {
+        if let Some(federation) = self.directory.federation() {
+            let gone = subscriptions.iter();
+            gone.for_each(|gone| federation.unsubscribed(&gone.filter, gone.lasting));
+        }
+    }
+
+    /// The connection of a neighbour is gone.
+    pub(crate) fn link_is_down(&mut self, conn: ConnId, slot: u32, why: &str) {
+        let Some(session) = self.sessions.get_mut(slot) else {
+            return;
+        };
+        let client_id = session.handle.client_id.clone();
+        if let Some(link) = &mut session.link {
+            link.held = None;
+            link.told.clear();
+            // The neighbour sends it again.
+            link.parked.clear();
+            link.early.clear();
+        }
+        if let Some(custody) = &mut self.links.custody {
+            custody
+                .unacknowledged
+                .retain(|_, (other, _)| *other != conn);
+        }
+        if let (Some(federation), Some(peer)) = (self.directory.federation(), peer_of(&client_id)) {
+            federation.link(conn, peer, LinkNews::Down(why));
+        }
+    }
+
+    /// Nobody is to hear that the subscriptions of a session end before those of the next one have
+    /// begun: that is told by [`Self::end_wanted`].
+    pub(crate) fn keep_wanted(&self, slot: u32) -> Vec<Wanted> {
+        let (federation, session) = (self.directory.federation(), self.sessions.get(slot));
+        let (Some(federation), Some(session)) = (federation, session) else {
+            return Vec::new();
+        };
+        let wanted = session.subscriptions.iter().map(|subscription| {
+            federation.subscribed(&subscription.filter, subscription.lasting);
+            (subscription.filter.clone(), subscription.lasting)
+        });
+        wanted.collect()
+    }
+
+    pub(crate) fn end_wanted(&self, wanted: Vec<Wanted>) {
+        if let Some(federation) = self.directory.federation() {
+            for (filter, lasting) in wanted {
+                federation.unsubscribed(&filter, lasting);
+            }
+        }
+    }
+}

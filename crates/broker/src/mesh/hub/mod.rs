@@ -1,0 +1,8 @@
+//! What a hub does for links and for sessions that move.
+
+pub(crate) mod brakes;
+mod custody;
+mod had;
+mod interest;
+mod parts;
+pub(crate) mod stored;
