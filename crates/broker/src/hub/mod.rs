@@ -20,7 +20,6 @@ pub(crate) mod sessions;
 mod stored;
 mod subject;
 
-pub(crate) use crate::mesh::links::Links;
 pub(crate) use agenda::Agenda;
 pub(crate) use aliases::Alias;
 pub(crate) use api::Remote;
@@ -46,6 +45,7 @@ use crate::base::connection::ConnId;
 use crate::directory::Directory;
 use crate::egress::{Dropped, Scope};
 use crate::journal::Journal;
+use crate::mesh::links::Links;
 use crate::message::Messages;
 use crate::overflow::Fullest;
 use crate::sampling::Sampling;

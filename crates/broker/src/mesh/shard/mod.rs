@@ -1,8 +1,11 @@
 //! What a shard does for links and for sessions that move.
 
 mod brakes;
+mod changes;
+mod forwarding;
 mod had;
 pub(crate) mod links;
 pub(crate) mod neighbour;
+mod parts;
 pub(crate) mod replica;
 mod transfers;

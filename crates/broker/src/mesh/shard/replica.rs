@@ -8,8 +8,6 @@
 //! has nothing any more counts as something. It goes on to others who lack it, and to
 //! their subscribers.
 
-pub(crate) use crate::shard::deliver::{Whom, deliver_all};
-
 use punctual_codec::ReasonCode;
 
 use crate::base::notes::Notes;
@@ -18,6 +16,7 @@ use crate::publication::Publication;
 use crate::retained::lack::{Lack, removal};
 use crate::retained::{DigestCursor, PARTS};
 use crate::shard::common::{TOPIC, is_common, reach};
+use crate::shard::deliver::{Whom, deliver_all};
 use crate::shard::retain::retain;
 use crate::shard::{Fail, Shard};
 use crate::{Budget, Nanos};
