@@ -806,6 +806,7 @@ mod tests {
         0..=punctual_model::LAST_INSTANT
     }
 
+    #[expect(clippy::too_many_lines, reason = "one strategy for each message")]
     fn message() -> impl Strategy<Value = Message> {
         let open =
             (id(), 1..5u8, 0..3u8, any::<bool>()).prop_map(|(id, low, strategy, dialled)| {

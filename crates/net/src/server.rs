@@ -139,6 +139,10 @@ impl Server {
     ///
     /// # Errors
     /// See [`StartError`].
+    #[expect(
+        clippy::too_many_lines,
+        reason = "each part is made of those that were started before it"
+    )]
     pub fn start(options: ServerOptions) -> Result<Self, StartError> {
         let descriptors = Descriptors::new(realtime::raise_file_limit());
         let (marking, less) = options.marking.allowed();

@@ -55,6 +55,7 @@ fn as_content(
 }
 
 /// Any operation.
+#[expect(clippy::too_many_lines, reason = "one strategy for each operation")]
 pub(crate) fn owned() -> impl Strategy<Value = Owned> {
     let session = || 1u64..5;
     let entry = || 1u64..40;

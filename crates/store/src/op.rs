@@ -399,6 +399,7 @@ mod tag {
 
 impl<'a> Op<'a> {
     /// Appends the operation, without a record's header.
+    #[expect(clippy::too_many_lines, reason = "one arm for each operation")]
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Op::Session(session) => {
@@ -533,6 +534,7 @@ impl<'a> Op<'a> {
     ///
     /// # Errors
     /// Names the invalid field.
+    #[expect(clippy::too_many_lines, reason = "one arm for each operation")]
     pub fn decode(bytes: &'a [u8]) -> Result<Self, OpError> {
         let mut reader = Reader(bytes);
         let op = match reader.byte("tag")? {

@@ -121,39 +121,22 @@ pub(crate) fn run(network: &Network, experiment: &Experiment) -> Result<Outcome>
         .collect::<Result<Vec<_>>>()?;
     let mut plan = Plan::new(network, &mut layout, experiment)?;
     plan.add_background(&generators, &layout, network.flows.len() as u32);
-    let probes = match experiment.switching {
-        true => switching::probes(&layout),
-        false => Vec::new(),
-    };
+    let probes = experiment.switching.then(|| switching::probes(&layout));
+    let probes = probes.unwrap_or_default();
     let streams = probes.iter().map(|probe| probe.stream.clone());
     plan.streams.extend(streams);
     let mut fabric = Fabric::new(&layout, experiment.driver, experiment.pinned)?;
     fabric.connect(&layout, &plan.streams)?;
     let set_up_ms = begun.elapsed().as_millis() as u64;
 
-    let [broker_core, clients_core] = match experiment.pinned {
-        true => [Some(0), Some(1)],
-        false => [None; 2],
+    let [broker_core, clients_core] = [0, 1].map(|core| experiment.pinned.then_some(core));
+    let fifo_of_clients = fifo(experiment, CLIENTS_FIFO);
+    let measure = || {
+        take_turn(clients_core, fifo_of_clients)?;
+        switching::measure(&layout, &fabric, &probes)
     };
-    let fifo = |priority| if experiment.pinned { priority } else { 0 };
-    let switching = thread::scope(|scope| {
-        join(scope.spawn(|| {
-            take_turn(clients_core, fifo(CLIENTS_FIFO))?;
-            switching::measure(&layout, &fabric, &probes)
-        }))
-    })?;
-    let _brokers = layout
-        .hosts
-        .iter()
-        .enumerate()
-        .filter(|(_, host)| host.broker)
-        .map(|(index, _)| {
-            let host = fabric.host(index);
-            experiment
-                .broker
-                .start(host, broker_core, fifo(BROKER_FIFO))
-        })
-        .collect::<Result<Vec<Vec<Process>>>>()?;
+    let switching = thread::scope(|scope| join(scope.spawn(measure)))?;
+    let _brokers = start_brokers(&layout, &fabric, experiment, broker_core)?;
 
     let observer = Observer::new(plan.observed().map(|host| (host, fabric.host(host))))?;
     let load = Load::connect(
@@ -177,11 +160,11 @@ pub(crate) fn run(network: &Network, experiment: &Experiment) -> Result<Outcome>
     let measured_from = sys::real_time_ns() + (LEAD + experiment.warm_up).as_nanos() as u64;
     let (sent, observed, processors, generated) = thread::scope(|scope| -> Result<_> {
         let observing = scope.spawn(|| {
-            take_turn(clients_core, fifo(OBSERVER_FIFO))?;
+            take_turn(clients_core, fifo(experiment, OBSERVER_FIFO))?;
             observer.run(&seen)
         });
         let loading = scope.spawn(|| {
-            take_turn(clients_core, fifo(CLIENTS_FIFO))?;
+            take_turn(clients_core, fifo_of_clients)?;
             load.run(begin_ns, end_ns, &ended)
         });
         let generating = Instant::now();
@@ -213,9 +196,8 @@ pub(crate) fn run(network: &Network, experiment: &Experiment) -> Result<Outcome>
         Ok((sent?, observed?, processors, generated))
     })?;
 
-    let background = generators
-        .iter()
-        .zip(&arrived)
+    let background = generators.iter().zip(&arrived);
+    let background = background
         .map(|(generator, arrived)| {
             let (bytes, time) = match generator.background.kind {
                 Traffic::Mqtt => (plan.acknowledged_of(generator, &sent) * FULL_FRAME, whole),
@@ -224,9 +206,7 @@ pub(crate) fn run(network: &Network, experiment: &Experiment) -> Result<Outcome>
                     (bytes, generated)
                 }
             };
-            let rate = bytes as f64 * 8.0 / time.as_secs_f64();
-            let tool = generator.background.tool.map(Tool::name);
-            Ok((generator.background.to_string(), rate as u64, tool))
+            Ok(rate(generator, bytes, time))
         })
         .collect::<Result<_>>()?;
     let mut lateness = Recorder::default();
@@ -257,6 +237,34 @@ pub(crate) fn run(network: &Network, experiment: &Experiment) -> Result<Outcome>
         processors,
         not_emulated: not_emulated(network, &layout),
     })
+}
+
+/// Starts a broker on every host that has one.
+fn start_brokers(
+    layout: &Layout,
+    fabric: &Fabric,
+    experiment: &Experiment,
+    core: Option<usize>,
+) -> Result<Vec<Vec<Process>>> {
+    let hosts = layout.hosts.iter().enumerate();
+    let hosts = hosts.filter(|(_, host)| host.broker);
+    let start = |(index, _)| {
+        let broker = &experiment.broker;
+        broker.start(fabric.host(index), core, fifo(experiment, BROKER_FIFO))
+    };
+    hosts.map(start).collect()
+}
+
+/// A real-time priority where threads are pinned; 0 otherwise.
+fn fifo(experiment: &Experiment, priority: u8) -> u8 {
+    if experiment.pinned { priority } else { 0 }
+}
+
+/// A generator of traffic without requirements, its bits per second, and the tool that made them.
+fn rate(generator: &Generator, bytes: u64, time: Duration) -> (String, u64, Option<&'static str>) {
+    let rate = bytes as f64 * 8.0 / time.as_secs_f64();
+    let tool = generator.background.tool.map(Tool::name);
+    (generator.background.to_string(), rate as u64, tool)
 }
 
 /// Results of what was written in the measured time.

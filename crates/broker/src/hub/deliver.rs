@@ -33,6 +33,10 @@ impl Hub {
     /// its publishers should hold back. It runs once for each receiver of each message, and every step
     /// needs the session and its connection, which a function for a step would have to look up again.
     #[inline]
+    #[expect(
+        clippy::too_many_lines,
+        reason = "runs for each receiver of each message; a function for a step would look the session up again"
+    )]
     pub(crate) fn deliver(
         &mut self,
         publication: &mut Publication<'_>,

@@ -42,6 +42,10 @@ impl Hub {
     /// The same. Looking up and sending retained messages takes no more than the budget: then a task
     /// goes on. It is one loop over retained and queued messages, because these alternate and every step
     /// needs the session, its connection and the counters at once.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "retained and queued messages alternate, and each step needs the session, its connection and the counters"
+    )]
     pub(crate) fn pump_within(&mut self, session_slot: u32, budget: &mut Budget, now: Nanos) {
         let Some(session) = self.sessions.get_mut(session_slot) else {
             return;

@@ -38,6 +38,10 @@ impl Shard {
     /// all that receives them. `None` leaves the first to [`Self::publish_packet`],
     /// which decides everything this relies on; so is the first that is refused. The loop shares one
     /// publication, the order on the topic and the names among all messages of the run.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "one loop shares a publication, the order and the names among the messages of a run"
+    )]
     pub(super) fn publish_acknowledged(
         &mut self,
         id: ConnId,

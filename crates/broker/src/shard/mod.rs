@@ -476,6 +476,10 @@ impl Shard {
         packets >= ROW || self.hub.work.offered - offered >= OFFERS
     }
 
+    #[expect(
+        clippy::too_many_lines,
+        reason = "one loop over the packets of a read: each kind changes the same counters and may end it"
+    )]
     fn receive_until(
         &mut self,
         id: ConnId,

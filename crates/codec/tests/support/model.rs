@@ -263,6 +263,7 @@ impl Model {
     }
 
     /// Encodes through the packet types, as a caller would.
+    #[expect(clippy::too_many_lines, reason = "one arm for each packet type")]
     pub fn encode(&self, version: Version) -> Vec<u8> {
         let mut out = Vec::new();
         match self {

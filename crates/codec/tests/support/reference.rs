@@ -108,6 +108,7 @@ fn options(entry: &SubEntry) -> (String, SubscribeOptions) {
     (entry.topic_filter().to_owned(), options)
 }
 
+#[expect(clippy::too_many_lines, reason = "one arm for each packet type")]
 fn decode_311(kind: PacketType, first: u8, body: &[u8]) -> Result<Reading, MqttError> {
     let ack = |packet_id| Model::Ack {
         kind,
@@ -240,6 +241,7 @@ fn decode_311(kind: PacketType, first: u8, body: &[u8]) -> Result<Reading, MqttE
     })
 }
 
+#[expect(clippy::too_many_lines, reason = "one arm for each packet type")]
 fn decode_5(kind: PacketType, first: u8, body: &[u8]) -> Result<Reading, MqttError> {
     let ack = |packet_id, reason: Option<u8>, properties: &Option<Properties>| Model::Ack {
         kind,

@@ -585,8 +585,20 @@ impl Ledger {
             };
             draft.granted.push((one.key.clone(), granted));
         }
+        self.reckon_anew(&anew, ready, &mut draft, world)?;
+        Ok(draft)
+    }
+
+    /// Adds to a draft what is known of the other flows of streams that it changes.
+    fn reckon_anew(
+        &self,
+        streams: &BTreeSet<Header>,
+        ready: &[Candidate],
+        draft: &mut Draft,
+        world: DecisionInput<'_>,
+    ) -> Result<(), Attempt> {
         let deciding: BTreeSet<&Key> = ready.iter().map(|one| &one.key).collect();
-        for header in &anew {
+        for header in streams {
             let Some(stream) = draft.streams.get(header) else {
                 continue;
             };
@@ -618,7 +630,7 @@ impl Ledger {
                 )?);
             }
         }
-        Ok(draft)
+        Ok(())
     }
 
     /// The version of a stream's path: another one than before if the path is

@@ -549,6 +549,7 @@ impl Running {
         }
     }
 
+    #[expect(clippy::too_many_lines, reason = "one arm for each order")]
     fn act(&mut self, output: punctual_mesh::Output, now: Nanos) {
         use punctual_mesh::Output as Order;
         let peer = |link| self.node.peer(link).map(|id| id.as_str().to_owned());

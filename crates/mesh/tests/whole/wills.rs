@@ -50,6 +50,10 @@ fn count(client: &Client, number: u64) -> usize {
     same.count()
 }
 
+#[expect(
+    clippy::too_many_lines,
+    reason = "one course of events, checked at its end"
+)]
 fn run(seed: u64, loss: Loss) {
     let faults = Faults {
         links: true,

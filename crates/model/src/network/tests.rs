@@ -79,6 +79,7 @@ fn a_multicast_to_one_place_twice_is_one_frame() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one table of cases")]
 fn what_means_nothing_is_refused_by_name() {
     let cases = [
         (

@@ -20,6 +20,7 @@ use crate::{
 const PART: usize = 16 * 1024;
 
 impl Switch {
+    #[expect(clippy::too_many_lines, reason = "one arm for each kind of statistics")]
     pub(super) fn report(
         &mut self,
         xid: Xid,

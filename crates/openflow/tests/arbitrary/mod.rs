@@ -509,6 +509,7 @@ fn flow_stats() -> impl Strategy<Value = FlowStats> {
         })
 }
 
+#[expect(clippy::too_many_lines, reason = "one strategy for each reply")]
 fn reply() -> impl Strategy<Value = Message> {
     use MultipartBody as B;
     let text = "[a-z]{0,31}";

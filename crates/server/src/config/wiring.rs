@@ -36,6 +36,7 @@ const PATIENCE: u32 = 16;
 impl Config {
     /// The broker's part. Values are in range, so nothing is cut; a number that
     /// this machine cannot count to is as good as no limit.
+    #[expect(clippy::too_many_lines, reason = "one field a line")]
     pub(crate) fn broker(&self) -> Broker {
         let limits = &self.limits;
         Broker {

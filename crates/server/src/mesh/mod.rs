@@ -1029,6 +1029,10 @@ impl Keeper {
     /// Does what the node asks. All of it is done between two messages where something is copied to a
     /// neighbour, so that this and what it is sent from then on leave no gap; long lists of filters
     /// are otherwise worked off in pieces, with others served between them.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "one arm for each order, done in one piece"
+    )]
     fn act(&mut self) {
         let mut orders: Vec<Order> = Vec::new();
         let outputs = self.node.take_outputs();
