@@ -90,7 +90,7 @@ pub use mesh::brake;
 pub use mesh::federation::MoveTimes;
 pub use mesh::federation::{
     Federation, Interest, KeptLink, LINKED_ALREADY, LinkNews, MessageNames, Newcomer, Relay,
-    Service, SessionTransfers, Testament, Unwelcome,
+    Service, SessionTransfers, Unwelcome, WillRecord,
 };
 pub use message::Message;
 pub use punctual_model::Nanos;

@@ -29,7 +29,7 @@ use crate::base::handle::SessionHandle;
 use crate::base::name::MessageName;
 use crate::mesh::brake::Brake;
 use crate::mesh::link::LinkState;
-use crate::mesh::moves::{Began, Had, TakenUp};
+use crate::mesh::moves::{Began, DeliveryHistory, TakenUp};
 use crate::overflow::Losses;
 use crate::reserved::Reserved;
 use crate::sequence::{Number, Sequences};
@@ -131,7 +131,7 @@ pub(crate) struct Session {
     /// Whether the store has it.
     pub(crate) durable: bool,
     /// Whether the store has what it leaves behind, though not itself: it ends with its connection.
-    pub(crate) has_testament: bool,
+    pub(crate) has_will_record: bool,
     /// Ticket of what says that it exists.
     pub(crate) created: u64,
     /// The store does not know what it is now.
@@ -150,7 +150,7 @@ pub(crate) struct Session {
     /// before this broker started, and is not stored.
     pub(crate) began: Option<Box<Stored<Began>>>,
     /// What may come again, while that is likely.
-    pub(crate) had: Option<Box<Had>>,
+    pub(crate) history: Option<Box<DeliveryHistory>>,
     /// What it is where sessions move between brokers.
     pub(crate) custody: Option<Box<Stored<Record>>>,
     /// What it has lost because its queue was full, if anything.
@@ -243,7 +243,7 @@ impl Session {
             classes: crate::urgency::ALL_CLASSES,
             asked: false,
             durable: false,
-            has_testament: false,
+            has_will_record: false,
             created: 0,
             stale: false,
             detached: None,
@@ -252,7 +252,7 @@ impl Session {
             sequences: None,
             link: None,
             began: None,
-            had: None,
+            history: None,
             custody: None,
             losses: None,
             is_full: false,

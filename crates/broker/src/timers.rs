@@ -35,7 +35,7 @@ pub(crate) enum Timer {
     /// Queued messages of a disconnected session may have expired.
     Sweep { slot: u32, epoch: u64 },
     /// A session may forget what it has had.
-    Errand { id: u64 },
+    HistoryExpiry { id: u64 },
     /// Something is due for [`crate::mesh::custody`].
     Transfer { id: u64 },
     /// `$SYS` topics are due.

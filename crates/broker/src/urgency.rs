@@ -13,7 +13,7 @@ use punctual_model::{
 };
 
 use crate::Nanos;
-use crate::base::notes::Heed;
+use crate::base::notes::UrgencyTrust;
 use crate::egress::{Class, Urgency};
 
 /// What a client may state on a topic.
@@ -302,7 +302,7 @@ pub fn asked(
     }
 }
 
-impl Heed {
+impl UrgencyTrust {
     /// As rights bind what is asked for.
     pub(crate) fn of(asked: &Asked) -> Self {
         match asked.urgency.least_deadline {

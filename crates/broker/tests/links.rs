@@ -12,7 +12,7 @@ use punctual_broker::{
     AccessControl, Admits, Budget, Config, ConnId, ConnMeta, Directory, Discipline, Federation,
     Interest, LINK_PREFIX, LinkLimits, LinkNews, MessageName, MessageNames, MoveTimes, Nanos,
     Newcomer, Permissions, QueueFull, Restorer, RetainedCursor, SessionTransfers, Shard,
-    StoreTrouble, Testament, Unwelcome, UrgencyRights, WillTurn,
+    StoreTrouble, Unwelcome, UrgencyRights, WillRecord, WillTurn,
 };
 use punctual_codec::{
     Ack, Connect, Packet, PacketType, Properties, PropertyBuf, PropertyId, Publish, QoS,
@@ -35,7 +35,7 @@ struct Notes {
     /// The same, to be found: origin and number.
     known: Mutex<HashSet<(u32, u32)>>,
     conn: Mutex<Option<ConnId>>,
-    wills: Mutex<Vec<Testament>>,
+    wills: Mutex<Vec<WillRecord>>,
     clock: AtomicU64,
     stamps: AtomicU64,
     look_ups: Mutex<Vec<(String, Stamp)>>,
@@ -92,7 +92,7 @@ impl SessionTransfers for Notes {
             heal: Nanos::from_secs(10),
         }
     }
-    fn left_behind(&self, _: &str, will: Option<Testament>) {
+    fn left_behind(&self, _: &str, will: Option<WillRecord>) {
         self.wills.lock().unwrap().extend(will);
     }
 }
@@ -236,7 +236,7 @@ impl Broker {
     }
 
     /// One with a session that outlives its connection, which has not read anything.
-    fn lasting(&mut self, id: &str) -> ConnId {
+    fn persistent(&mut self, id: &str) -> ConnId {
         let conn = self.open();
         let mut properties = PropertyBuf::new();
         properties.push_number(PropertyId::SessionExpiryInterval, 3600);
@@ -2278,7 +2278,7 @@ fn what_a_full_session_far_away_has_no_room_for_is_refused_where_it_is_published
         for n in 0..last {
             net.wants(n, n + 1, &["slow/#", "fast"]);
         }
-        let away = net.brokers[last].lasting("away");
+        let away = net.brokers[last].persistent("away");
         subscribe(&mut net.brokers[last], away, "slow/#");
         net.brokers[last].shard.closed(away, "lost", NOW);
         let fast = net.brokers[last].client("fast");
@@ -2301,7 +2301,7 @@ fn what_a_full_session_far_away_has_no_room_for_is_refused_where_it_is_published
         let most = 300 + (hops - 1) * (150 + 2 * 20);
         assert!((270..=most).contains(&accepted.len()), "{}", accepted.len());
 
-        let back = net.brokers[last].lasting("away");
+        let back = net.brokers[last].persistent("away");
         let mut got = Vec::new();
         for _ in 0..1000 {
             net.step();
@@ -2332,7 +2332,7 @@ fn a_full_session_far_away_loses_its_own_messages_by_default() {
     config.limits.receive_maximum = 20;
     let mut net = Net::new(2, &[[0, 1]], &config);
     net.wants(0, 1, &["slow/#"]);
-    let away = net.brokers[1].lasting("away");
+    let away = net.brokers[1].persistent("away");
     subscribe(&mut net.brokers[1], away, "slow/#");
     net.brokers[1].shard.closed(away, "lost", NOW);
     let publisher = net.brokers[0].client("publisher");
@@ -2343,7 +2343,7 @@ fn a_full_session_far_away_loses_its_own_messages_by_default() {
         );
         net.step();
     }
-    let back = net.brokers[1].lasting("away");
+    let back = net.brokers[1].persistent("away");
     net.step();
     let got = numbers(net.got(1, back));
     let dropped = net.brokers[1].shard.stats().dropped_queue_full as usize;

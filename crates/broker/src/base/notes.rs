@@ -26,13 +26,13 @@ pub(crate) struct Notes {
     /// The payload is not that of a message, but whole PUBLISH packets.
     pub(crate) packing: Option<Packing>,
     /// How far it is followed in what it states.
-    pub(crate) heed: Heed,
+    pub(crate) trust: UrgencyTrust,
 }
 
 /// How far what a message states about its urgency is followed, as the broker found that took
 /// it in: by the rights of its publisher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Heed {
+pub(crate) enum UrgencyTrust {
     /// As any broker finds.
     #[default]
     All,
@@ -42,7 +42,7 @@ pub(crate) enum Heed {
     Nothing,
 }
 
-impl Heed {
+impl UrgencyTrust {
     /// As a small number; 0 for all.
     pub(crate) fn code(self) -> u8 {
         match self {
@@ -87,7 +87,7 @@ impl Notes {
     const HANDED: u32 = 4;
     const RUN: u32 = 8;
     const RUN_5: u32 = 16;
-    const HEED: u32 = 32;
+    const TRUST: u32 = 32;
 
     /// Of a retained message that a neighbour lacks.
     pub(crate) fn missing(version: u64) -> Self {
@@ -111,17 +111,18 @@ impl Notes {
     }
 
     pub(crate) fn ids(&self) -> Arc<[u32]> {
-        let heed = (self.heed != Heed::All).then(|| Self::HEED | u32::from(self.heed.code()));
+        let trust =
+            (self.trust != UrgencyTrust::All).then(|| Self::TRUST | u32::from(self.trust.code()));
         let rest = Self {
-            heed: Heed::All,
+            trust: UrgencyTrust::All,
             ..self.clone()
         };
-        let flags = (heed.is_none() || !rest.is_empty()).then(|| self.flags());
+        let flags = (trust.is_none() || !rest.is_empty()).then(|| self.flags());
         let word = |at: u32| (self.version >> (Self::WORD * at)) as u32 % Self::TOP;
         let version = (self.version > 0).then(|| [word(1), word(0)]);
         let duties = self.duties.iter().map(|duty| [duty.broker, duty.group]);
         let pairs = version.into_iter().chain(duties);
-        let first = heed.into_iter().chain(flags);
+        let first = trust.into_iter().chain(flags);
         first
             .chain(pairs.flatten())
             .map(|word| word | Self::TOP)
@@ -147,13 +148,14 @@ impl Notes {
             return Some(Self::default());
         };
         let first = first.checked_sub(Self::TOP)?;
-        let mut heed = Heed::All;
-        if first & Self::HEED != 0 {
-            heed = Heed::from_code(first ^ Self::HEED).filter(|heed| *heed != Heed::All)?;
+        let mut trust = UrgencyTrust::All;
+        if first & Self::TRUST != 0 {
+            trust = UrgencyTrust::from_code(first ^ Self::TRUST)
+                .filter(|trust| *trust != UrgencyTrust::All)?;
             words.next();
             if words.peek().is_none() {
                 return Some(Self {
-                    heed,
+                    trust,
                     ..Self::default()
                 });
             }
@@ -162,7 +164,7 @@ impl Notes {
         let flags = next()?;
         if flags == Self::RUN || flags == Self::RUN_5 {
             let v5 = flags == Self::RUN_5;
-            let alone = words.next().is_none() && heed == Heed::All;
+            let alone = words.next().is_none() && trust == UrgencyTrust::All;
             return alone.then(|| Self::packed(Packing { v5 }));
         }
         if flags & !(Self::VERSION | Self::MISSING | Self::HANDED) != 0 {
@@ -171,7 +173,7 @@ impl Notes {
         let mut notes = Self {
             missing: flags & Self::MISSING != 0,
             handed: flags & Self::HANDED != 0,
-            heed,
+            trust,
             ..Self::default()
         };
         if flags & Self::VERSION != 0 {
@@ -182,7 +184,7 @@ impl Notes {
             notes.duties.push(Duty { broker, group });
         }
         let says_nothing = flags == 0 && notes.duties.is_empty();
-        (heed == Heed::All || !says_nothing).then_some(notes)
+        (trust == UrgencyTrust::All || !says_nothing).then_some(notes)
     }
 }
 
@@ -199,14 +201,14 @@ mod tests {
             missing: bool,
             handed: bool,
             signs in proptest::collection::vec((0..Notes::TOP, 0..Notes::TOP), 0..4),
-            heed in (0..9u32).prop_map(|code| Heed::from_code(code).unwrap()),
+            trust in (0..9u32).prop_map(|code| UrgencyTrust::from_code(code).unwrap()),
         ) {
             let duties = signs.into_iter().map(|(broker, group)| Duty { broker, group });
             let duties = duties.collect();
             let notes = match version % 3 {
                 0 => Notes::packed(Packing { v5: missing }),
-                1 => Notes { heed, ..Notes::default() },
-                _ => Notes { version, missing, handed, duties, packing: None, heed },
+                1 => Notes { trust, ..Notes::default() },
+                _ => Notes { version, missing, handed, duties, packing: None, trust },
             };
             let mut properties = PropertyBuf::new();
             for id in &*notes.ids() {

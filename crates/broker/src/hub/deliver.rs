@@ -66,15 +66,19 @@ impl Hub {
             return None;
         }
         // A member of a shared subscription is given a message once in all of the mesh.
-        if let Some(had) = session.had.as_mut().filter(|_| target.share == 0)
+        if let Some(history) = session.history.as_mut().filter(|_| target.share == 0)
             && let Some(name) = publication.named(&self.directory)
         {
             let once = qos == QoS::ExactlyOnce;
-            if !had.note(name.name_key().unwrap_or(0), once) {
+            if !history.note(name.name_key().unwrap_or(0), once) {
                 return None;
             }
-            if had.log.as_mut().is_some_and(|log| log.is_to_be_listed()) {
-                self.links.moves.had_more.push(target.slot);
+            if history
+                .log
+                .as_mut()
+                .is_some_and(|log| log.is_to_be_listed())
+            {
+                self.links.moves.history_grew.push(target.slot);
             }
         }
         let number = match target.numbered {

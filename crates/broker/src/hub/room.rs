@@ -26,7 +26,7 @@ impl Hub {
         let session = self.sessions.get(slot)?;
         let wants = |it: &Subscription| topic::matches(&it.filter, topic);
         // One that began with Clean Start 1 has nothing of before.
-        let follows = session.had.is_some() && session.link.is_none() && target.share == 0;
+        let follows = session.history.is_some() && session.link.is_none() && target.share == 0;
         let follows = follows && session.subscriptions.iter().any(wants);
         follows.then(|| Target {
             session: session.handle.clone(),

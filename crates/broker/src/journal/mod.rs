@@ -22,7 +22,7 @@
 pub(crate) mod answers;
 pub(crate) mod content;
 pub(crate) mod gate;
-pub(crate) mod had_log;
+pub(crate) mod history_log;
 pub(crate) mod keeping;
 mod kept;
 pub(crate) mod messages;

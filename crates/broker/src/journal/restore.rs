@@ -18,7 +18,7 @@ use crate::base::author::Author;
 use crate::base::delivery::Delivery;
 use crate::base::name::{peer_of, sign};
 use crate::mesh::federation::MessageNames;
-use crate::mesh::journal::{had, names};
+use crate::mesh::journal::{history, names};
 use crate::message::{Parts, Traits};
 use crate::sequence::Number;
 use crate::session::{Replays, Session, Step, Subscription, Will, first_step};
@@ -38,7 +38,7 @@ pub struct Restorer {
     /// The publishers of messages that may be retained, by the messages' numbers.
     authored: HashMap<u64, Arc<Author>, foldhash::fast::RandomState>,
     /// By sessions, which come later.
-    had: HashMap<u64, had::Restored, foldhash::fast::RandomState>,
+    history: HashMap<u64, history::Restored, foldhash::fast::RandomState>,
     session: Option<RestoredSession>,
     /// What waits for it.
     waiting: Vec<Waiting>,
@@ -76,7 +76,7 @@ pub struct RestoredSession {
     /// And when it is to be published, if that is known.
     pub(crate) will: Option<(Will, Option<Wall>)>,
     pub(crate) entries: Vec<RestoredEntry>,
-    pub(crate) had: had::Restored,
+    pub(crate) history: history::Restored,
 }
 
 #[derive(Debug)]
@@ -96,7 +96,7 @@ impl Restorer {
             messages: ByNumber::default(),
             authors: HashSet::default(),
             authored: HashMap::default(),
-            had: HashMap::default(),
+            history: HashMap::default(),
             session: None,
             waiting: Vec::new(),
         }
@@ -126,8 +126,8 @@ impl Restorer {
                 }
             }
             Op::Flow { key, value } => {
-                if let Some((session, number)) = had::parse(key) {
-                    self.had.entry(session).or_default().take(number, value);
+                if let Some((session, number)) = history::parse(key) {
+                    self.history.entry(session).or_default().take(number, value);
                     return None;
                 }
                 let federation = self.directory.federation();
@@ -181,7 +181,7 @@ impl Restorer {
     /// The session that was begun, with what waits for it.
     fn complete(&mut self) -> Option<RestoredSession> {
         let mut session = self.session.take()?;
-        session.had = self.had.remove(&session.number).unwrap_or_default();
+        session.history = self.history.remove(&session.number).unwrap_or_default();
         // All of them are looked for before any is touched: each is somewhere else
         // in memory, and a processor waits for many at a time, if it is let.
         let waiting = std::mem::take(&mut self.waiting);
@@ -321,7 +321,7 @@ impl RestoredSession {
             received: Vec::new(),
             will: None,
             entries: Vec::new(),
-            had: had::Restored::default(),
+            history: history::Restored::default(),
         }
     }
 
@@ -372,7 +372,7 @@ impl RestoredSession {
             id: subscription.id.unwrap_or(0),
             numbered: flags & NUMBERED != 0,
             demoted: flags & DEMOTED != 0,
-            lasting: false,
+            persistent: false,
             replay: 0,
             reserved: None,
         };
@@ -407,7 +407,7 @@ impl Directory {
 
 /// The slot of what was made of a session, what that subscribes to, and who is behind it if it is a
 /// neighbour's.
-pub(crate) type Parked = (u32, Vec<Subscription>, Vec<(Box<str>, Vec<Box<str>>)>);
+pub(crate) type PlacedSession = (u32, Vec<Subscription>, Vec<(Box<str>, Vec<Box<str>>)>);
 
 /// Of a session with more subscriptions it is not looked for by which its messages have come.
 const MOST_MATCHED: usize = 64;

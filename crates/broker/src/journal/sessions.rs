@@ -65,7 +65,7 @@ impl Journal {
             id,
             numbered,
             demoted,
-            lasting: _,
+            persistent: _,
             replay: _,
             reserved: _,
         } = subscription;

@@ -88,7 +88,7 @@ pub enum LinkNews<'a> {
 
 /// What a client leaves behind, for the case that this broker is lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Testament {
+pub struct WillRecord {
     /// When it connected, see [`SessionTransfers::arrived`].
     pub at: u64,
     /// Seconds between the loss of the client and its will; not beyond the end of its session.
@@ -135,11 +135,11 @@ impl Service {
 /// What of its clients a broker wants from the mesh. Called on shard threads: nothing may block or take
 /// long.
 pub trait Interest: Debug + Send + Sync {
-    /// A client has subscribed to a filter for which it had no subscription; `lasting` if its
+    /// A client has subscribed to a filter for which it had no subscription; `persistent` if its
     /// session is persistent, and to be sent messages with QoS 1 or 2 also when it is back.
-    fn subscribed(&self, filter: &str, lasting: bool);
+    fn subscribed(&self, filter: &str, persistent: bool);
     /// A client's subscription to a filter, which was told of so, is gone.
-    fn unsubscribed(&self, filter: &str, lasting: bool);
+    fn unsubscribed(&self, filter: &str, persistent: bool);
     /// The answer to [`crate::Shard::link_keep`].
     fn wishes_kept(&self, _number: u64) {}
     /// The answer to [`crate::Shard::link_flush`].
@@ -243,7 +243,7 @@ pub trait SessionTransfers: MessageNames {
         }
     }
     /// What a client leaves behind from now on if this broker is lost.
-    fn left_behind(&self, _client_id: &str, _will: Option<Testament>) {}
+    fn left_behind(&self, _client_id: &str, _will: Option<WillRecord>) {}
     /// How long this broker, having started again, waits for clients before it publishes what
     /// they left behind: others may have done so.
     fn will_wait(&self) -> Nanos {

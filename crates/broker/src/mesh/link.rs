@@ -7,7 +7,7 @@ use hashbrown::{HashMap, HashSet};
 
 use crate::Nanos;
 use crate::base::name::MessageName;
-use crate::mesh::parked::Parked;
+use crate::mesh::parked::ParkedPublications;
 
 /// By what a neighbour is one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -38,7 +38,7 @@ pub(crate) struct LinkState {
     pub(crate) held: Option<u16>,
     /// Publications of the neighbour that are not acknowledged because there is no
     /// room where they have to go.
-    pub(crate) parked: Parked,
+    pub(crate) parked: ParkedPublications,
     /// The same of those before which another one is to come; in the order in which they came.
     pub(crate) early: VecDeque<Early>,
     /// Retained messages that the neighbour has told it has, since it began to.

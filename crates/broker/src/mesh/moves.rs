@@ -2,9 +2,9 @@
 //!
 //! A message may come to a session on two ways: with the session, or forwarded by the stub of it, and by
 //! itself, where its subscriptions are now ([`crate::mesh::custody`]). For a while it is remembered what the
-//! session has got, by what that is called ([`Had`]).
+//! session has got, by what that is called ([`DeliveryHistory`]).
 
-pub(crate) use crate::journal::had_log::{HadLog, Kind};
+pub(crate) use crate::journal::history_log::{HistoryLog, Kind};
 
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
@@ -16,7 +16,7 @@ use crate::base::delivery::Delivery;
 
 /// Messages that a session has got here and that are recognised when they come from where it
 /// was.
-const MAX_HAD: usize = 1 << 12;
+const MAX_HISTORY: usize = 1 << 12;
 
 /// Names of what had passed elsewhere that are remembered.
 const MAX_PASSED: usize = 1 << 14;
@@ -38,7 +38,7 @@ pub(crate) type TakenUp = (u16, Option<Delivery>);
 #[derive(Debug, Default)]
 pub(crate) struct Known {
     /// It has had them, wherever they come from.
-    pub(crate) had: Vec<u64>,
+    pub(crate) history: Vec<u64>,
     /// They passed while it was there, and come to it nowhere else.
     pub(crate) passed: Vec<u64>,
     /// Names that were given where it was while it was there: the last before each row of them, and
@@ -48,7 +48,7 @@ pub(crate) struct Known {
 
 /// What a session has got that may come again.
 #[derive(Debug, Default)]
-pub(crate) struct Had {
+pub(crate) struct DeliveryHistory {
     /// Names of all.
     names: HashSet<u64, foldhash::fast::RandomState>,
     /// Those that came here by themselves, the oldest first.
@@ -59,10 +59,10 @@ pub(crate) struct Had {
     given: VecDeque<Given>,
     pub(crate) until: Nanos,
     /// What of it is stored, for a session that survives.
-    pub(crate) log: Option<Box<HadLog>>,
+    pub(crate) log: Option<Box<HistoryLog>>,
 }
 
-impl Had {
+impl DeliveryHistory {
     /// Notes something that comes here by itself, with QoS 2 if it is to come `once` after a
     /// restart, too; false if the session has had it.
     pub(crate) fn note(&mut self, name: u64, once: bool) -> bool {
@@ -70,7 +70,7 @@ impl Had {
         if self.passed.contains(&name) || given || !self.names.insert(name) {
             return false;
         }
-        if self.own.len() >= MAX_HAD
+        if self.own.len() >= MAX_HISTORY
             && let Some(oldest) = self.own.pop_front()
         {
             self.names.remove(&oldest);
@@ -89,7 +89,7 @@ impl Had {
             return true;
         }
         if let Some(log) = &mut self.log {
-            log.note(Kind::Had, [name]);
+            log.note(Kind::DeliveryHistory, [name]);
         }
         self.names.insert(name)
     }
@@ -108,7 +108,7 @@ impl Had {
     /// All of it, for another broker.
     pub(crate) fn known(&self) -> Known {
         Known {
-            had: self.names.iter().copied().collect(),
+            history: self.names.iter().copied().collect(),
             passed: self.passed.iter().copied().collect(),
             given: self.given.iter().map(|given| given.0).collect(),
         }
@@ -116,13 +116,13 @@ impl Had {
 
     /// What was known elsewhere.
     pub(crate) fn learn(&mut self, known: &Known) {
-        self.names.extend(&known.had);
+        self.names.extend(&known.history);
         let room = MAX_PASSED.saturating_sub(self.passed.len());
         // The latest come last.
         let passed = known.passed.iter().rev().take(room);
         self.passed.extend(passed.clone());
         if let Some(log) = &mut self.log {
-            log.note(Kind::Had, known.had.iter().copied());
+            log.note(Kind::DeliveryHistory, known.history.iter().copied());
             log.note(Kind::Passed, passed.copied());
             log.note(Kind::Given, known.given.iter().flatten().copied());
         }
@@ -167,7 +167,7 @@ pub(crate) struct Began {
 
 /// When a session is looked at that remembers what it has had.
 #[derive(Debug, Clone)]
-pub(crate) struct Errand {
+pub(crate) struct HistoryExpiry {
     /// A timer that comes earlier is void.
     pub(crate) due: Nanos,
     pub(crate) slot: u32,
@@ -179,11 +179,11 @@ pub(crate) struct Errand {
 #[derive(Debug, Default)]
 pub(crate) struct Moves {
     /// One at most for each session, by numbers.
-    pub(crate) errands: HashMap<u64, Errand, foldhash::quality::RandomState>,
+    pub(crate) expiries: HashMap<u64, HistoryExpiry, foldhash::quality::RandomState>,
     /// Number of the last one.
     pub(crate) last: u64,
     /// Slots of sessions that have had something that is to be stored.
-    pub(crate) had_more: Vec<u32>,
+    pub(crate) history_grew: Vec<u32>,
 }
 
 #[cfg(test)]
@@ -192,29 +192,36 @@ mod tests {
 
     #[test]
     fn what_a_session_has_had_is_recognised() {
-        let mut had = Had::default();
-        assert!(had.note(1, true) && !had.note(1, true));
-        assert!(!had.note_moved(1));
-        assert!(had.note_moved(2) && !had.note_moved(2) && !had.note(2, true));
+        let mut history = DeliveryHistory::default();
+        assert!(history.note(1, true) && !history.note(1, true));
+        assert!(!history.note_moved(1));
+        assert!(history.note_moved(2) && !history.note_moved(2) && !history.note(2, true));
         // What has no name is never recognised.
-        assert!(had.note_moved(0) && had.note_moved(0));
-        had.learn(&Known {
-            had: vec![20],
+        assert!(history.note_moved(0) && history.note_moved(0));
+        history.learn(&Known {
+            history: vec![20],
             passed: vec![10],
             given: vec![[5 << 32 | 3, 5 << 32 | 7]],
         });
         assert!(
-            had.note(5 << 32 | 3, true),
+            history.note(5 << 32 | 3, true),
             "given before the session was there"
         );
-        assert!(!had.note(20, true) && !had.note_moved(20));
-        assert!(!had.note(10, true) && !had.note(5 << 32 | 7, true) && had.note(5 << 32 | 8, true));
+        assert!(!history.note(20, true) && !history.note_moved(20));
+        assert!(
+            !history.note(10, true)
+                && !history.note(5 << 32 | 7, true)
+                && history.note(5 << 32 | 8, true)
+        );
         // It passed elsewhere, but was not there for this session.
-        assert!(had.note_moved(5 << 32 | 6));
-        for name in 100..100 + 2 * MAX_HAD as u64 {
-            had.note(name, true);
+        assert!(history.note_moved(5 << 32 | 6));
+        for name in 100..100 + 2 * MAX_HISTORY as u64 {
+            history.note(name, true);
         }
-        assert!(had.names.len() <= MAX_HAD + 6);
-        assert!(!had.note_moved(2), "what came from there is not forgotten");
+        assert!(history.names.len() <= MAX_HISTORY + 6);
+        assert!(
+            !history.note_moved(2),
+            "what came from there is not forgotten"
+        );
     }
 }

@@ -43,7 +43,7 @@ pub(crate) struct Waiting {
 
 /// All that wait of one neighbour, in the order in which they came.
 #[derive(Debug, Default)]
-pub(crate) struct Parked {
+pub(crate) struct ParkedPublications {
     waiting: VecDeque<Waiting>,
     /// What they wait for.
     causes: HashSet<Cause, RandomState>,
@@ -51,7 +51,7 @@ pub(crate) struct Parked {
     topics: HashSet<u64, RandomState>,
 }
 
-impl Parked {
+impl ParkedPublications {
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn one_waits_behind_those_for_the_same_and_on_its_topic() {
-        let mut parked = Parked::default();
+        let mut parked = ParkedPublications::default();
         parked.park(B, b"t", [1].into());
         parked.park(C, b"u", [2].into());
         parked.park(Cause::Topic, b"u", [3].into());

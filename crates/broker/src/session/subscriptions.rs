@@ -27,7 +27,7 @@ pub(crate) struct Subscription {
     /// Messages of admitted flows go to it with the plain ones.
     pub(crate) demoted: bool,
     /// The federation knows that it is to be sent messages also when its client is away.
-    pub(crate) lasting: bool,
+    pub(crate) persistent: bool,
     /// Number of its replay of retained messages, as [`Replays`](super::Replays) counts them.
     pub(crate) replay: u32,
     /// Its bytes among those of all subscriptions.
@@ -199,7 +199,7 @@ mod tests {
             id: 0,
             numbered: false,
             demoted: false,
-            lasting: false,
+            persistent: false,
             replay: 0,
             reserved: None,
         }

@@ -284,7 +284,7 @@ fn only_receiver<'r>(hub: &Hub, route: &'r Route, publisher: u64) -> Option<&'r 
         return None;
     }
     let session = hub.session_of(target)?;
-    let is_plain = session.classes & (1 << Class::Normal as u8) != 0 && session.had.is_none();
+    let is_plain = session.classes & (1 << Class::Normal as u8) != 0 && session.history.is_none();
     let federation = hub.directory.federation();
     let is_relayed = federation.is_some_and(|federation| federation.relay().is_some());
     let journal = hub.journal.as_ref();

@@ -12,7 +12,7 @@ use crate::admission::{
 use crate::answers::{Notification, as_carried, best_effort, to_receiver, violation};
 use crate::base::connection::ConnId;
 use crate::base::durability::Durability;
-use crate::base::notes::Heed;
+use crate::base::notes::UrgencyTrust;
 use crate::egress::Stamp;
 use crate::hub::{Conn, Hub, Output};
 use crate::index::subscriber::Subscriber;
@@ -48,7 +48,7 @@ pub(super) fn must_wait(
     };
     let known = session.flows.as_deref_mut().and_then(|f| f.get_mut(topic));
     let held = known.as_ref().and_then(|flow| flow.state.holds());
-    let held = held.filter(|_| stated.heed != Heed::Nothing);
+    let held = held.filter(|_| stated.trust != UrgencyTrust::Nothing);
     let Some(wanted) = asked.or(held) else {
         return false;
     };
@@ -121,7 +121,7 @@ pub(super) fn carry(
         return Course::Go(plain, None, real_time.then(|| too_many(admission)));
     };
     let is_granted = flow.state.grant().is_some();
-    let is_of_it = is_granted && stated.heed != Heed::Nothing;
+    let is_of_it = is_granted && stated.trust != UrgencyTrust::Nothing;
     if !real_time && !is_of_it {
         return Course::Go(plain, None, None);
     }

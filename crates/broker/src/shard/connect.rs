@@ -466,7 +466,7 @@ impl Shard {
                 auth.is_some() || config.checks_passwords(listener) && username.is_some();
             entitlement = neighbour::admit(&self.hub, id, connect, username.as_deref(), is_proven)?;
         }
-        self.end_testator(&client_id, now);
+        self.end_session_of_stored_will(&client_id, now);
         // What waits for one user is not for another who uses the same identifier.
         let is_foreign = !is_link && self.hub.is_foreign(&client_id, username.as_deref());
         Ok(Some(Newcomer {

@@ -267,7 +267,7 @@ impl Shard {
 
     /// A client connects of which only what it left behind was stored: its session has ended with its
     /// connection. In a mesh that is void, as other brokers may know that the client is back.
-    pub(super) fn end_testator(&mut self, client_id: &str, now: Nanos) {
+    pub(super) fn end_session_of_stored_will(&mut self, client_id: &str, now: Nanos) {
         let slot = self.hub.sessions.named(client_id);
         let session = slot.and_then(|slot| Some((slot, self.hub.sessions.get(slot)?)));
         if let Some((slot, session)) = session

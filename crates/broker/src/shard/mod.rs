@@ -1338,7 +1338,7 @@ impl Shard {
             Timer::Sweep { slot, epoch } => sessions
                 .get(slot)
                 .is_some_and(|s| s.epoch == epoch && s.sweep_at == at),
-            Timer::Errand { id } => moves.errands.get(&id).is_some_and(|it| it.due == at),
+            Timer::HistoryExpiry { id } => moves.expiries.get(&id).is_some_and(|it| it.due == at),
             Timer::Transfer { id } => {
                 let is_own = [WAKE, TRY_AGAIN].contains(&id);
                 is_own || custody.is_some_and(|it| it.timers.contains_key(&id))
@@ -1406,7 +1406,7 @@ impl Shard {
             }
             Timer::Brakes => self.hub.tell_brakes(now),
             Timer::Flushes => self.hub.flushes_are_due(now),
-            Timer::Errand { id } => self.run_errand(id, now),
+            Timer::HistoryExpiry { id } => self.expire_history(id, now),
             Timer::Transfer { id } => self.transfer_is_due(id, now),
             Timer::Sys => self.publish_sys(now),
             Timer::Housekeeping => {

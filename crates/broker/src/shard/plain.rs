@@ -173,7 +173,7 @@ impl Hub {
         let slot = session.conn?;
         let conn = self.outlets.conns.get(slot)?;
         let takes = session.classes & (1 << Class::Normal as u8) != 0
-            && session.had.is_none()
+            && session.history.is_none()
             && target.numbered == session.link.is_some()
             && !session.queue.has_qos0()
             && !conn.slow

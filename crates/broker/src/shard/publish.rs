@@ -18,7 +18,7 @@ use crate::base::author::Author;
 use crate::base::connection::ConnId;
 use crate::base::durability::Durability;
 use crate::base::name::{MessageName, peer_of};
-use crate::base::notes::{Duty, Heed, Notes};
+use crate::base::notes::{Duty, Notes, UrgencyTrust};
 use crate::config::Limits;
 use crate::directory::Directory;
 use crate::egress::{Class, Stamp};
@@ -237,7 +237,7 @@ impl Shard {
             Incoming::Named(name, mut notes) => {
                 // It is retained, and not urgent any more.
                 if notes.missing {
-                    notes.heed = Heed::Nothing;
+                    notes.trust = UrgencyTrust::Nothing;
                 }
                 return Ok((Some(name), notes));
             }
@@ -445,7 +445,7 @@ impl Shard {
             return Ok(refuse(hub, id, raw, publisher.session, why)?);
         }
         if !handed.is_empty() && !relayed {
-            let handed = (handed, arrival.notes.heed);
+            let handed = (handed, arrival.notes.trust);
             redistribution::hand_on(hub, wanted, &mut publication, handed, now);
         }
         if let (Some(entry), Some(version)) = (entry, kept) {
@@ -490,7 +490,11 @@ impl Shard {
         now: Nanos,
     ) {
         let Self { hub, routes, .. } = self;
-        let Source { name, heed, author } = source;
+        let Source {
+            name,
+            trust,
+            author,
+        } = source;
         let mut publication = Publication::from_message(message, now);
         publication.author = author;
         publication.name = name.map(Number::from);
@@ -502,7 +506,7 @@ impl Shard {
             publication.message = None;
         }
         let mut notes = Notes {
-            heed,
+            trust,
             ..Notes::default()
         };
         if message.retain && !publication.relayed {
@@ -811,7 +815,7 @@ fn stated_of<'s>(
         topic: arrival.raw.topic,
         properties: arrival.raw.properties,
         rule,
-        heed: arrival.notes.heed,
+        trust: arrival.notes.trust,
         sizes: Sizes::of(&arrival.raw, arrival.frame.bytes.len()),
         matched: &entry.matched,
     })
@@ -872,9 +876,9 @@ fn decide_urgency(
     stated: &Stated<'_>,
 ) -> Result<Urgency, Exit> {
     let id = arrival.id;
-    let (course, heed) = decide_stamp(hub, id, stated, arrival.now);
+    let (course, trust) = decide_stamp(hub, id, stated, arrival.now);
     if hub.directory.federation().is_some() {
-        arrival.notes.heed = heed;
+        arrival.notes.trust = trust;
     }
     match course {
         Course::Go(stamp, watch, answer) => Ok(Urgency {
@@ -1060,7 +1064,7 @@ pub(super) struct Source {
     /// What it is called in the mesh.
     pub(super) name: Option<MessageName>,
     /// How far neighbours follow what it states.
-    pub(super) heed: Heed,
+    pub(super) trust: UrgencyTrust,
     /// The client that published it.
     pub(super) author: Option<Arc<Author>>,
 }
@@ -1083,13 +1087,18 @@ impl Hub {
 /// How urgent a publication is, what its publisher is to be told, and how far neighbours are to
 /// follow what it states.
 #[inline(never)]
-fn decide_stamp(hub: &mut Hub, id: ConnId, stated: &Stated<'_>, now: Nanos) -> (Course, Heed) {
+fn decide_stamp(
+    hub: &mut Hub,
+    id: ConnId,
+    stated: &Stated<'_>,
+    now: Nanos,
+) -> (Course, UrgencyTrust) {
     let Some((asked, mut remark)) = asked(hub, id, stated) else {
-        return (Course::Go(Stamp::PLAIN, None, None), stated.heed);
+        return (Course::Go(Stamp::PLAIN, None, None), stated.trust);
     };
-    let heed = match stated.heed {
-        Heed::Nothing => Heed::Nothing,
-        Heed::All | Heed::UpTo(_) => Heed::of(&asked),
+    let trust = match stated.trust {
+        UrgencyTrust::Nothing => UrgencyTrust::Nothing,
+        UrgencyTrust::All | UrgencyTrust::UpTo(_) => UrgencyTrust::of(&asked),
     };
     hub.stats.bad_requirements += u64::from(remark.is_some());
     if let Some(excess) = asked.refused {
@@ -1119,7 +1128,7 @@ fn decide_stamp(hub: &mut Hub, id: ConnId, stated: &Stated<'_>, now: Nanos) -> (
         }
         refused => refused,
     };
-    (course, heed)
+    (course, trust)
 }
 
 /// A payload as receivers share it: a part of the packet that it came in, or a copy where other things

@@ -7,7 +7,7 @@ use crate::Nanos;
 use crate::base::delivery::Delivery;
 use crate::base::durability::Durability;
 use crate::base::name::sign;
-use crate::base::notes::{Duty, Heed, Notes};
+use crate::base::notes::{Duty, Notes, UrgencyTrust};
 use crate::hub::Hub;
 use crate::index::matched::{Groups, Matched, TargetList};
 use crate::publication::Publication;
@@ -20,13 +20,13 @@ pub(super) fn hand_on(
     hub: &mut Hub,
     matched: &Matched,
     publication: &mut Publication<'_>,
-    (duties, heed): (SmallVec<[Duty; 1]>, Heed),
+    (duties, trust): (SmallVec<[Duty; 1]>, UrgencyTrust),
     now: Nanos,
 ) {
     let notes = Notes {
         handed: true,
         duties,
-        heed,
+        trust,
         ..Notes::default()
     };
     let targets = common::reach(hub, matched, &notes, false);
@@ -83,7 +83,7 @@ impl Shard {
             let Some(duty) = elsewhere(group) else {
                 return false;
             };
-            let duties = (smallvec![duty], Heed::default());
+            let duties = (smallvec![duty], UrgencyTrust::default());
             hand_on(hub, &matched, &mut publication, duties, now);
             return true;
         }

@@ -7,7 +7,7 @@ use punctual_model::{Answer, MessageSize, Requirements};
 
 use crate::Nanos;
 use crate::base::connection::ConnId;
-use crate::base::notes::Heed;
+use crate::base::notes::UrgencyTrust;
 use crate::egress::Stamp;
 use crate::hub::{Event, Hub, Output};
 use crate::index::matched::Matched;
@@ -24,7 +24,7 @@ pub(super) struct Stated<'a> {
     pub(crate) properties: Properties<'a>,
     pub(crate) rule: Option<&'a UrgencyRule>,
     /// How far it is followed, as a neighbour says.
-    pub(super) heed: Heed,
+    pub(super) trust: UrgencyTrust,
     pub(super) sizes: Sizes,
     /// Who gets it.
     pub(super) matched: &'a Matched,
@@ -38,9 +38,9 @@ pub(super) fn asked(
 ) -> Option<(Asked, Option<String>)> {
     let conn = hub.outlets.conns.get_mut(id.slot)?;
     let mut error = None;
-    let own = match stated.heed {
-        Heed::Nothing => Ok(Requirements::NONE),
-        Heed::All | Heed::UpTo(_) => urgency::stated(stated.properties),
+    let own = match stated.trust {
+        UrgencyTrust::Nothing => Ok(Requirements::NONE),
+        UrgencyTrust::All | UrgencyTrust::UpTo(_) => urgency::stated(stated.properties),
     };
     let own = own.unwrap_or_else(|wrong| {
         error = Some(wrong.to_string());
@@ -65,7 +65,7 @@ pub(super) fn asked(
             }
         }
     };
-    let asked = urgency::asked(own, stated.rule, || stated.heed.limit(rights()));
+    let asked = urgency::asked(own, stated.rule, || stated.trust.limit(rights()));
     Some((asked, error))
 }
 

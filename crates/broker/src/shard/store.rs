@@ -39,7 +39,7 @@ impl Shard {
             self.hub.emit_retained_changes();
             self.hub.emit_names();
         }
-        self.hub.emit_had();
+        self.hub.emit_history();
         self.hub.take_operations(now)
     }
 

@@ -455,7 +455,7 @@ fn unsubscribe(hub: &mut Hub, slot: u32, filter: &str) -> ReasonCode {
         .index_mut()
         .unsubscribe(filter, &session.handle, &hub.directory.generations);
     if let Some(federation) = hub.directory.federation() {
-        federation.unsubscribed(filter, subscription.lasting);
+        federation.unsubscribed(filter, subscription.persistent);
     }
     hub.directory.subscriptions.fetch_sub(1, Ordering::Relaxed);
     hub.stats.subscriptions -= 1;
@@ -540,12 +540,12 @@ impl Subscription {
 
     /// Tells the federation whether that is so, if it knows it otherwise.
     fn tell_lasting(&mut self, lasts: bool, federation: &dyn Federation) {
-        let lasting = Self::is_lasting(lasts, self.options.qos);
-        if lasting != self.lasting {
+        let persistent = Self::is_lasting(lasts, self.options.qos);
+        if persistent != self.persistent {
             // In this order there is no moment in which nobody wants it.
-            federation.subscribed(&self.filter, lasting);
-            federation.unsubscribed(&self.filter, self.lasting);
-            self.lasting = lasting;
+            federation.subscribed(&self.filter, persistent);
+            federation.unsubscribed(&self.filter, self.persistent);
+            self.persistent = persistent;
         }
     }
 }
@@ -608,7 +608,7 @@ fn add(hub: &mut Hub, slot: u32, filter: &str, wish: Wish) -> ReasonCode {
     let overlaps = retained.is_some_and(|(messages, _)| messages > 0)
         && (others.len() > MOST_COMPARED || others.iter().any(|it| overlap(&it.filter, filter)));
     let lasts = !session.is_transient();
-    let lasting = Subscription::is_lasting(lasts, options.qos);
+    let persistent = Subscription::is_lasting(lasts, options.qos);
     let new = match session.subscriptions.find_mut(filter) {
         Some(known) => {
             (known.options, known.id) = (options, id);
@@ -628,7 +628,7 @@ fn add(hub: &mut Hub, slot: u32, filter: &str, wish: Wish) -> ReasonCode {
                 id,
                 numbered,
                 demoted,
-                lasting,
+                persistent,
                 replay: 0,
                 reserved: Some(Reserved::count(
                     &hub.directory.subscription_bytes,
@@ -636,7 +636,7 @@ fn add(hub: &mut Hub, slot: u32, filter: &str, wish: Wish) -> ReasonCode {
                 )),
             });
             if let Some(federation) = hub.directory.federation() {
-                federation.subscribed(filter, lasting);
+                federation.subscribed(filter, persistent);
             }
             hub.directory.subscriptions.fetch_add(1, Ordering::Relaxed);
             hub.stats.subscriptions += 1;

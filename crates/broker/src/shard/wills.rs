@@ -17,10 +17,10 @@ use super::Shard;
 use super::publish::{Audience, Source};
 use crate::access::may_publish;
 use crate::base::durability::Durability;
-use crate::base::notes::Heed;
+use crate::base::notes::UrgencyTrust;
 use crate::egress::Stamp;
 use crate::hub::Hub;
-use crate::mesh::federation::Testament;
+use crate::mesh::federation::WillRecord;
 use crate::mesh::shard::links::{Incoming, incoming};
 use crate::message::put_forwarded;
 use crate::sequence::Number;
@@ -67,7 +67,7 @@ impl Shard {
         let author = self.hub.sessions.get(session);
         let source = Source {
             name: will.name,
-            heed: Heed::All,
+            trust: UrgencyTrust::All,
             author: author.map(|session| Arc::new(session.author())),
         };
         self.publish_as_will(will, (source, rights), durability, Audience::All, now);
@@ -84,16 +84,16 @@ impl Shard {
         if session.is_some_and(|session| session.conn.is_some()) {
             return;
         }
-        let Some((will, heed)) = told_will(packet) else {
+        let Some((will, trust)) = told_will(packet) else {
             return;
         };
         let default = self.hub.config.durability.default;
         let durability = self.durability_of_will(will.message.topic(), default);
         // Whose broker it was has looked at the client's rights.
-        let rights = || heed.limit(UrgencyRights::ALL);
+        let rights = || trust.limit(UrgencyRights::ALL);
         let source = Source {
             name: will.name,
-            heed,
+            trust,
             author: None,
         };
         let audience = match turn {
@@ -127,14 +127,14 @@ impl Shard {
         }
         let config = &hub.config;
         let rule = urgency::of_topic(&config.rules, will.message.topic());
-        let stated = match source.heed {
-            Heed::Nothing => Requirements::NONE,
-            Heed::All | Heed::UpTo(_) => stated(will),
+        let stated = match source.trust {
+            UrgencyTrust::Nothing => Requirements::NONE,
+            UrgencyTrust::All | UrgencyTrust::UpTo(_) => stated(will),
         };
         let asked = urgency::asked(stated, rule, rights);
-        source.heed = match source.heed {
-            Heed::Nothing => Heed::Nothing,
-            Heed::All | Heed::UpTo(_) => Heed::of(&asked),
+        source.trust = match source.trust {
+            UrgencyTrust::Nothing => UrgencyTrust::Nothing,
+            UrgencyTrust::All | UrgencyTrust::UpTo(_) => UrgencyTrust::of(&asked),
         };
         // A will has no flow that could be admitted.
         let urgency = match config.admission {
@@ -232,7 +232,7 @@ impl Hub {
     pub(crate) fn take_will(&mut self, slot: u32) -> Option<Box<Will>> {
         let session = self.sessions.get_mut(slot)?;
         let will = session.will.take()?;
-        self.store_no_testament(slot);
+        self.store_no_will_record(slot);
         let session = self.sessions.get(slot)?;
         if let (Some(_), Some(federation)) = (will.name, self.directory.federation()) {
             federation.left_behind(&session.handle.client_id, None);
@@ -258,14 +258,14 @@ impl Hub {
             let topic = will.message.topic();
             permissions.map_or(UrgencyRights::ALL, |permissions| permissions.urgency(topic))
         };
-        let heed = Heed::of(&urgency::asked(stated(will), None, rights));
-        if let Some(message) = packet(will, heed) {
-            let testament = Testament {
+        let trust = UrgencyTrust::of(&urgency::asked(stated(will), None, rights));
+        if let Some(message) = packet(will, trust) {
+            let record = WillRecord {
                 at: session.arrived,
                 delay: will.delay.min(session.expiry),
                 message,
             };
-            federation.left_behind(&session.handle.client_id, Some(testament));
+            federation.left_behind(&session.handle.client_id, Some(record));
         }
     }
 
@@ -284,11 +284,11 @@ fn stated(will: &Will) -> Requirements {
 
 /// A will as other brokers are told, if it has a name. How far it is followed is its Topic Alias,
 /// which means nothing else here and is passed over by brokers that do not know it.
-fn packet(will: &Will, heed: Heed) -> Option<Arc<[u8]>> {
+fn packet(will: &Will, trust: UrgencyTrust) -> Option<Arc<[u8]>> {
     let message = &will.message;
     let mut properties = PropertyBuf::new();
-    if heed != Heed::All {
-        properties.push_number(PropertyId::TopicAlias, u32::from(heed.code()));
+    if trust != UrgencyTrust::All {
+        properties.push_number(PropertyId::TopicAlias, u32::from(trust.code()));
     }
     if message.expires < Nanos::MAX {
         // An interval until it is published.
@@ -314,7 +314,7 @@ fn packet(will: &Will, heed: Heed) -> Option<Arc<[u8]>> {
 }
 
 /// Decodes a will that [`packet`] encoded, with the trust level of its requirements.
-fn told_will(packet: &[u8]) -> Option<(Will, Heed)> {
+fn told_will(packet: &[u8]) -> Option<(Will, UrgencyTrust)> {
     let Ok(Split::Frame(frame)) = split(packet, u32::MAX) else {
         return None;
     };
@@ -328,7 +328,7 @@ fn told_will(packet: &[u8]) -> Option<(Will, Heed)> {
     let expiry = raw.properties.number(PropertyId::MessageExpiryInterval);
     let message = Message::will(topic, &properties, raw.payload, raw.qos, raw.retain, expiry);
     let alias = raw.properties.number(PropertyId::TopicAlias);
-    let heed = Heed::from_code(alias.unwrap_or(0))?;
+    let trust = UrgencyTrust::from_code(alias.unwrap_or(0))?;
     let will = Will {
         message,
         delay: 0,
@@ -336,7 +336,7 @@ fn told_will(packet: &[u8]) -> Option<(Will, Heed)> {
         due: None,
         reserved: None,
     };
-    may_publish(None, topic).then_some((will, heed))
+    may_publish(None, topic).then_some((will, trust))
 }
 
 #[cfg(test)]
@@ -371,12 +371,12 @@ mod tests {
                 due: None,
                 reserved: None,
             };
-            for heed in [Heed::All, Heed::UpTo(6)] {
-                let (_, told) = told_will(&packet(&will, heed).unwrap()).unwrap();
-                assert_eq!(told, heed);
+            for trust in [UrgencyTrust::All, UrgencyTrust::UpTo(6)] {
+                let (_, told) = told_will(&packet(&will, trust).unwrap()).unwrap();
+                assert_eq!(told, trust);
             }
-            let (told, heed) = told_will(&packet(&will, Heed::Nothing).unwrap()).unwrap();
-            assert_eq!(heed, Heed::Nothing);
+            let (told, trust) = told_will(&packet(&will, UrgencyTrust::Nothing).unwrap()).unwrap();
+            assert_eq!(trust, UrgencyTrust::Nothing);
             assert_eq!(told.name, will.name);
             assert_eq!(told.message.properties().as_bytes(), bytes);
             assert_eq!(told.message.topic(), "a/b");
@@ -384,7 +384,7 @@ mod tests {
             assert_eq!((told.message.qos, told.message.retain), (qos, true));
             assert_eq!(told.message.expires, will.message.expires);
             let nameless = Will { name: None, ..will };
-            assert!(packet(&nameless, Heed::All).is_none());
+            assert!(packet(&nameless, UrgencyTrust::All).is_none());
         }
         assert!(told_will(b"other").is_none());
     }

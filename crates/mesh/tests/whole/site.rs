@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use punctual_broker::{
     Budget, Config, ConnId, ConnMeta, Directory, Federation, Interest, LinkLimits, LinkNews,
     Message, MessageName, MessageNames, MoveTimes, Newcomer, Output, Received, Restorer,
-    RetainedCursor, ScanPosition, Service, SessionTransfers, Shard, StoreTrouble, Testament,
-    Unwelcome, WillTurn,
+    RetainedCursor, ScanPosition, Service, SessionTransfers, Shard, StoreTrouble, Unwelcome,
+    WillRecord, WillTurn,
 };
 use punctual_mesh::seen::{Name, SeenMessages, Verdict};
 use punctual_mesh::transfer::{FenceAnswer, HomeId, Located, Record, Stamp, Stub, Times};
@@ -97,11 +97,11 @@ fn called(name: MessageName) -> Name {
 }
 
 impl Interest for Seam {
-    fn subscribed(&self, filter: &str, lasting: bool) {
-        self.tell(Input::Subscribed(filter.into(), lasting));
+    fn subscribed(&self, filter: &str, persistent: bool) {
+        self.tell(Input::Subscribed(filter.into(), persistent));
     }
-    fn unsubscribed(&self, filter: &str, lasting: bool) {
-        self.tell(Input::Unsubscribed(filter.into(), lasting));
+    fn unsubscribed(&self, filter: &str, persistent: bool) {
+        self.tell(Input::Unsubscribed(filter.into(), persistent));
     }
     fn wishes_kept(&self, number: u64) {
         self.tell(Input::Kept(number));
@@ -164,8 +164,8 @@ impl SessionTransfers for Seam {
         }));
         at
     }
-    fn left_behind(&self, client_id: &str, will: Option<Testament>) {
-        let will = will.map(|Testament { at, delay, message }| wire::ClientWill {
+    fn left_behind(&self, client_id: &str, will: Option<WillRecord>) {
+        let will = will.map(|WillRecord { at, delay, message }| wire::ClientWill {
             client: client_id.into(),
             at,
             delay,
@@ -469,8 +469,10 @@ impl Running {
 
     fn take(&mut self, input: Input, now: Nanos) {
         match input {
-            Input::Subscribed(filter, lasting) => self.node.subscribe(&filter, lasting, now),
-            Input::Unsubscribed(filter, lasting) => self.node.unsubscribe(&filter, lasting, now),
+            Input::Subscribed(filter, persistent) => self.node.subscribe(&filter, persistent, now),
+            Input::Unsubscribed(filter, persistent) => {
+                self.node.unsubscribe(&filter, persistent, now)
+            }
             Input::Arrived(arrival) => self.node.arrived(arrival, now),
             Input::LeftBehind(client, will) => self.node.set_will(&client, will, now),
             Input::LookUp {

@@ -550,8 +550,10 @@ impl Keeper {
 
     fn take(&mut self, input: Input, now: Nanos) {
         match input {
-            Input::Subscribed(filter, lasting) => self.node.subscribe(&filter, lasting, now),
-            Input::Unsubscribed(filter, lasting) => self.node.unsubscribe(&filter, lasting, now),
+            Input::Subscribed(filter, persistent) => self.node.subscribe(&filter, persistent, now),
+            Input::Unsubscribed(filter, persistent) => {
+                self.node.unsubscribe(&filter, persistent, now)
+            }
             Input::Arrived(arrival) => self.node.arrived(arrival, now),
             Input::LeftBehind(client, will) => self.node.set_will(&client, will, now),
             Input::LookUp {

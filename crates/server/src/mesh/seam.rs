@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use punctual_auth::Secret;
 use punctual_broker::{
     ConnId, Federation, Interest, LinkNews, MessageName, MessageNames, MoveTimes, Nanos, Newcomer,
-    Relay, Service, SessionTransfers, Testament, Unwelcome,
+    Relay, Service, SessionTransfers, Unwelcome, WillRecord,
 };
 use punctual_mesh::seen::{Name, SeenMessages, Verdict};
 use punctual_mesh::transfer::{HomeId, Located, Stamp, Stub, Times};
@@ -160,12 +160,12 @@ impl Seam {
 }
 
 impl Interest for Seam {
-    fn subscribed(&self, filter: &str, lasting: bool) {
-        self.tell(Input::Subscribed(filter.into(), lasting));
+    fn subscribed(&self, filter: &str, persistent: bool) {
+        self.tell(Input::Subscribed(filter.into(), persistent));
     }
 
-    fn unsubscribed(&self, filter: &str, lasting: bool) {
-        self.tell(Input::Unsubscribed(filter.into(), lasting));
+    fn unsubscribed(&self, filter: &str, persistent: bool) {
+        self.tell(Input::Unsubscribed(filter.into(), persistent));
     }
 
     fn wishes_kept(&self, number: u64) {
@@ -257,9 +257,9 @@ impl SessionTransfers for Seam {
         at
     }
 
-    fn left_behind(&self, client_id: &str, will: Option<Testament>) {
+    fn left_behind(&self, client_id: &str, will: Option<WillRecord>) {
         let client: Box<str> = client_id.into();
-        let will = will.map(|Testament { at, delay, message }| wire::ClientWill {
+        let will = will.map(|WillRecord { at, delay, message }| wire::ClientWill {
             client: client.clone(),
             at,
             delay,

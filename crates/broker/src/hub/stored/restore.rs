@@ -15,7 +15,9 @@ use crate::base::name::{peer_of, sign};
 use crate::hub::Hub;
 use crate::index::subscriber::{Subscriber, subscriber};
 use crate::journal::Journal;
-use crate::journal::restore::{InFlight, Parked, RestoredEntry, RestoredSession, queue_entries};
+use crate::journal::restore::{
+    InFlight, PlacedSession, RestoredEntry, RestoredSession, queue_entries,
+};
 use crate::journal::sessions::{AWAITED, BEHIND};
 use crate::journal::wall::Offset;
 use crate::mesh::custody::{FORWARD, note_record};
@@ -34,12 +36,12 @@ impl Hub {
             return false;
         };
         let detached = restored.detached;
-        let began = restored.had.began;
-        let record = restored.had.custody.clone();
+        let began = restored.history.began;
+        let record = restored.history.custody.clone();
         match record {
             // The rest of it was not sent, or is sent again.
             Some(Record::Incomplete) => {
-                if let Some((slot, ..)) = self.park(restored, true, offset, now) {
+                if let Some((slot, ..)) = self.place_with(restored, true, offset, now) {
                     if let Some(session) = self.sessions.get_mut(slot) {
                         session.set_record(Stored::restored(Record::Incomplete));
                     }
@@ -80,8 +82,12 @@ impl Hub {
         if self.has_custody() && peer_of(&client_id).is_none() {
             self.restore_mark(slot, record);
         }
-        if self.sessions.get(slot).is_some_and(|it| it.had.is_some()) {
-            self.watch_had(slot, now);
+        if self
+            .sessions
+            .get(slot)
+            .is_some_and(|it| it.history.is_some())
+        {
+            self.watch_history(slot, now);
         }
         true
     }
@@ -103,7 +109,7 @@ impl Hub {
         {
             return None;
         }
-        let (slot, subscriptions, members) = self.park(restored, durable, offset, now)?;
+        let (slot, subscriptions, members) = self.place_with(restored, durable, offset, now)?;
         self.sessions.name(slot);
         let session = self.sessions.get(slot)?;
         match peer_of(&session.handle.client_id) {
@@ -115,13 +121,13 @@ impl Hub {
 
     /// Makes what a store or another broker has of a session, of which nobody knows yet; returns what
     /// it subscribes to, and who is behind a neighbour.
-    fn park(
+    fn place_with(
         &mut self,
         restored: RestoredSession,
         durable: bool,
         offset: Offset,
         now: Nanos,
-    ) -> Option<Parked> {
+    ) -> Option<PlacedSession> {
         let (directory, index) = (self.directory.clone(), self.index);
         let client_id = &restored.client_id;
         let slot = self.sessions.insert_with(|slot| {
@@ -139,7 +145,7 @@ impl Hub {
         session.username = restored.user;
         session.classes = restored.classes.unwrap_or(session.classes);
         session.replays = restored.replays;
-        session.had = restored.had.had;
+        session.history = restored.history.history;
         if !restored.received.is_empty() {
             let known = Received {
                 ticket: Journal::BEFORE,
@@ -190,8 +196,8 @@ impl Hub {
         now: Nanos,
     ) -> bool {
         let client = restored.client_id.clone();
-        let began = restored.had.began;
-        let Some((slot, subscriptions, _)) = self.park(restored, true, offset, now) else {
+        let began = restored.history.began;
+        let Some((slot, subscriptions, _)) = self.place_with(restored, true, offset, now) else {
             return false;
         };
         match &record {
@@ -276,14 +282,14 @@ impl Hub {
     }
 
     /// Makes a copy of a session that came; it neither expires nor is swept.
-    pub(crate) fn park_copy(
+    pub(crate) fn place_copy(
         &mut self,
         restored: RestoredSession,
         durable: bool,
         offset: Offset,
         now: Nanos,
     ) -> Option<u32> {
-        let (slot, subscriptions, _) = self.park(restored, durable, offset, now)?;
+        let (slot, subscriptions, _) = self.place_with(restored, durable, offset, now)?;
         self.hold_subscriptions(slot, subscriptions);
         let epoch = self.sessions.next_epoch();
         let session = self.sessions.get_mut(slot)?;
@@ -426,7 +432,7 @@ impl Hub {
         for subscription in &mut subscriptions {
             let (total, bytes) = (&directory.subscription_bytes, subscription.filter.len());
             subscription.reserved = Some(Reserved::count(total, bytes));
-            subscription.lasting = Subscription::is_lasting(lasts, subscription.options.qos);
+            subscription.persistent = Subscription::is_lasting(lasts, subscription.options.qos);
             if subscription.numbered && session.sequences.is_none() {
                 // Not what it was before the restart.
                 let seed = wall ^ wall >> 32 ^ session.handle.number.rotate_left(16);
@@ -442,7 +448,7 @@ impl Hub {
             let filter = &subscription.filter;
             index.subscribe(filter, subscriber, &directory.generations);
             if let Some(federation) = directory.federation() {
-                federation.subscribed(filter, subscription.lasting);
+                federation.subscribed(filter, subscription.persistent);
             }
             let shared = filter.starts_with(topic::SHARE_PREFIX);
             self.stats.shared_subscriptions += u64::from(shared);

@@ -41,7 +41,7 @@ impl Hub {
     /// them waits.
     pub(crate) fn store_connected(&mut self, conn: u32, slot: u32, new: bool, now: Nanos) {
         let Some(session) = self.sessions.get(slot).filter(|s| s.durable) else {
-            self.store_testament(conn, slot);
+            self.store_will_record(conn, slot);
             return;
         };
         let has_will = session.will.is_some();
@@ -73,7 +73,7 @@ impl Hub {
     /// Emits what a session leaves behind that ends with its connection, as a session of which nothing
     /// else is stored: after a restart its client has lost its connection. CONNACK waits until that is
     /// committed. While nothing can be stored, it is let in without.
-    fn store_testament(&mut self, conn: u32, slot: u32) {
+    fn store_will_record(&mut self, conn: u32, slot: u32) {
         let is_stored = self.store_trouble().is_none();
         let (Some(session), Some(journal)) = (self.sessions.get_mut(slot), &mut self.journal)
         else {
@@ -84,7 +84,7 @@ impl Hub {
         }) else {
             return;
         };
-        session.has_testament = true;
+        session.has_will_record = true;
         journal.session(session, Version::V5);
         journal.will(session.handle.number, will);
         let ticket = journal.latest();
@@ -92,9 +92,9 @@ impl Hub {
     }
 
     /// Emits that a session leaves nothing behind any more that ends with its connection.
-    pub(crate) fn store_no_testament(&mut self, slot: u32) {
+    pub(crate) fn store_no_will_record(&mut self, slot: u32) {
         if let (Some(session), Some(journal)) = (self.sessions.get_mut(slot), &mut self.journal)
-            && std::mem::take(&mut session.has_testament)
+            && std::mem::take(&mut session.has_will_record)
         {
             let session = session.handle.number;
             journal.emit(&Op::SessionEnd { session });
@@ -130,7 +130,7 @@ impl Hub {
             && std::mem::take(&mut session.durable)
         {
             session.handle.set_durable(false);
-            journal.end_had(session);
+            journal.end_history(session);
             let number = session.handle.number;
             // What comes after this would be kept for ever.
             if journal.kept.has_foreign() {
@@ -154,7 +154,7 @@ impl Hub {
         let Some(session) = self
             .sessions
             .get_mut(slot)
-            .filter(|s| s.durable || s.has_testament)
+            .filter(|s| s.durable || s.has_will_record)
         else {
             return;
         };

@@ -14,7 +14,7 @@ impl Hub {
     pub(crate) fn end_interest(&self, subscriptions: &[Subscription]) {
         if let Some(federation) = self.directory.federation() {
             let gone = subscriptions.iter();
-            gone.for_each(|gone| federation.unsubscribed(&gone.filter, gone.lasting));
+            gone.for_each(|gone| federation.unsubscribed(&gone.filter, gone.persistent));
         }
     }
 
@@ -49,16 +49,16 @@ impl Hub {
             return Vec::new();
         };
         let wanted = session.subscriptions.iter().map(|subscription| {
-            federation.subscribed(&subscription.filter, subscription.lasting);
-            (subscription.filter.clone(), subscription.lasting)
+            federation.subscribed(&subscription.filter, subscription.persistent);
+            (subscription.filter.clone(), subscription.persistent)
         });
         wanted.collect()
     }
 
     pub(crate) fn end_wanted(&self, wanted: Vec<Wanted>) {
         if let Some(federation) = self.directory.federation() {
-            for (filter, lasting) in wanted {
-                federation.unsubscribed(&filter, lasting);
+            for (filter, persistent) in wanted {
+                federation.unsubscribed(&filter, persistent);
             }
         }
     }

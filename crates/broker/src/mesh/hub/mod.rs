@@ -2,7 +2,7 @@
 
 pub(crate) mod brakes;
 mod custody;
-mod had;
+mod history;
 mod interest;
 mod parts;
 pub(crate) mod stored;

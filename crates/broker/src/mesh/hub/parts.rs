@@ -70,12 +70,12 @@ impl Hub {
             Some(slot) => slot,
             None => self.begin_copy(round, more, now)?,
         };
-        if let Some(had) = self.sessions.get_mut(slot)?.had.as_mut() {
+        if let Some(history) = self.sessions.get_mut(slot)?.history.as_mut() {
             for name in round.names.drain(..entries.len()) {
-                had.note_moved(name);
+                history.note_moved(name);
             }
         }
-        self.had_more(slot);
+        self.history_grew(slot);
         if let (Some(journal), Some(session)) = (&mut self.journal, self.sessions.get(slot))
             && session.durable
         {
@@ -96,9 +96,9 @@ impl Hub {
         now: Nanos,
     ) -> Option<u32> {
         let durable = self.journal.is_some() && restored.expiry > 0;
-        let slot = self.park_copy(restored, durable, self.offset(now), now)?;
+        let slot = self.place_copy(restored, durable, self.offset(now), now)?;
         round.slot = Some(slot);
-        self.sessions.get_mut(slot)?.had = round.had.take();
+        self.sessions.get_mut(slot)?.history = round.history.take();
         self.store_session(slot, now);
         self.set_record(slot, Record::Incomplete);
         if let (Some(journal), Some(session)) = (&mut self.journal, self.sessions.get(slot))
@@ -157,13 +157,13 @@ impl Hub {
     /// Adds messages to those that wait for a session, but for what it has had.
     pub(crate) fn append_own(&mut self, slot: u32, deliveries: Vec<Delivery>, now: Nanos) {
         if let Some(session) = self.sessions.get_mut(slot) {
-            session.had.get_or_insert_default();
-            self.store_had(slot);
+            session.history.get_or_insert_default();
+            self.store_history(slot);
         }
         let Some(session) = self.sessions.get_mut(slot) else {
             return;
         };
-        let Some(had) = &mut session.had else {
+        let Some(history) = &mut session.history else {
             return;
         };
         let is_stored = session.durable;
@@ -173,7 +173,7 @@ impl Hub {
         };
         let mut load = Load::default();
         for delivery in deliveries {
-            if !had.note_moved(delivery.message.name) {
+            if !history.note_moved(delivery.message.name) {
                 continue;
             }
             let message = delivery
@@ -195,7 +195,7 @@ impl Hub {
         }
         session.share_queue_len();
         self.note_queued(&load);
-        self.had_more(slot);
+        self.history_grew(slot);
         self.pump(slot, now);
     }
 }

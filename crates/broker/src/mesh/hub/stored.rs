@@ -4,8 +4,8 @@ use punctual_store::Op;
 
 use crate::hub::Hub;
 use crate::journal::Journal;
-use crate::mesh::journal::had::{BEGAN, CUSTODY, word_key};
-use crate::mesh::moves::Had;
+use crate::mesh::journal::history::{BEGAN, CUSTODY, word_key};
+use crate::mesh::moves::DeliveryHistory;
 use crate::session::{Session, Stored};
 
 impl Hub {
@@ -34,33 +34,36 @@ impl Hub {
     }
 
     /// What a session has had is to be stored from now on, if the session survives.
-    pub(crate) fn store_had(&mut self, slot: u32) {
+    pub(crate) fn store_history(&mut self, slot: u32) {
         if let Some(session) = self.sessions.get_mut(slot)
             && session.durable
             && self.journal.is_some()
-            && let Some(had) = &mut session.had
+            && let Some(history) = &mut session.history
         {
-            had.log.get_or_insert_default();
+            history.log.get_or_insert_default();
         }
     }
 
     /// Something was noted in that of a session.
-    pub(crate) fn had_more(&mut self, slot: u32) {
+    pub(crate) fn history_grew(&mut self, slot: u32) {
         let session = self.sessions.get_mut(slot);
-        let log = session.and_then(|session| session.had.as_mut()?.log.as_mut());
+        let log = session.and_then(|session| session.history.as_mut()?.log.as_mut());
         if log.is_some_and(|log| log.is_to_be_listed()) {
-            self.links.moves.had_more.push(slot);
+            self.links.moves.history_grew.push(slot);
         }
     }
 
     /// Emits what sessions have had since the last time.
-    pub(crate) fn emit_had(&mut self) {
+    pub(crate) fn emit_history(&mut self) {
         let Some(journal) = &mut self.journal else {
             return;
         };
-        for slot in self.links.moves.had_more.drain(..) {
+        for slot in self.links.moves.history_grew.drain(..) {
             if let Some(session) = self.sessions.get_mut(slot)
-                && let Some(log) = session.had.as_mut().and_then(|had| had.log.as_mut())
+                && let Some(log) = session
+                    .history
+                    .as_mut()
+                    .and_then(|history| history.log.as_mut())
             {
                 log.emit(journal, session.handle.number);
             }
@@ -68,13 +71,13 @@ impl Hub {
     }
 
     /// What a session has had is not needed any more; returns it.
-    pub(crate) fn take_had(&mut self, slot: u32) -> Option<Box<Had>> {
+    pub(crate) fn take_history(&mut self, slot: u32) -> Option<Box<DeliveryHistory>> {
         let session = self.sessions.get_mut(slot)?;
-        let mut had = session.had.take()?;
-        if let (Some(log), Some(journal)) = (had.log.take(), &mut self.journal) {
+        let mut history = session.history.take()?;
+        if let (Some(log), Some(journal)) = (history.log.take(), &mut self.journal) {
             log.end(journal, session.handle.number);
         }
-        Some(had)
+        Some(history)
     }
 }
 
@@ -88,9 +91,13 @@ pub(crate) fn forget_began(journal: &mut Option<Box<Journal>>, session: &Session
 
 impl Journal {
     /// Nothing of this is stored any more of a session that ends, or does not survive.
-    pub(crate) fn end_had(&mut self, session: &mut Session) {
+    pub(crate) fn end_history(&mut self, session: &mut Session) {
         let number = session.handle.number;
-        if let Some(log) = session.had.as_mut().and_then(|had| had.log.take()) {
+        if let Some(log) = session
+            .history
+            .as_mut()
+            .and_then(|history| history.log.take())
+        {
             log.end(self, number);
         }
         let began = session.began.as_mut().map(|it| &mut it.is_stored);

@@ -17,7 +17,7 @@ use crate::journal::content::released;
 use crate::journal::keeping::{Keeping, Reception};
 use crate::journal::restore::{InFlight, RestoredEntry, Restorer};
 use crate::journal::wall::Offset;
-use crate::mesh::moves::{Had, Known};
+use crate::mesh::moves::{DeliveryHistory, Known};
 use crate::publication::Publication;
 use crate::session::{Inflight, Session, Step};
 use crate::{Directory, Message, Nanos};
@@ -25,7 +25,7 @@ use crate::{Directory, Message, Nanos};
 /// What is sent as the version of MQTT: that of the client is known when it connects.
 const VERSION: u8 = 5;
 /// Key of names, or of what else tells messages apart, that the session has had.
-const HAD: &str = "had";
+const HISTORY: &str = "had";
 /// Key of names that had passed where the session was.
 const PASSED: &str = "passed";
 /// Key of names that were given there meanwhile, by rows.
@@ -82,7 +82,11 @@ pub(crate) fn put_state(out: &mut Vec<u8>, session: &Session, known: &Known) {
         );
     }
     let given = known.given.as_flattened();
-    let all = [(HAD, &*known.had), (PASSED, &*known.passed), (GIVEN, given)];
+    let all = [
+        (HISTORY, &*known.history),
+        (PASSED, &*known.passed),
+        (GIVEN, given),
+    ];
     for (key, names) in all {
         for names in names[names.len().saturating_sub(MAX_NAMES)..].chunks(NAMES_AT_ONCE) {
             let value: Vec<u8> = names.iter().flat_map(|name| name.to_le_bytes()).collect();
@@ -240,7 +244,7 @@ pub(crate) struct Round {
     /// Of each message that is not in the copy; 0 for none.
     pub(crate) names: Vec<u64>,
     /// Names of messages that the session has had, until the copy is made.
-    pub(crate) had: Option<Box<Had>>,
+    pub(crate) history: Option<Box<DeliveryHistory>>,
     /// Slot of the copy, which is made when the first message is complete, or at the end: everything
     /// else comes before.
     pub(crate) slot: Option<u32>,
@@ -286,7 +290,7 @@ impl Round {
             entry: 0,
             has_store,
             names: Vec::new(),
-            had: None,
+            history: None,
             slot: None,
             in_flight: Vec::new(),
         }
@@ -313,9 +317,9 @@ impl Round {
         let op = match *op {
             Op::Session(op) if !self.begun && op.client_id == &*self.client => {
                 self.begun = true;
-                let had = self.had.insert(Box::default());
+                let history = self.history.insert(Box::default());
                 if self.has_store && op.expiry > 0 {
-                    had.log = Some(Box::default());
+                    history.log = Some(Box::default());
                 }
                 Op::Session(SessionOp { session, ..op })
             }
@@ -368,7 +372,7 @@ impl Round {
                 let names = value.as_chunks().0.iter().copied().map(u64::from_le_bytes);
                 let mut known = Known::default();
                 match key {
-                    HAD => known.had.extend(names),
+                    HISTORY => known.history.extend(names),
                     PASSED => known.passed.extend(names),
                     GIVEN => {
                         let names: Vec<u64> = names.collect();
@@ -377,7 +381,7 @@ impl Round {
                     // Another key says nothing here.
                     _ => {}
                 }
-                self.had.as_mut()?.learn(&known);
+                self.history.as_mut()?.learn(&known);
                 return Some(());
             }
             _ => return None,

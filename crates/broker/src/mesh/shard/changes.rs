@@ -137,7 +137,7 @@ impl Shard {
         hub.append_own(slot, left, now);
         hub.take_up(slot, taken_up);
         hub.end_wanted(wanted.unwrap_or_default());
-        hub.watch_had(slot, now);
+        hub.watch_history(slot, now);
         hub.stats.sessions_moved_in += 1;
         hub.outlets.outputs.push(Output::Event(Event::SessionCame {
             client_id: client.clone(),
@@ -164,7 +164,7 @@ impl Shard {
                 hub.take_in(slot, Next::Message(delivery), now);
             }
             hub.take_up(slot, taken_up);
-            hub.watch_had(slot, now);
+            hub.watch_history(slot, now);
             hub.stats.messages_moved_late += count;
         }
         self.hub.discard_copy(copy);
@@ -194,7 +194,7 @@ impl Shard {
         if hub.sessions.get(slot).is_some_and(|session| session.asked) {
             hub.ask(slot, Ask::Ended);
         }
-        let _ = hub.take_had(slot);
+        let _ = hub.take_history(slot);
         let epoch = hub.sessions.next_epoch();
         let Some(session) = hub.sessions.get_mut(slot) else {
             return;
@@ -283,7 +283,7 @@ impl Shard {
         if custody.is_some_and(|it| it.next.contains_key(&slot)) {
             hub.stats.dropped_session_ended += 1;
         }
-        if let Some(session) = hub.end_parked(slot) {
+        if let Some(session) = hub.end_placed(slot) {
             let mut budget = Budget::new(32 * FILTER + FLOW);
             self.clear_away(Remains::of(session), &mut budget, now);
         }

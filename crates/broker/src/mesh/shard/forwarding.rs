@@ -363,7 +363,11 @@ impl Hub {
         if !self.subscribes_to(slot, delivery) {
             return false;
         }
-        if session.had.as_ref().is_some_and(|had| had.has_passed(name)) {
+        if session
+            .history
+            .as_ref()
+            .is_some_and(|history| history.has_passed(name))
+        {
             return true;
         }
         let custody = self.links.custody.as_ref();
@@ -390,7 +394,7 @@ impl Hub {
             Next::Message(delivery) => self.append_own(slot, vec![delivery], now),
             Next::Identifier(packet_id) => self.take_up(slot, vec![(packet_id, None)]),
         }
-        self.watch_had(slot, now);
+        self.watch_history(slot, now);
     }
 
     /// Puts a message into the queue of the link that leads to its target; false if there is no room, or

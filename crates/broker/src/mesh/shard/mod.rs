@@ -3,7 +3,7 @@
 mod brakes;
 mod changes;
 mod forwarding;
-mod had;
+mod history;
 pub(crate) mod links;
 pub(crate) mod neighbour;
 mod parts;

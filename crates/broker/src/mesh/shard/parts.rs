@@ -25,8 +25,8 @@ impl Hub {
             return;
         };
         session.sweep_at = Nanos::MAX;
-        let had = session.had.as_ref();
-        let mut known = had.map(|had| had.known()).unwrap_or_default();
+        let history = session.history.as_ref();
+        let mut known = history.map(|history| history.known()).unwrap_or_default();
         let best = session.subscriptions.iter().map(|it| it.options.qos).max();
         if best > Some(QoS::AtMostOnce) {
             // What passed while it was here may still come to it where it goes.
@@ -222,7 +222,7 @@ impl Hub {
 
     /// Ends a copy. What it has is where it came from, too, or in the session that has absorbed it.
     pub(crate) fn discard_copy(&mut self, slot: u32) {
-        if let Some(session) = self.end_parked(slot) {
+        if let Some(session) = self.end_placed(slot) {
             self.discard(Discarded {
                 sent: Vec::new(),
                 queue: session.queue,
@@ -232,7 +232,7 @@ impl Hub {
     }
 
     /// Takes a copy or a stub out of the slab and the store; returns it.
-    pub(crate) fn end_parked(&mut self, slot: u32) -> Option<Session> {
+    pub(crate) fn end_placed(&mut self, slot: u32) -> Option<Session> {
         self.store_session_end(slot);
         let session = self.sessions.remove(slot)?;
         session.handle.end();

@@ -6,7 +6,7 @@ use punctual_mesh::transfer::Event::Confirmed;
 use crate::Nanos;
 use crate::hub::Hub;
 use crate::mesh::federation::MoveTimes;
-use crate::mesh::moves::Errand;
+use crate::mesh::moves::HistoryExpiry;
 use crate::timers::Timer;
 
 impl Hub {
@@ -24,24 +24,24 @@ impl Hub {
     }
 
     /// Remembers for a while what a session gets.
-    pub(crate) fn watch_had(&mut self, slot: u32, now: Nanos) {
+    pub(crate) fn watch_history(&mut self, slot: u32, now: Nanos) {
         let MoveTimes { heal, linger, .. } = self.move_times();
         let Some(session) = self.sessions.get_mut(slot) else {
             return;
         };
-        let had = session.had.get_or_insert_default();
-        let is_new = had.until == Nanos(0);
+        let history = session.history.get_or_insert_default();
+        let is_new = history.until == Nanos(0);
         let due = now + heal + linger;
-        had.until = due;
+        history.until = due;
         let session = session.handle.number;
-        self.store_had(slot);
+        self.store_history(slot);
         if is_new {
             self.note_waiting(slot);
             self.links.moves.last += 1;
             let id = self.links.moves.last;
-            let errand = Errand { due, slot, session };
-            self.links.moves.errands.insert(id, errand);
-            self.timers.arm(due, Timer::Errand { id });
+            let expiry = HistoryExpiry { due, slot, session };
+            self.links.moves.expiries.insert(id, expiry);
+            self.timers.arm(due, Timer::HistoryExpiry { id });
         }
     }
 
@@ -50,33 +50,33 @@ impl Hub {
         let Some(session) = self.sessions.get_mut(slot) else {
             return;
         };
-        let Some(had) = &mut session.had else {
+        let Some(history) = &mut session.history else {
             return;
         };
         let waiting = session.window.unacknowledged().chain(session.queue.iter());
         for delivery in waiting.filter(|delivery| delivery.message.name != 0) {
-            had.note(delivery.message.name, delivery.qos == QoS::ExactlyOnce);
+            history.note(delivery.message.name, delivery.qos == QoS::ExactlyOnce);
         }
-        self.had_more(slot);
+        self.history_grew(slot);
     }
 
     /// What a session has had is forgotten, unless more has come meanwhile.
-    pub(crate) fn forget_had(&mut self, id: u64, errand: &Errand, now: Nanos) {
-        let session = self.sessions.get(errand.slot);
-        let session = session.filter(|session| session.handle.number == errand.session);
-        let until = session.and_then(|session| Some(session.had.as_ref()?.until));
+    pub(crate) fn forget_history(&mut self, id: u64, expiry: &HistoryExpiry, now: Nanos) {
+        let session = self.sessions.get(expiry.slot);
+        let session = session.filter(|session| session.handle.number == expiry.session);
+        let until = session.and_then(|session| Some(session.history.as_ref()?.until));
         match until.filter(|until| *until > now) {
             Some(until) => {
-                if let Some(errand) = self.links.moves.errands.get_mut(&id) {
-                    errand.due = until;
-                    self.timers.arm(until, Timer::Errand { id });
+                if let Some(expiry) = self.links.moves.expiries.get_mut(&id) {
+                    expiry.due = until;
+                    self.timers.arm(until, Timer::HistoryExpiry { id });
                 }
             }
             None => {
-                self.links.moves.errands.remove(&id);
+                self.links.moves.expiries.remove(&id);
                 if session.is_some() {
-                    let _ = self.take_had(errand.slot);
-                    self.pump(errand.slot, now);
+                    let _ = self.take_history(expiry.slot);
+                    self.pump(expiry.slot, now);
                 }
             }
         }

@@ -22,7 +22,7 @@ pub(crate) const MAX_OWN: usize = 1 << 12;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// What the session has had, wherever it comes from.
-    Had,
+    DeliveryHistory,
     /// What came here by itself.
     Own,
     /// What had passed where the session was.
@@ -32,12 +32,12 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 4] = [Self::Had, Self::Own, Self::Passed, Self::Given];
+    pub(crate) const ALL: [Self; 4] = [Self::DeliveryHistory, Self::Own, Self::Passed, Self::Given];
 }
 
 /// What of it is stored, and what is to be.
 #[derive(Debug, Default)]
-pub(crate) struct HadLog {
+pub(crate) struct HistoryLog {
     fresh: [Vec<u64>; Kind::ALL.len()],
     /// It is listed among those with something fresh.
     listed: bool,
@@ -52,7 +52,7 @@ pub(crate) struct HadLog {
     pub(crate) others: Vec<u32>,
 }
 
-impl HadLog {
+impl HistoryLog {
     /// Notes names that are to be stored.
     pub(crate) fn note(&mut self, kind: Kind, names: impl IntoIterator<Item = u64>) {
         self.fresh[kind as usize].extend(names);
@@ -67,7 +67,7 @@ impl HadLog {
     /// Emits what was noted since the last time, and which values are given up.
     pub(crate) fn emit(&mut self, journal: &mut Journal, session: u64) {
         self.listed = false;
-        for kind in [Kind::Had, Kind::Passed, Kind::Given] {
+        for kind in [Kind::DeliveryHistory, Kind::Passed, Kind::Given] {
             for names in std::mem::take(&mut self.fresh[kind as usize]).chunks(MOST) {
                 put(journal, session, self.next, kind, names);
                 self.others.push(self.next);

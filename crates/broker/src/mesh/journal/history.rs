@@ -1,4 +1,4 @@
-//! What sessions that came from other brokers have had ([`crate::mesh::moves::Had`]), so that it
+//! What sessions that came from other brokers have had ([`crate::mesh::moves::DeliveryHistory`]), so that it
 //! is recognised after a restart, too.
 //!
 //! It is stored in the turn in which a session gets it, in values under keys of their own among
@@ -12,8 +12,8 @@ use std::num::NonZeroU32;
 
 use punctual_mesh::transfer::Record;
 
-use crate::journal::had_log::{Kind, PREFIX};
-use crate::mesh::moves::{Had, Known};
+use crate::journal::history_log::{Kind, PREFIX};
+use crate::mesh::moves::{DeliveryHistory, Known};
 
 /// Instead of the number of a value: what had been here when a session began to be here, as [`crate::mesh::moves::Began`].
 pub(crate) const BEGAN: &str = "began";
@@ -27,7 +27,7 @@ pub(crate) fn word_key(session: u64, word: &str) -> String {
 /// What a store has of it, of one session.
 #[derive(Debug, Default)]
 pub(crate) struct Restored {
-    pub(crate) had: Option<Box<Had>>,
+    pub(crate) history: Option<Box<DeliveryHistory>>,
     /// What had been here when it began to be here: `stored`, `origin`, and `given` of
     /// [`crate::mesh::moves::Began`].
     pub(crate) began: Option<(u64, NonZeroU32, u32)>,
@@ -68,15 +68,15 @@ impl Restored {
         };
         let names = value[1..].as_chunks().0.iter().copied();
         let names: Vec<u64> = names.map(u64::from_le_bytes).collect();
-        let had = self.had.get_or_insert_default();
-        let mut log = had.log.take().unwrap_or_default();
+        let history = self.history.get_or_insert_default();
+        let mut log = history.log.take().unwrap_or_default();
         log.next = log.next.max(number.saturating_add(1));
         match kind {
             Kind::Own => {
                 log.own.push_back((number, names.len()));
                 log.own_names += names.len();
                 names.iter().for_each(|name| {
-                    had.note(*name, false);
+                    history.note(*name, false);
                 });
             }
             _ => {
@@ -85,12 +85,12 @@ impl Restored {
                 match kind {
                     Kind::Passed => known.passed = names,
                     Kind::Given => known.given = names.as_chunks().0.to_vec(),
-                    Kind::Had | Kind::Own => known.had = names,
+                    Kind::DeliveryHistory | Kind::Own => known.history = names,
                 }
-                had.learn(&known);
+                history.learn(&known);
             }
         }
-        had.log = Some(log);
+        history.log = Some(log);
     }
 }
 
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
     use crate::Nanos;
     use crate::journal::Journal;
-    use crate::journal::had_log::{FULL, MAX_OWN};
+    use crate::journal::history_log::{FULL, MAX_OWN};
 
     /// What a store tells of sessions.
     fn restored(store: &mut Memory) -> BTreeMap<u64, Restored> {
@@ -130,13 +130,13 @@ mod tests {
     #[test]
     fn what_was_had_survives_until_it_is_given_up() {
         let mut store = Memory::default();
-        let mut had = Had::default();
-        had.log = Some(Box::default());
+        let mut history = DeliveryHistory::default();
+        history.log = Some(Box::default());
         for name in [1, 2] {
-            assert!(had.note_moved(name));
+            assert!(history.note_moved(name));
         }
-        had.learn(&Known {
-            had: vec![3],
+        history.learn(&Known {
+            history: vec![3],
             passed: vec![4],
             given: vec![[5 << 32, 5 << 32 | 6]],
         });
@@ -144,24 +144,24 @@ mod tests {
         for turn in 0..2000 {
             for _ in 0..turn % 9 {
                 name += 1;
-                assert!(had.note(name, name % 10 != 0));
+                assert!(history.note(name, name % 10 != 0));
             }
             if turn % 500 == 401 {
                 // After a restart it goes on.
                 commit(&mut store, |journal| {
-                    had.log.as_mut().unwrap().emit(journal, 7);
+                    history.log.as_mut().unwrap().emit(journal, 7);
                 });
                 let back = restored(&mut store).remove(&7).unwrap();
-                had = *back.had.unwrap();
-            } else if had.log.as_mut().unwrap().is_to_be_listed() {
+                history = *back.history.unwrap();
+            } else if history.log.as_mut().unwrap().is_to_be_listed() {
                 commit(&mut store, |journal| {
-                    had.log.as_mut().unwrap().emit(journal, 7);
+                    history.log.as_mut().unwrap().emit(journal, 7);
                 });
             }
         }
         let all = restored(&mut store);
         assert_eq!(all.keys().copied().collect::<Vec<u64>>(), [7]);
-        let back = all.into_values().next().unwrap().had.unwrap();
+        let back = all.into_values().next().unwrap().history.unwrap();
         assert!([1, 2, 3].iter().all(|name| back.has(*name)));
         let mut again = back;
         assert!(!again.note(4, true) && !again.note(5 << 32 | 6, true));
@@ -177,6 +177,6 @@ mod tests {
     fn a_word_of_a_later_version_says_nothing() {
         let mut back = Restored::default();
         back.take("later", &[0; 9]);
-        assert!(back.had.is_none() && back.began.is_none() && back.custody.is_none());
+        assert!(back.history.is_none() && back.began.is_none() && back.custody.is_none());
     }
 }
