@@ -1,5 +1,5 @@
-//! Who may do what. The broker asks; a shell answers, typically from
-//! mosquitto-format files.
+//! Access control. The broker queries it; a shell implements it, typically from mosquitto-format
+//! files.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -10,33 +10,34 @@ use crate::base::name::LINK_PREFIX;
 
 /// The rights of one client.
 pub trait Permissions: Debug + Send + Sync {
-    /// Whether it may publish to the topic name.
+    /// Whether the client may publish to the topic name.
     fn may_publish(&self, topic: &str) -> bool;
-    /// Whether messages on the topic name may be delivered to it.
+    /// Whether messages on the topic name may be delivered to the client.
     fn may_receive(&self, topic: &str) -> bool;
-    /// Whether it may subscribe to the filter (without share prefix) at all.
+    /// Whether the client may subscribe to the filter (without share prefix) at all.
     fn may_subscribe(&self, filter: &str) -> bool;
-    /// What it may state about the urgency of messages on the topic name.
+    /// The urgency that the client may state for messages on the topic name.
     fn urgency(&self, _topic: &str) -> UrgencyRights {
         UrgencyRights::ALL
     }
-    /// Whether messages on the topic name are refused if what is asked for them
-    /// is rejected; `None`: as the listener says.
+    /// Whether messages on the topic name are refused if their requirements are rejected; `None`:
+    /// the listener's setting applies.
     fn refuses(&self, _topic: &str) -> Option<bool> {
         None
     }
-    /// Whether it may connect as the neighbour broker that is called so, which forwards everything.
+    /// Whether the client may connect as the neighbour broker with that name, which forwards all
+    /// messages.
     fn may_be_broker(&self, _name: &str) -> bool {
         false
     }
-    /// What all clients of its user may have promised together.
+    /// The bound on admitted flows of all clients of its user together.
     fn quota(&self) -> FlowQuota {
         FlowQuota::default()
     }
 }
 
-/// Whether a client with these rights may publish to the topic name. What the broker itself
-/// publishes on, and what its links do, is nobody's.
+/// Whether a client with these rights may publish to the topic name. No client may publish to
+/// topics of the broker itself and of its links.
 pub(crate) fn may_publish(permissions: Option<&dyn Permissions>, topic: &str) -> bool {
     !topic.starts_with("$SYS/")
         && !topic.starts_with(LINK_PREFIX)
@@ -59,21 +60,21 @@ pub struct FlowQuota {
     pub max_bandwidth: Option<u64>,
 }
 
-/// By what clients have proven who they are: the password of a user, a certificate. All that were
-/// let in by one have the same.
+/// The credential with which clients have authenticated: the password of a user, or a certificate.
+/// All clients that were accepted by one credential share it.
 #[derive(Debug, Default)]
 pub struct Credential {
     revoked: AtomicBool,
 }
 
 impl Credential {
-    /// It proves nothing any more. Whoever was let in by it is disconnected once
-    /// [`crate::Shard::access_changed`] was called, and nobody is let in any more.
+    /// Revokes the credential. Clients that were accepted by it are disconnected once
+    /// [`crate::Shard::access_changed`] was called, and none is accepted any more.
     pub fn revoke(&self) {
         self.revoked.store(true, Ordering::Release);
     }
 
-    /// Whether it proves nothing any more.
+    /// Whether the credential was revoked.
     pub fn is_revoked(&self) -> bool {
         self.revoked.load(Ordering::Acquire)
     }
@@ -84,7 +85,8 @@ pub trait AccessControl: Debug + Send + Sync {
     /// The rights of a client by user name and client identifier; `None` for
     /// all rights.
     fn permissions(&self, user: Option<&str>, client_id: &str) -> Option<Arc<dyn Permissions>>;
-    /// The same for a client that has come by that listener; `None` if that is not known any more.
+    /// As [`Self::permissions`], for a client of that listener; `None` if the listener is not known
+    /// any more.
     fn permissions_at(
         &self,
         _listener: Option<u16>,
@@ -93,8 +95,8 @@ pub trait AccessControl: Debug + Send + Sync {
     ) -> Option<Arc<dyn Permissions>> {
         self.permissions(user, client_id)
     }
-    /// What a client may do by one listener or another; `None` for everything. It is asked for what
-    /// such a client did when it is not known any more by which it came.
+    /// The rights of a client at any listener; `None` for everything. Queried for earlier actions
+    /// of a client whose listener is not known any more.
     fn permissions_anywhere(
         &self,
         user: Option<&str>,

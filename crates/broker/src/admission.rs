@@ -1,13 +1,12 @@
-//! Deadlines that are promised: what a shard asks about them, what it is
-//! answered, and what it holds flows to.
+//! Admission of flows with guaranteed deadlines: the requests of a shard, the decisions, and the
+//! policing of flows.
 //!
-//! A flow is a publisher and a topic. The first publication that states another
-//! requirement than the one before is asked about ([`Ask::Publish`]); with QoS
-//! 1 or 2 the connection is not read until the answer has come, with QoS 0 it is
-//! carried as well as can be. From then on a publication costs a look-up. Only
-//! admitted flows come into lane 0, in the order of their arrival inside a
-//! priority, which is what their bounds assume; and they are held to what they
-//! declared, for the bounds of all others rest on it.
+//! A flow is a publisher and a topic. The first publication whose requirement differs from the one
+//! before causes a request ([`Ask::Publish`]); with QoS 1 or 2 the connection is not read until the
+//! decision has arrived, with QoS 0 the message is carried by best effort. From then on a
+//! publication costs a lookup. Only messages of admitted flows enter lane 0, in the order of their
+//! arrival inside a priority, as their bounds assume; and flows are held to their declarations, on
+//! which the bounds of all others depend.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,41 +22,40 @@ use crate::base::connection::ConnId;
 use crate::base::name::peer_of;
 use crate::watch::{FlowSight, Watched, Watches};
 
-/// Whether and how deadlines are promised.
+/// Settings of the admission of flows with guaranteed deadlines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Admission {
-    /// Messages whose requirement is rejected are refused (0x97) instead of
-    /// being carried as well as can be, unless their publisher's rights or
-    /// listener say otherwise.
+    /// Messages whose requirement is rejected are refused (0x97) instead of being carried by best
+    /// effort, unless their publisher's rights or listener state otherwise.
     pub refuse: bool,
-    /// What happens to messages that come faster or are larger than declared.
+    /// The policy for messages that arrive faster or are larger than declared.
     pub policing: Policing,
     /// Flows of one session, admitted or not.
     pub max_flows_per_session: usize,
-    /// A client that is away for longer has no flows any more, until it comes back and publishes with
+    /// Time after which an absent client loses its flows, until it comes back and publishes with
     /// its requirements.
     pub absent_after: Nanos,
-    /// What bounds take for granted and the configuration does not guarantee: clients are told so
-    /// with what is admitted.
+    /// Conditions that the bounds assume and the configuration does not guarantee: clients are
+    /// notified of these with each admission.
     pub conditions: Conditions,
 }
 
-/// What happens to a message that is not as its flow declared.
+/// The policy for a message that does not conform to its declared flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Policing {
-    /// It goes with the plain ones.
+    /// It is sent with the plain messages.
     #[default]
     Demote,
-    /// One that comes too early waits, and its publisher with it; one that is
-    /// too large goes with the plain ones.
+    /// A message that arrives too early waits, and so does its publisher; one that is too large is
+    /// sent with the plain messages.
     Shape,
-    /// It is dropped; its publisher is told 0x97 where that can be said.
+    /// It is dropped; its publisher gets 0x97 where the protocol allows it.
     Drop,
-    /// Nothing, but that it is counted.
+    /// It is only counted.
     Off,
 }
 
-/// Who asks.
+/// The client on whose behalf a request is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Asker {
     /// Client identifier.
@@ -66,51 +64,50 @@ pub struct Asker {
     pub session: u64,
     /// User name.
     pub username: Option<Arc<str>>,
-    /// Whether that is more than a claim.
+    /// Whether the user name is authenticated.
     pub is_proven: bool,
     /// Peer, while connected and if it has an address.
     pub peer: Option<SocketAddr>,
-    /// Address of the broker that it has connected to, while connected and if
-    /// it is known.
+    /// Address of the broker to which the client is connected, if it is known.
     pub local: Option<SocketAddr>,
     /// Listener, while connected.
     pub listener: Option<u16>,
-    /// What its user may have, while connected.
+    /// The quota of its user, while connected.
     pub quota: FlowQuota,
 }
 
-/// A question, or news that need no answer.
+/// A request to the admission service, or a notification that needs no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdmissionRequest {
-    /// Who asks.
+    /// The client that makes the request.
     pub asker: Asker,
-    /// What.
+    /// The request or notification.
     pub ask: Ask,
 }
 
-/// What a shard asks or tells.
+/// A request or notification of a shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ask {
-    /// A client has connected, and is not read until [`crate::Shard::go_on`]: by
-    /// then what is kept for it is to be known.
+    /// A client has connected, and is not read until [`crate::Shard::go_on`] is called, when the
+    /// reservations that are kept for it must be known.
     Connected {
         /// The connection that waits.
         conn: ConnId,
     },
-    /// To be answered with [`crate::Shard::decide_flow`].
+    /// A publication with new requirements. Must be answered with [`crate::Shard::decide_flow`].
     Publish {
         /// Topic name.
         topic: Arc<str>,
-        /// What is asked for.
+        /// The requirements of the flow.
         requirements: Requirements,
         /// Bytes of the payload.
         payload: u32,
         /// Bytes of the properties.
         properties: u32,
-        /// Of the message that asks.
+        /// QoS of the message that causes the request.
         qos: QoS,
     },
-    /// To be answered with [`crate::Shard::decide_subscription`].
+    /// A SUBSCRIBE. Must be answered with [`crate::Shard::decide_subscription`].
     Subscribe {
         /// The connection that waits.
         conn: ConnId,
@@ -119,44 +116,43 @@ pub enum Ask {
         /// The receiver's own requirements.
         requirements: Requirements,
     },
-    /// News: these filters are given up.
+    /// Notification: these filters are given up.
     Unsubscribed {
         /// Topic filters, with share prefix.
         filters: Vec<Box<str>>,
     },
-    /// News: the client has been away for long, and its flows are given up.
+    /// Notification: the client has been away for long, and its flows are given up.
     Absent,
-    /// News: the session has ended.
+    /// Notification: the session has ended.
     Ended,
 }
 
-/// What becomes of a flow.
+/// The decision about a flow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlowDecision {
-    /// For the client. Rejected ones become best effort here unless messages
-    /// are refused.
+    /// The answer to the client. A rejection becomes best effort here unless messages are refused.
     pub answer: Answer,
-    /// How its messages are carried; `None`: not in lane 0.
+    /// The grant by which its messages are carried; `None`: not in lane 0.
     pub grant: Option<Grant>,
 }
 
-/// What becomes of a topic filter.
+/// The verdict about a topic filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FilterVerdict {
     /// Messages of admitted flows keep their deadlines to the receiver.
     Served,
-    /// They go to it with the plain messages.
+    /// Messages of admitted flows are sent to the receiver with the plain messages.
     BestEffort,
-    /// It is refused: 0x97.
+    /// The subscription is refused: 0x97.
     Refused,
 }
 
-/// What has been decided about a SUBSCRIBE.
+/// The decision about a SUBSCRIBE.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SubscriptionDecision {
-    /// For each filter that was asked about.
+    /// The verdict for each requested filter.
     pub verdicts: Vec<(Box<str>, FilterVerdict)>,
-    /// For the client.
+    /// The answer to the client.
     pub answer: Option<Answer>,
 }
 
@@ -165,37 +161,37 @@ pub struct SubscriptionDecision {
 pub struct FlowInfo {
     /// `None` while nothing has been decided.
     pub answer: Option<Answer>,
-    /// Messages.
+    /// Number of messages.
     pub messages: u64,
-    /// Messages that were not as declared.
+    /// Number of messages that did not conform to the declaration.
     pub violations: u64,
-    /// What has been seen of it since it was admitted.
+    /// Statistics of the flow since it was admitted.
     pub seen: Option<FlowSight>,
 }
 
 /// The flows of one session by topic.
 pub(crate) type Flows = HashMap<Box<str>, Flow, foldhash::fast::RandomState>;
 
-/// What has become of a flow so far, wherever its messages pass: in the broker,
-/// or in a proxy before another one.
+/// The state of a flow, wherever its messages pass: in the broker, or in a proxy before another
+/// one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlowState {
-    /// What it is or was asked for with.
+    /// The requirements of the last request.
     pub requirements: Requirements,
-    /// It has been asked about.
+    /// Whether a request is pending.
     pub pending: bool,
-    /// While it is pending: what it has until then.
+    /// The decision; while a request is pending, the one in force until then.
     pub decision: Option<FlowDecision>,
     /// Whether an acknowledgement has carried the answer.
     pub told: bool,
-    /// What it has sent lately.
+    /// The meter of its recent messages.
     pub meter: Meter,
-    /// Largest sizes that were asked about.
+    /// Largest sizes that were requested.
     size: MessageSize,
 }
 
 impl FlowState {
-    /// One that nobody has been asked about.
+    /// A flow for which no admission was requested.
     pub fn new(requirements: Requirements) -> Self {
         Self {
             requirements,
@@ -207,26 +203,25 @@ impl FlowState {
         }
     }
 
-    /// How its messages are carried, if it is admitted.
+    /// The grant by which its messages are carried, if it is admitted.
     pub fn grant(&self) -> Option<&Grant> {
         self.decision.as_ref()?.grant.as_ref()
     }
 
-    /// What it has been asked for with, for its messages that state nothing: what
-    /// was admitted once holds for the topic, and so does what is pending.
+    /// The requirements that hold for messages of the flow that state none: an admission holds for
+    /// the topic, and so does a pending request.
     pub fn holds(&self) -> Option<Requirements> {
         (self.pending || self.grant().is_some()).then_some(self.requirements)
     }
 
-    /// Whether it has to be asked about for a message of that size that asks for
-    /// `wanted`: it asks for something else than before, or is larger than what
-    /// was decided about.
+    /// Whether a message of that size with the requirements `wanted` needs a new request: its
+    /// requirements differ from those before, or it is larger than the decision covers.
     pub fn is_new(&self, wanted: Requirements, size: MessageSize) -> bool {
         self.requirements != wanted || !self.pending && self.size.is_outgrown_by(size, wanted.size)
     }
 
-    /// It is asked about. A change that is rejected leaves what was admitted, so
-    /// the grant stays in force until the answer comes.
+    /// Makes a request. A change that is rejected leaves the earlier admission, so the grant stays
+    /// in force until the decision arrives.
     pub fn ask(&mut self, topic: &str, wanted: Requirements, size: MessageSize, qos: QoS) -> Ask {
         let before = self.decision.take().and_then(|decision| decision.grant);
         self.decision = before.map(|grant| FlowDecision {
@@ -246,8 +241,8 @@ impl FlowState {
         }
     }
 
-    /// It has been decided about; whether that was asked for. `None`, and nothing
-    /// done: an answer to what has been asked differently since then.
+    /// Applies a decision; returns whether it was requested. `None`, without effect, if the
+    /// decision is for requirements that have changed since.
     pub fn decide(
         &mut self,
         requirements: Requirements,
@@ -284,13 +279,14 @@ pub(crate) struct Flow {
     pub(crate) state: FlowState,
     /// The connection that waits for the decision.
     pub(crate) waiting: Option<ConnId>,
-    /// The session of a neighbour broker that its messages go to, too: no bound covers the way there.
+    /// The session of a neighbour broker to which its messages are sent, too: no bound covers the
+    /// path there.
     pub(crate) leaves: Option<Arc<str>>,
-    /// A task is to tell its publisher how that has changed.
+    /// Whether a task will notify its publisher of a change of that.
     pub(crate) to_be_told: bool,
     pub(crate) messages: u64,
     pub(crate) violations: u64,
-    /// While it is admitted.
+    /// The watch, while the flow is admitted.
     pub(crate) watch: Option<Watched>,
 }
 
@@ -307,13 +303,14 @@ impl Flow {
         }
     }
 
-    /// Lets a connection wait for the decision; false if it does already: what has no room where it
-    /// goes is looked at again and again, and it is resumed once.
+    /// Makes a connection wait for the decision; false if it waits already: a message that waits
+    /// for queue capacity is handled repeatedly, and the connection is resumed once.
     pub(crate) fn lets_wait(&mut self, conn: ConnId) -> bool {
         self.waiting.replace(conn) != Some(conn)
     }
 
-    /// An answer about it, as long as no bound covers the way of its messages to a neighbour broker.
+    /// The answer, adjusted where no bound covers the path of the flow's messages to a neighbour
+    /// broker.
     pub(crate) fn as_promised(&self, answer: &Answer) -> Answer {
         match &self.leaves {
             Some(peer) if answer.status == Some(Status::Admitted) => Answer {
@@ -329,7 +326,7 @@ impl Flow {
         }
     }
 
-    /// Watches it for as long as it is admitted.
+    /// Watches the flow for as long as it is admitted.
     pub(crate) fn watch(&mut self, watches: &Watches, name: impl FnOnce() -> String) {
         let decided = self.state.decision.as_ref();
         let decided = decided.filter(|d| d.grant.is_some());

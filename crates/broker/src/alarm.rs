@@ -1,6 +1,6 @@
-//! Alarms: messages of admitted flows that were late, and pieces of work that kept a thread from
-//! them for too long. They go to the log ([`crate::Event::Alarm`]), to `$SYS/rt/alarms/...`, and
-//! the last ones are kept for whoever asks.
+//! Alarms: messages of admitted flows that were late, and pieces of work that blocked a thread for
+//! too long. They go to the log ([`crate::Event::Alarm`]), to `$SYS/rt/alarms/...`, and the last
+//! ones are kept for queries.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -10,34 +10,34 @@ use crate::Nanos;
 use crate::lock::lock;
 use crate::watch::Missed;
 
-/// Alarms that are kept; then the oldest goes.
+/// Maximum number of kept alarms; then the oldest is removed.
 const KEPT: usize = 256;
 
-/// What is not as it was promised.
+/// A violation of a guarantee, or of an assumption of the bounds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Alarm {
     /// Messages of an admitted flow were late.
     Missed(Missed),
-    /// A piece of work took longer than bounds assume.
+    /// A piece of work took longer than the bounds assume.
     Overrun(Overrun),
 }
 
 /// A piece of work that took too long.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Overrun {
-    /// What it was, as `punctual_turn_overrun_total` names it.
+    /// The kind of work, as named by `punctual_turn_overrun_total`.
     pub work: &'static str,
-    /// How long it took.
+    /// The time that it took.
     pub took: Nanos,
-    /// The client that it was done for.
+    /// The client for which it was done.
     pub client: Option<Arc<str>>,
-    /// The filter that it was done for.
+    /// The filter for which it was done.
     pub filter: Option<Box<str>>,
 }
 
 impl Alarm {
-    /// Its topic: `$SYS/rt/alarms/missed/FLOW` or `$SYS/rt/alarms/overrun/WORK`, with `+` and `#`
-    /// written `_`.
+    /// The topic of the alarm: `$SYS/rt/alarms/missed/FLOW` or `$SYS/rt/alarms/overrun/WORK`, with
+    /// `+` and `#` written `_`.
     pub fn topic(&self) -> String {
         match self {
             Self::Missed(missed) => {
@@ -49,7 +49,7 @@ impl Alarm {
     }
 }
 
-/// One line for people, of words `key=value`; times in microseconds, rounded up.
+/// One line for human readers, of words `key=value`; times in microseconds, rounded up.
 impl fmt::Display for Alarm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let micros = |nanos: Nanos| nanos.0.div_ceil(1000);
@@ -93,7 +93,7 @@ impl Alarms {
         alarms.push_back((now, alarm));
     }
 
-    /// All that are kept, the latest first.
+    /// All kept alarms, the latest first.
     pub(crate) fn latest(&self) -> Vec<(Nanos, Alarm)> {
         lock(&self.0).iter().rev().cloned().collect()
     }

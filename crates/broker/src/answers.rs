@@ -1,11 +1,9 @@
-//! How answers to requirements are put into packets, by the broker and by a
-//! proxy before another one.
+//! Encoding of answers to requirements in packets, by the broker and by a proxy before another one.
 
 use punctual_codec::{Properties, PropertyBuf, PropertySet};
 use punctual_model::{Answer, Conformity, Status};
 
-/// Says that a message or a client is served as well as can be, and why not
-/// better.
+/// An answer that a message or a client is served by best effort, with the reason.
 pub fn best_effort(reason: String) -> Answer {
     Answer {
         status: Some(Status::BestEffort),
@@ -14,8 +12,8 @@ pub fn best_effort(reason: String) -> Answer {
     }
 }
 
-/// What a receiver is told that is served in another way now: without a
-/// `reason` it has what it asked for.
+/// The answer to a receiver whose service has changed: served without a `reason`, it has the
+/// requested service.
 pub fn to_receiver(served: bool, reason: &str) -> Answer {
     match served && reason.is_empty() {
         true => Answer {
@@ -26,8 +24,8 @@ pub fn to_receiver(served: bool, reason: &str) -> Answer {
     }
 }
 
-/// The answer as a client gets it: what is rejected and carried all the same,
-/// because messages are not refused, is best effort.
+/// The answer as a client gets it: if messages are not refused, a rejected requirement is carried
+/// by best effort.
 pub fn as_carried(answer: &Answer, refuse: bool) -> Answer {
     let mut answer = answer.clone();
     if answer.status == Some(Status::Rejected) && !refuse {
@@ -36,7 +34,7 @@ pub fn as_carried(answer: &Answer, refuse: bool) -> Answer {
     answer
 }
 
-/// Refuses a message that is not as its flow declared.
+/// The answer that refuses a message which does not conform to its declared flow.
 pub fn violation(conformity: Conformity) -> Answer {
     let reason = match conformity {
         Conformity::TooLarge => "larger than the flow's rt-size",
@@ -77,7 +75,7 @@ pub fn put_answer(properties: &mut PropertyBuf, answer: &Answer, rest: usize, ma
     answer.bound.is_some() && put(&short, properties)
 }
 
-/// The topic on which a client is told what concerns it alone: `+` and `#` are written `_`.
+/// The topic of notifications for one client: `+` and `#` are written `_`.
 pub(crate) fn client_topic(client_id: &str) -> String {
     format!("$SYS/rt/clients/{}", plain(client_id))
 }
@@ -87,18 +85,18 @@ pub(crate) fn plain(name: &str) -> String {
     name.replace(['+', '#'], "_")
 }
 
-/// What tells a client on a topic of its own what became of what it asked for.
+/// A notification for one client, on a topic of its own, about the outcome of its request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notification {
     /// `$SYS/rt/clients/CLIENT`, `+` and `#` written `_`.
     pub topic: String,
-    /// One line for people; programs read the properties.
+    /// One line for human readers; programs read the properties.
     pub text: String,
     properties: PropertyBuf,
 }
 
 impl Notification {
-    /// What is said to a client about a topic or a filter.
+    /// A notification for a client about a topic or a filter.
     pub fn new(client_id: &str, about: &str, answer: &Answer) -> Self {
         let mut properties = PropertyBuf::new();
         let mut text = about.to_owned();

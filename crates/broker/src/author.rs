@@ -7,21 +7,21 @@ use crate::access::may_publish;
 use crate::base::author::Author;
 use crate::{Budget, Directory, Permissions};
 
-/// Units of work of looking up the rights of a publisher.
+/// Units of work for looking up the rights of a publisher.
 const RIGHTS: u64 = 16;
 
-/// The rights of one author, the last one that was looked up: consecutive retained messages often have
-/// the same author.
+/// The rights of one author, the last one that was looked up: consecutive retained messages often
+/// have the same author.
 #[derive(Debug, Default)]
 pub(crate) struct AuthorRights {
     last: Option<Known>,
 }
 
-/// An author, and what it may do; `None` for everything.
+/// An author, and its rights; `None` for all rights.
 type Known = (Arc<Author>, Option<Arc<dyn Permissions>>);
 
 impl AuthorRights {
-    /// Rights may have changed.
+    /// Forgets the cached rights, which may have changed.
     pub(crate) fn forget(&mut self) {
         self.last = None;
     }

@@ -1,5 +1,5 @@
-//! What can be set, with its default, unit and policy. Every bound of the
-//! broker is one of these fields.
+//! The settings of a broker, with default, unit and policy. Every bound of the broker is one of
+//! these fields.
 
 use crate::Nanos;
 use crate::admission::Admission;
@@ -14,22 +14,23 @@ use crate::urgency::UrgencyRule;
 pub struct Config {
     /// Bounds.
     pub limits: Limits,
-    /// What happens to a QoS 1 or 2 message whose receiver's queue is full.
+    /// The policy for a QoS 1 or 2 message whose receiver's queue is full.
     pub queue_full: QueueFull,
-    /// Where something else happens.
+    /// Exceptions to that policy.
     pub queue_policies: QueuePolicies,
     /// Whether QoS 0 messages are queued for persistent sessions that are not
     /// connected.
     pub queue_qos0_offline: bool,
-    /// How long a publisher may be held back by one receiver that does not
-    /// keep up; after that the receiver counts as slow until it has caught up.
+    /// Maximum time for which one receiver that does not keep up may block a publisher; after that
+    /// the receiver counts as slow until it has caught up.
     pub max_publisher_pause: Nanos,
-    /// The same where the policy is [`QueueFull::Hold`] and the queue is half full.
+    /// As [`Self::max_publisher_pause`], where the policy is [`QueueFull::Hold`] and the queue is
+    /// half full.
     pub max_publisher_hold: Nanos,
     /// Time between two publications of the `$SYS` topics; `None` for never.
     pub sys_interval: Option<Nanos>,
-    /// Time a connection may take from being opened to a complete CONNECT,
-    /// and for an enhanced authentication.
+    /// Time that a connection may take from its opening to a complete CONNECT, and for an enhanced
+    /// authentication.
     pub connect_timeout: Nanos,
     /// Highest quality of service clients may publish or subscribe with: 0..=2.
     pub maximum_qos: u8,
@@ -44,34 +45,34 @@ pub struct Config {
     pub shared_available: bool,
     /// Whether subscription identifiers are accepted.
     pub subscription_ids_available: bool,
-    /// Keep alive told to MQTT 5 clients instead of their own, in seconds.
+    /// Keep alive that MQTT 5 clients are given instead of their own, in seconds.
     pub server_keep_alive: Option<u16>,
-    /// Whether a client may leave its identifier to the server.
+    /// Whether a client may let the broker assign its identifier.
     pub assign_client_ids: bool,
-    /// Which identifiers a user may use, and whose sessions are.
+    /// The rules for the identifiers that a user may use, and for the ownership of sessions.
     pub client_ids: ClientIds,
     /// Answer to Request Response Information; `%c` is the client identifier.
     pub response_information: Option<String>,
-    /// Whether the shell checks user names and passwords. If not, who may be
-    /// anonymous may also say any name.
+    /// Whether the shell checks user names and passwords. If not, a client that may be anonymous
+    /// may give any user name.
     pub check_passwords: bool,
-    /// The same by the number of the listener, where it is not the same for all.
+    /// As [`Self::check_passwords`], by the number of the listener, where listeners differ.
     pub check_passwords_at: Vec<bool>,
     /// Enhanced authentication methods that the shell's hook understands.
     pub auth_methods: Vec<String>,
-    /// How messages are ordered by urgency.
+    /// The discipline that orders messages by urgency.
     pub discipline: Discipline,
-    /// What lanes 1 to 3 get at least.
+    /// Minimum shares of lanes 1 to 3.
     pub shares: Shares,
     /// Bounds of the queues for urgent messages (lanes 0 and 1) of each receiver.
     pub lanes: LaneLimits,
     /// Urgency of topics whose publishers state none.
     pub rules: Vec<UrgencyRule>,
-    /// Whether and how deadlines are promised; `None`: not at all, and every
-    /// message that asks for real time goes into lane 0. It cannot be changed
+    /// Whether and how deadlines are guaranteed. `None`: not at all, and every message that asks
+    /// for real time goes into lane 0. The choice between `None` and admission cannot be changed
     /// while the broker runs.
     pub admission: Option<Admission>,
-    /// What survives the process where there is a store.
+    /// The state that survives the process, if there is a store.
     pub durability: DurabilityPolicy,
     /// Version string for `$SYS/broker/version`.
     pub version: String,
@@ -80,10 +81,10 @@ pub struct Config {
 /// Bounds. A count of `usize::MAX` (or `u32::MAX`) means unlimited.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Largest packet accepted, fixed header included: 64..=268 435 460 bytes.
-    /// A larger one ends the connection with 0x95.
+    /// Largest packet accepted, fixed header included: 64..=268 435 460 bytes. A larger one ends
+    /// the connection with 0x95.
     pub max_packet_size: u32,
-    /// Largest CONNECT packet.
+    /// Largest CONNECT packet, in bytes.
     pub max_connect_size: u32,
     /// Connections of one shard that have not completed CONNECT. Past it the
     /// oldest of them is closed, so that clients that do connect need not wait.
@@ -109,7 +110,8 @@ pub struct Limits {
     pub max_topic_length: usize,
     /// QoS 1 and 2 messages waiting in one session beyond those in flight.
     pub max_queued_messages: usize,
-    /// The same for a neighbour broker that is away for long, if that is more.
+    /// As [`Self::max_queued_messages`], for a neighbour broker that is away for long, if that is
+    /// more.
     pub max_kept_messages: usize,
     /// Bytes of the messages waiting in one session.
     pub max_queued_bytes: usize,
@@ -122,8 +124,8 @@ pub struct Limits {
     /// Unacknowledged QoS 1 and 2 messages to one client: 1..=65 535. A
     /// smaller Receive Maximum of the client wins.
     pub max_inflight: u16,
-    /// Receive Maximum told to clients: unacknowledged QoS 2 messages from
-    /// one client. Beyond: 0x93.
+    /// Receive Maximum that clients are given: unacknowledged QoS 2 messages from one client.
+    /// Beyond: 0x93.
     pub receive_maximum: u16,
     /// Topic aliases a client may define, and the broker defines to a client.
     pub topic_alias_maximum: u16,
@@ -131,22 +133,22 @@ pub struct Limits {
     pub max_retained_messages: usize,
     /// Bytes of all retained messages (topic, properties, payload).
     pub max_retained_bytes: usize,
-    /// Longest session expiry in seconds; longer wishes are cut and the
-    /// client is told. `u32::MAX`: sessions may last for ever.
+    /// Longest session expiry in seconds; a longer request is reduced, and CONNACK states the
+    /// reduced value. `u32::MAX`: sessions may last for ever.
     pub max_session_expiry: u32,
-    /// Longest keep alive in seconds; MQTT 5 clients with a longer one (or
-    /// none) are told this. 0: any.
+    /// Longest keep alive in seconds; MQTT 5 clients with a longer one (or none) are given this
+    /// one. 0: any.
     pub max_keep_alive: u16,
-    /// Topics of one session whose messages are numbered for a subscription with
-    /// `rt-sequence` = `on`. Past it all of them are numbered anew.
+    /// Topics of one session whose messages are numbered for a subscription with `rt-sequence` =
+    /// `on`. Beyond it, the numbering of all topics starts again.
     pub max_numbered_topics: usize,
     /// User properties in one packet; beyond: 0x97.
     pub max_user_properties: usize,
-    /// Bytes that may wait to be written to one connection before its
-    /// publishers are held back.
+    /// Bytes that may wait to be written to one connection before the publishers of its messages
+    /// are paused.
     pub send_buffer: usize,
-    /// Topics whose subscribers are remembered, a shard; fewer if they take
-    /// more than 1 KiB each on average.
+    /// Topics whose subscribers are cached, per shard; fewer if they take more than 1 KiB each on
+    /// average.
     pub topic_cache: usize,
 }
 
@@ -186,7 +188,7 @@ impl Default for Limits {
 }
 
 impl Config {
-    /// Whether the shell checks user names and passwords of who comes by that listener.
+    /// Whether the shell checks user names and passwords of clients of that listener.
     pub(crate) fn checks_passwords(&self, listener: u16) -> bool {
         let own = self.check_passwords_at.get(usize::from(listener));
         own.copied().unwrap_or(self.check_passwords)

@@ -1,4 +1,4 @@
-//! How many messages wait when one more begins to: a histogram of counts.
+//! Queue depth: a histogram of the number of waiting messages when one is added.
 //!
 //! One bucket for each count up to 16, then four for each doubling, so a
 //! percentile is at most a quarter above the true one. Fixed size, no
@@ -12,15 +12,15 @@ const SUB: usize = 4;
 const LAST: u32 = 20;
 const BUCKETS: usize = EXACT as usize + SUB * (LAST - EXACT.ilog2()) as usize + 1;
 
-/// How many messages waited, each time that one was added, itself included.
+/// The number of waiting messages, each time that one was added, including that one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Depth {
-    /// Messages that were added.
+    /// Number of messages that were added.
     pub count: u64,
-    /// Sum of what waited each time.
+    /// Sum of the numbers of waiting messages.
     pub sum: u64,
-    /// Most that ever waited. Shards do not reach theirs at the same time, so
-    /// of several this is an upper bound.
+    /// The largest number that ever waited. Shards do not reach theirs at the same time, so the sum
+    /// over several shards is an upper bound.
     pub max: u64,
     buckets: [u64; BUCKETS],
 }
@@ -59,7 +59,7 @@ fn upper(bucket: usize) -> u64 {
 }
 
 impl Depth {
-    /// Counts a message with which `depth` wait.
+    /// Counts a message, including which `depth` messages wait.
     #[inline]
     pub fn record(&mut self, depth: u64) {
         self.count += 1;
@@ -68,7 +68,7 @@ impl Depth {
         self.buckets[bucket(depth)] += 1;
     }
 
-    /// Takes in what another shard has counted.
+    /// Adds the counts of another shard.
     pub fn add(&mut self, other: &Self) {
         self.count += other.count;
         self.sum += other.sum;
@@ -78,7 +78,7 @@ impl Depth {
         }
     }
 
-    /// Messages with which at most a bound waited, for ascending bounds.
+    /// Number of messages that were added at a depth of at most a bound, for ascending bounds.
     pub fn cumulative(&self) -> impl Iterator<Item = (u64, u64)> {
         let mut sum = 0;
         let bounded = self.buckets[..BUCKETS - 1].iter().enumerate();

@@ -1,7 +1,7 @@
-//! What the shards of one broker share: the subscription index, retained
-//! messages, which shard owns which session, bounds over all shards, and
-//! access rights. Nothing here is touched for a message whose topic a shard
-//! has seen before, except for reading two counters, and for members of shared subscriptions.
+//! The state that the shards of one broker share: the subscription index, retained messages, the
+//! shard that owns each session, bounds over all shards, and access rights. A message whose topic a
+//! shard has handled before accesses only two counters here, unless it goes to members of shared
+//! subscriptions.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -31,16 +31,16 @@ use crate::retained::{Retained, RetainedCursor};
 use crate::watch::{FlowSight, Watches};
 use crate::{Budget, Message, Nanos, Stats};
 
-/// Why a session cannot be made here.
+/// The reason why a shard cannot create a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ClaimError {
-    /// There are as many sessions as there may be.
+    /// The maximum number of sessions exists already.
     Quota,
     /// Another shard has claimed the identifier in the meantime.
     Elsewhere,
 }
 
-/// How much the shards of a broker share.
+/// Sizes of the state that the shards of a broker share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Totals {
     /// Sessions, connected or not.
@@ -53,16 +53,16 @@ pub struct Totals {
     pub filter_levels: usize,
     /// Retained messages.
     pub retained_messages: usize,
-    /// Their bytes.
+    /// Bytes of the retained messages.
     pub retained_bytes: usize,
-    /// Bytes that wait in queues or are promised room there.
+    /// Bytes that wait in queues, or for which capacity is reserved there.
     pub queued_bytes: usize,
 }
 
-/// Makes the origin of messages one of wills.
+/// Turns the origin of this broker's messages into the origin of its wills.
 const WILLS: u32 = 0x5749_4C4C;
 
-/// Shared by all shards of one broker.
+/// The state that all shards of one broker share.
 #[derive(Debug)]
 pub struct Directory {
     shards: u16,
@@ -71,17 +71,17 @@ pub struct Directory {
     retained: RwLock<Retained>,
     homes: Mutex<HashMap<Arc<str>, u16, foldhash::quality::RandomState>>,
     access: RwLock<Option<Arc<dyn AccessControl>>>,
-    /// By listener; without an entry, one lets in clients and brokers.
+    /// Admission by listener; a listener without an entry admits clients and brokers.
     admits: RwLock<Vec<Admits>>,
     pub(crate) next_number: AtomicU64,
-    /// Of messages and entries in the store.
+    /// Next number of a message in the store; [`Self::next_entry`] is that of an entry.
     pub(crate) next_message: AtomicU64,
     pub(crate) next_entry: AtomicU64,
     federation: OnceLock<Arc<dyn Federation>>,
     sys_sources: Mutex<Vec<Arc<dyn SysSource>>>,
-    /// Number in the name of the last message that was given one.
+    /// Number in the last message name that was assigned.
     next_name: AtomicU32,
-    /// Names that a store keeps.
+    /// Message names that the store keeps.
     names: Mutex<NameLog>,
     pub(crate) sessions: AtomicUsize,
     pub(crate) subscriptions: AtomicUsize,
@@ -97,12 +97,12 @@ pub struct Directory {
     lossy: Mutex<BTreeMap<Arc<str>, Arc<AtomicU64>>>,
     /// In a mesh: clients for which messages are refused.
     full: Mutex<FullClients>,
-    /// Load of each shard in per mille, as its shell says.
+    /// Load of each shard in per mille of a core, as reported by its shell.
     load: Box<[AtomicU32]>,
 }
 
 impl Directory {
-    /// For a broker of `shards` shards, at least one.
+    /// The directory of a broker with `shards` shards, at least one.
     pub fn new(shards: u16) -> Arc<Self> {
         let shards = shards.max(1);
         Arc::new(Self {
@@ -134,8 +134,9 @@ impl Directory {
         })
     }
 
-    /// What has been seen of admitted flows after the name `after`, by name: `most` are looked at, and
-    /// those that have ended are left out. Also the name of the last one; `None` if there are no more.
+    /// The observations of admitted flows after the name `after`, in the order of names: `most`
+    /// flows are considered, and those that have ended are left out. Also returns the name of the
+    /// last one considered; `None` if there are no more.
     pub fn flows(&self, after: Option<&str>, most: usize) -> (Vec<FlowSight>, Option<Arc<str>>) {
         let watches = self.watches.after(after, most);
         let last = watches.last().map(|watch| watch.name().clone());
@@ -148,16 +149,16 @@ impl Directory {
         lock(&self.full)
     }
 
-    /// Registers a session that has lost messages because its queue was full. `count` is the number of
-    /// lost messages. The session shares the counter and increments it with every further loss.
+    /// Registers a session that has lost messages because its queue was full. `count` is the number
+    /// of lost messages. The session shares the counter and increments it with every further loss.
     pub(crate) fn note_lossy(&self, client_id: &Arc<str>, count: &Arc<AtomicU64>) {
         lock(&self.lossy).insert(client_id.clone(), count.clone());
     }
 
-    /// The session with that count has ended.
+    /// Forgets a session that has ended, identified by its counter.
     pub(crate) fn forget_lossy(&self, client_id: &str, count: &Arc<AtomicU64>) {
         let mut lossy = lock(&self.lossy);
-        // Its client may have another one by now.
+        // The client may have another session by now.
         if lossy
             .get(client_id)
             .is_some_and(|it| Arc::ptr_eq(it, count))
@@ -166,8 +167,8 @@ impl Directory {
         }
     }
 
-    /// The next `most` clients after one by identifier whose sessions have lost messages because their
-    /// queues were full, and how many.
+    /// The next `most` clients, in the order of identifiers after `after`, whose sessions have lost
+    /// messages because their queues were full, with the number of lost messages.
     pub fn losses(&self, after: Option<&str>, most: usize) -> Vec<(Arc<str>, u64)> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let lossy = lock(&self.lossy);
@@ -199,14 +200,14 @@ impl Directory {
         lock(&self.stats[usize::from(shard)]).follow(stats);
     }
 
-    /// Makes the broker one of a mesh; to be called once, before clients connect.
+    /// Makes the broker part of a mesh. Must be called once, before clients connect.
     pub fn set_federation(&self, federation: Arc<dyn Federation>) {
         self.retained_mut().remember_gone();
-        // A second one would not know what the first was told.
+        // A second federation would lack the updates that the first was sent.
         let _ = self.federation.set(federation);
     }
 
-    /// What else is published below `$SYS`, from now on.
+    /// Adds a source of further topics below `$SYS`.
     pub fn add_sys_source(&self, source: Arc<dyn SysSource>) {
         lock(&self.sys_sources).push(source);
     }
@@ -219,7 +220,7 @@ impl Directory {
         self.federation.get()
     }
 
-    /// The name of a message with that number in the store, if there is a mesh: the same after a restart.
+    /// The name of a message with that number in the store, in a mesh: the same after a restart.
     pub(crate) fn stored_name(&self, stored: u64) -> Option<MessageName> {
         let name = self.federation()?.name();
         let digest = punctual_model::digest(b"stored".iter().copied().chain(name.bytes()));
@@ -231,8 +232,8 @@ impl Directory {
         })
     }
 
-    /// Gives a message a name, if it has none and there is a mesh: without one it could not be recognised
-    /// elsewhere.
+    /// Gives a message a name, if it has none and the broker is in a mesh: without a name other
+    /// brokers could not recognise a repetition.
     pub(crate) fn name_delivery(&self, delivery: &mut Delivery) {
         let stored = delivery.message.stored;
         if delivery.message.name == 0
@@ -245,7 +246,7 @@ impl Directory {
         }
     }
 
-    /// A name for a message that was taken in here, if there is a mesh.
+    /// A new name for a message that was published at this broker, in a mesh.
     pub(crate) fn new_name(&self) -> Option<MessageName> {
         let origin = self.federation()?.origin();
         let number = self.next_name.fetch_add(1, Ordering::Relaxed);
@@ -257,8 +258,9 @@ impl Directory {
         })
     }
 
-    /// Which of these names were given since then, in this life and in those before, and all if that is
-    /// `None`: of each origin the last before the first of them, and the last.
+    /// The message names that this broker assigned since `began`, in this run and in earlier ones,
+    /// or all if that is `None`: for each origin, the last number before the first such name, and
+    /// the last number.
     pub(crate) fn names_since(&self, began: Option<Began>) -> Vec<[u64; 2]> {
         let Some(federation) = self.federation() else {
             return Vec::new();
@@ -268,7 +270,8 @@ impl Directory {
             Some(began) if began.origin == own => Vec::new(),
             _ => self.names().origins_before(own),
         };
-        // Who began before the oldest that is remembered has had them all.
+        // A session that began before the oldest remembered origin has received messages of all of
+        // them.
         let first = began.and_then(|began| before.iter().position(|it| *it == began.origin));
         let before = before.into_iter().skip(first.unwrap_or(0));
         let lives = before.map(|origin| (origin, u32::MAX));
@@ -284,12 +287,12 @@ impl Directory {
         all.map(both).collect()
     }
 
-    /// Number in the last of these names.
+    /// Number in the last name that this broker assigned.
     fn last_number(&self) -> u32 {
         self.next_name.load(Ordering::Relaxed)
     }
 
-    /// What has been here by now.
+    /// The names that this broker has received and assigned by now, as a position.
     pub(crate) fn begins(&self) -> Option<Began> {
         let federation = self.federation()?;
         Some(Began {
@@ -300,7 +303,7 @@ impl Directory {
         })
     }
 
-    /// What had been here when a session began to be here that was restored, as it was stored.
+    /// The position at which a restored session began here, from its stored form.
     pub(crate) fn began(&self, stored: u64, origin: NonZeroU32, given: u32) -> Option<Began> {
         let federation = self.federation()?;
         let passed = self.names().passed_at(stored);
@@ -312,16 +315,16 @@ impl Directory {
         })
     }
 
-    /// A name for a will, from which on a broker is known to have had it. It is as of another
-    /// origin, since it is old when it is used, and comes back to this broker as news if others
-    /// have published it.
+    /// A name for a will, by which a broker recognises a will that it has received before. The name
+    /// has an origin of its own, since it is old when the will is published, and since the will
+    /// comes back to this broker as a new message if other brokers have published it.
     pub(crate) fn will_name(&self) -> Option<MessageName> {
         let origin = self.will_origin()?;
         let name = self.new_name()?;
         Some(MessageName { origin, ..name })
     }
 
-    /// How long wills of sessions that were there before a restart wait at least.
+    /// The minimum time for which wills of sessions from before a restart wait.
     pub(crate) fn will_wait(&self) -> Nanos {
         let federation = self.federation();
         federation.map_or(Nanos(0), |federation| federation.will_wait())
@@ -334,8 +337,8 @@ impl Directory {
         federation.relay().is_none().then_some(wills)
     }
 
-    /// Whether a name is that of a will of a client that has connected here since the start:
-    /// none that comes from others is right.
+    /// Whether a name is that of a will of a client that has connected to this broker since its
+    /// start: other brokers must not publish such a will.
     pub(crate) fn is_own_will(&self, name: MessageName) -> bool {
         self.will_origin() == Some(name.origin)
     }
@@ -344,25 +347,25 @@ impl Directory {
         lock(&self.names)
     }
 
-    /// Tells how busy a shard is, in per mille of its core.
+    /// Sets the load of a shard, in per mille of its core.
     pub fn set_load(&self, shard: u16, per_mille: u32) {
         self.load[usize::from(shard)].store(per_mille, Ordering::Relaxed);
     }
 
-    /// Replaces the access control; `None` allows everything. Every shard
-    /// must be told with [`crate::Shard::access_changed`].
+    /// Replaces the access control; `None` allows everything. Every shard must be notified with
+    /// [`crate::Shard::access_changed`].
     pub fn set_access_control(&self, access: Option<Arc<dyn AccessControl>>) {
         *write(&self.access) = access;
         self.generations.bump_all();
     }
 
-    /// Says who may connect at each listener; without that, clients and neighbour brokers may at all.
-    /// Every shard must be told with [`crate::Shard::access_changed`].
+    /// Sets which peers may connect at each listener; without it, clients and neighbour brokers may
+    /// connect at all. Every shard must be notified with [`crate::Shard::access_changed`].
     pub fn set_admits(&self, admits: Vec<Admits>) {
         *write(&self.admits) = admits;
     }
 
-    /// Who may connect at a listener.
+    /// The peers that may connect at a listener.
     pub(crate) fn admits(&self, listener: u16) -> Admits {
         let admits = read(&self.admits);
         admits
@@ -371,7 +374,7 @@ impl Directory {
             .unwrap_or_default()
     }
 
-    /// The rights of a client, by the listener that it came by last.
+    /// The rights of a client, by the listener of its last connection.
     pub(crate) fn permissions(
         &self,
         listener: Option<u16>,
@@ -394,7 +397,7 @@ impl Directory {
             .and_then(|access| access.permissions_anywhere(user, client_id))
     }
 
-    /// How much there is, as of now.
+    /// The current sizes.
     pub fn totals(&self) -> Totals {
         let (retained_messages, retained_bytes) = self.retained_totals();
         Totals {
@@ -414,8 +417,9 @@ impl Directory {
         (retained.len(), retained.bytes())
     }
 
-    /// Retained messages that match `filter`, sorted by topic, at most `limit` and as many as are
-    /// found with that budget; with where to go on, if there may be more.
+    /// Retained messages that match `filter`, sorted by topic: at most `limit`, and as many as are
+    /// found within the budget. Also returns the position at which to continue, if there may be
+    /// more.
     pub fn retained_page(
         &self,
         filter: &str,
@@ -429,28 +433,28 @@ impl Directory {
         (messages.collect(), piece.next)
     }
 
-    /// What versions of retained messages are made of in a mesh.
+    /// The clock and the origin from which versions of retained messages are formed in a mesh.
     pub(crate) fn version_clock(&self) -> Option<(u64, u32)> {
         let federation = self.federation();
         federation.map(|it| (it.clock(), it.origin().get()))
     }
 
-    /// The highest version of a retained message that can be true, by this broker's
+    /// The highest plausible version of a retained message, by this broker's
     /// [clock](Self::version_clock).
     pub(crate) fn latest_version(clock: Option<(u64, u32)>) -> u64 {
         clock.map_or(u64::MAX, |(micros, _)| version_at(latest_instant(micros)))
     }
 
-    /// Gives no versions of retained messages any more that are in the future, because some in the
-    /// store are, and says whether that is so. Topics that have one have nothing for as long as
-    /// something is published there.
+    /// Assigns no more versions of retained messages in the future, where the store contains such
+    /// versions, and returns whether it did. A new message of a topic replaces one with such a
+    /// version.
     pub fn lower_versions(&self) -> bool {
         let latest = Self::latest_version(self.version_clock());
         self.retained_mut().lower_version(latest)
     }
 
-    /// Takes the topics that have no retained message any more although the
-    /// store knows one, with the version of that.
+    /// Takes the topics that have no retained message any more although the store has one, with the
+    /// version of that message.
     pub(crate) fn take_unretained(&self) -> Vec<(Box<str>, u64)> {
         if !self.retained().has_gone() {
             return Vec::new();
@@ -470,7 +474,7 @@ impl Directory {
         write(&self.index)
     }
 
-    /// The receivers of a topic and the generation they are true for.
+    /// The receivers of a topic, and the generation for which they are valid.
     pub(crate) fn lookup(&self, topic: &str, slot: u8) -> (Generation, Matched) {
         let index = read(&self.index);
         (self.generations.current(slot), index.matches(topic))
@@ -499,7 +503,7 @@ impl Directory {
         self.place(here)
     }
 
-    /// Where a new session goes: the first shard that has time to spare.
+    /// The shard for a new session: the first shard that is not busy.
     fn place(&self, here: u16) -> u16 {
         const BUSY: u32 = 700;
         let load = |shard: &u16| self.load[usize::from(*shard)].load(Ordering::Relaxed);
@@ -531,14 +535,14 @@ impl Directory {
         Ok(())
     }
 
-    /// Lets all connections of a client come to `shard`, whose session may come there; false
-    /// if they go to another one.
+    /// Reserves a client identifier for `shard`: all connections of the client go to that shard, to
+    /// which its session may be transferred; false if they go to another shard.
     pub(crate) fn reserve(&self, client_id: &Arc<str>, shard: u16) -> bool {
         let home = || *lock(&self.homes).entry(client_id.clone()).or_insert(shard);
         self.shards == 1 || home() == shard
     }
 
-    /// Gives up an identifier that was reserved for that shard and has no session.
+    /// Releases an identifier that was reserved for that shard and has no session.
     pub(crate) fn give_up_on(&self, client_id: &str, shard: u16) {
         if self.shards > 1 {
             let mut homes = lock(&self.homes);
@@ -548,18 +552,18 @@ impl Directory {
         }
     }
 
-    /// A session has ended, and its identifier stays reserved.
+    /// Notes that a session has ended; its identifier stays reserved.
     pub(crate) fn vacate(&self) {
         self.sessions.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Makes the handle of a session whose identifier was claimed.
+    /// Creates the handle of a session whose identifier was claimed.
     pub(crate) fn handle(&self, client_id: &Arc<str>, shard: u16, slot: u32) -> Arc<SessionHandle> {
         let number = self.next_number.fetch_add(1, Ordering::Relaxed);
         self.handle_of(client_id, shard, slot, number)
     }
 
-    /// The same for a session that has a number already.
+    /// As [`Self::handle`], for a session that has a number already.
     pub(crate) fn handle_of(
         &self,
         client_id: &Arc<str>,
@@ -572,7 +576,7 @@ impl Directory {
         Arc::new(SessionHandle::new(shard, slot, number, id, link))
     }
 
-    /// Gives a claimed identifier back.
+    /// Releases a claimed identifier.
     pub(crate) fn release(&self, client_id: &str) {
         self.sessions.fetch_sub(1, Ordering::Relaxed);
         if self.shards > 1 {

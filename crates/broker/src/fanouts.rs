@@ -1,4 +1,4 @@
-//! Messages on their way to crowds of clients.
+//! Messages that are being delivered to crowds of clients.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,31 +13,32 @@ use crate::journal::keeping::Keeping;
 use crate::message::Message;
 use crate::sequence::Number;
 
-/// Messages of one publisher that may wait while none is read from it any more. Further ones are dropped.
+/// Maximum number of waiting messages of one publisher whose connection is gone. Further ones are
+/// dropped.
 pub(crate) const MOST_WAITING: usize = 1024;
 
-/// A message on its way to a crowd.
+/// A message that is being delivered to a crowd.
 #[derive(Debug)]
 pub(crate) struct FanOut {
     pub(crate) message: Arc<Message>,
-    /// What it is called in the mesh, if it has a name.
+    /// The name in the mesh, if there is one.
     pub(crate) name: Option<Number>,
     pub(crate) keeping: Keeping,
-    /// The place of the client that it was offered to last.
+    /// The place of the client to which it was offered last.
     pub(crate) after: Place,
-    /// Whether its publisher waits for receivers that do not keep up.
+    /// Whether its publisher is paused for receivers that do not keep up.
     pub(crate) waits: bool,
     pub(crate) receipt: Option<Receipt>,
 }
 
-/// What the publisher of a message is told when all have it.
+/// The data for acknowledging a message to its publisher when all clients have it.
 #[derive(Debug)]
 pub(crate) struct Receipt {
     pub(crate) conn: ConnId,
-    /// Place of its session.
+    /// Slot of the publisher's session.
     pub(crate) session: u32,
     pub(crate) packet_id: u16,
-    /// About what the message stated.
+    /// The answer about the requirements that the message stated.
     pub(crate) answer: Option<Answer>,
 }
 
@@ -45,18 +46,19 @@ pub(crate) struct Receipt {
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     pub(crate) messages: VecDeque<FanOut>,
-    /// Connections of the publisher that are not read until all have been given out.
+    /// Connections of the publisher that are not read until all messages have been delivered.
     pub(crate) paused: Vec<ConnId>,
 }
 
-/// All messages on their way to crowds, by the number of the publisher's session; 0 is the broker.
+/// All messages that are being delivered to crowds, by the number of the publisher's session; 0 is
+/// the broker.
 #[derive(Debug, Default)]
 pub(crate) struct FanOuts {
     pub(crate) queues: HashMap<u64, Queue, RandomState>,
 }
 
 impl FanOuts {
-    /// Whether messages of a publisher are on their way.
+    /// Whether messages of a publisher are being delivered to crowds.
     #[inline]
     pub(crate) fn are_under_way(&self, publisher: u64) -> bool {
         !self.queues.is_empty() && self.queues.contains_key(&publisher)

@@ -10,16 +10,16 @@ use crate::admission::FilterVerdict;
 use crate::base::connection::ConnId;
 
 /// SUBSCRIBE or UNSUBSCRIBE whose filters are being handled. Meanwhile nothing is read from the
-/// connection, so that what the client sends is handled in its order.
+/// connection, so that the client's packets are handled in their order.
 #[derive(Debug)]
 pub(crate) struct FilterRequest {
     pub(crate) conn: ConnId,
     pub(crate) session: u32,
     pub(crate) packet_id: u16,
     pub(crate) kind: Kind,
-    /// For the acknowledgement, one for each filter.
+    /// Reason codes for the acknowledgement, one for each filter.
     pub(crate) reasons: Vec<u8>,
-    /// Filters as they stand in the packet, those up to `handled` done.
+    /// Filters as encoded in the packet; those before the position `handled` are done.
     pub(crate) payload: Box<[u8]>,
     pub(crate) handled: usize,
 }
@@ -28,20 +28,21 @@ pub(crate) struct FilterRequest {
 pub(crate) enum Kind {
     Subscribe(Box<Request>),
     Unsubscribe,
-    /// Whoever admits flows is asked about the filters of a SUBSCRIBE, which is handled then.
+    /// The admission service is asked about the filters of a SUBSCRIBE, which is handled
+    /// afterwards.
     Ask(Box<Inquiry>),
 }
 
-/// What is asked about the filters of a SUBSCRIBE.
+/// An admission request for the filters of a SUBSCRIBE.
 #[derive(Debug)]
 pub(crate) struct Inquiry {
     pub(crate) version: Version,
     pub(crate) requirements: Requirements,
-    /// Those that the client may subscribe to.
+    /// The filters to which the client may subscribe.
     pub(crate) filters: Vec<Box<str>>,
 }
 
-/// What a SUBSCRIBE asks for with all of its filters.
+/// The options of a SUBSCRIBE that apply to all of its filters.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) version: Version,
@@ -49,16 +50,16 @@ pub(crate) struct Request {
     pub(crate) bridge: bool,
     /// Subscription Identifier; 0 for none.
     pub(crate) id: u32,
-    /// Whether messages are to be numbered, or what is wrong with how that was asked for.
+    /// Whether messages are numbered, or an error in the request for that.
     pub(crate) numbered: Result<bool, String>,
-    /// What is wrong with the requirements that were stated.
+    /// An error in the stated requirements.
     pub(crate) misstated: Option<String>,
-    /// What whoever admits flows said of each filter that he was asked about, in their order.
+    /// The verdicts of the admission service on the filters of the request, in their order.
     pub(crate) verdicts: Peekable<IntoIter<(Box<str>, FilterVerdict)>>,
     pub(crate) answer: Option<Answer>,
-    /// Whether it was asked.
+    /// Whether the admission service has decided.
     pub(crate) decided: bool,
-    /// Filters that were refused here although it had agreed.
+    /// Filters that were refused here although the admission service had agreed.
     pub(crate) given_up: Vec<Box<str>>,
 }
 
@@ -75,7 +76,7 @@ impl FilterRequest {
         }
     }
 
-    /// The session that it is for.
+    /// The session of the request.
     pub(crate) fn session(&self) -> u32 {
         self.session
     }
@@ -87,7 +88,7 @@ impl FilterRequest {
         Some(std::str::from_utf8(filter).ok()?.into())
     }
 
-    /// Bytes that it keeps.
+    /// Number of bytes that the request keeps.
     pub(crate) fn bytes(&self) -> usize {
         self.payload.len()
     }

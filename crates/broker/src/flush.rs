@@ -1,37 +1,37 @@
-//! What was queued for a neighbour at a moment.
+//! Flushes: messages that were queued for a neighbour at a moment.
 
 use crate::Nanos;
 use crate::session::{Session, Step};
 
-/// After this it is looked again.
+/// Time between two checks of a flush.
 pub(crate) const AGAIN: Nanos = Nanos::from_millis(10);
 
-/// What was queued for a neighbour at a moment, and is not acknowledged.
+/// The messages that were queued for a neighbour at a moment, and are not all acknowledged.
 #[derive(Debug)]
 pub(crate) struct Flush {
-    /// For [`crate::Interest::flushed`].
+    /// The number for [`crate::Interest::flushed`].
     pub(crate) number: u64,
     pub(crate) slot: u32,
     /// Numbers of the session and of the connection.
     pub(crate) session: u64,
     pub(crate) conn: u64,
-    /// When that was.
+    /// The moment of the flush.
     pub(crate) since: Nanos,
-    /// When who has asked does not wait any more.
+    /// The time after which the caller does not wait any more.
     pub(crate) until: Nanos,
-    /// Packet identifiers of those in flight, once none of them waits any more.
+    /// Packet identifiers of the messages in flight, once none of the messages is queued any more.
     pub(crate) in_flight: Option<Vec<u16>>,
 }
 
 impl Flush {
-    /// The messages that the link of that session has held count as queued now.
+    /// Counts messages that the link of that session has held as queued now.
     pub(super) fn renew(&mut self, slot: u32, now: Nanos) {
         if self.slot == slot {
             self.since = now;
         }
     }
 
-    /// Whether all is acknowledged; the session is the neighbour's.
+    /// Whether all messages are acknowledged; `session` is the neighbour's.
     pub(crate) fn is_done(&mut self, session: &Session) -> bool {
         let sent = |step| matches!(step, Step::Ack | Step::Rec);
         if let Some(ids) = &mut self.in_flight {

@@ -1,33 +1,34 @@
-//! Which client identifiers a user may use, and whose a session is.
+//! Rules for the client identifiers that a user may use, and for the ownership of sessions.
 
 use std::sync::Arc;
 
-/// Between the user name and the rest of an identifier with [`ClientIds::Prefix`]. A password file
-/// has no user names with it, so that no name is the prefix of another one's identifiers.
+/// Separator between the user name and the rest of an identifier with [`ClientIds::Prefix`]. User
+/// names in a password file do not contain it, so that no name is the prefix of another user's
+/// identifiers.
 pub const SEPARATOR: char = ':';
 
 /// Longest identifier that a packet can carry, in bytes.
 const LONGEST: usize = u16::MAX as usize;
 
-/// Which client identifiers a user may use. Clients without a user name count as one user.
+/// The client identifiers that a user may use. Clients without a user name count as one user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ClientIds {
-    /// Any for which there is no session of another user.
+    /// Any identifier without a session of another user.
     #[default]
     Owner,
-    /// The user name alone, and as [`Self::Owner`] says. Clients without a user name may use
-    /// only identifiers that are assigned to them.
+    /// The user name alone, subject to [`Self::Owner`]. Clients without a user name may use only
+    /// identifiers that are assigned to them.
     User,
-    /// The user name, alone or with [`SEPARATOR`] and anything behind it, and as
-    /// [`Self::Owner`] says. Clients without a user name may use only identifiers that are
-    /// assigned to them.
+    /// The user name, alone or followed by [`SEPARATOR`] and any text, subject to [`Self::Owner`].
+    /// Clients without a user name may use only identifiers that are assigned to them.
     Prefix,
-    /// Any. A session of another user ends, with all that waits in it.
+    /// Any identifier. A session of another user ends, with all its queued messages.
     Any,
 }
 
 impl ClientIds {
-    /// Why a user may not use an identifier that it has chosen, whoever has a session of it.
+    /// The reason why a user may not use an identifier that it has chosen, whichever user has a
+    /// session with it.
     pub(crate) fn refuses(self, client_id: &str, user: Option<&str>) -> Option<&'static str> {
         let bound = match self {
             Self::Owner | Self::Any => return None,
@@ -47,16 +48,16 @@ impl ClientIds {
         }
     }
 
-    /// Whether a session is nobody's but its user's: others are refused while there is one.
+    /// Whether a session belongs to its user only: other users are refused while it exists.
     pub(crate) fn keep_owner(self) -> bool {
         self != Self::Any
     }
 
-    /// An identifier for a client that has none; `nonce` is different for each.
+    /// Assigns an identifier to a client without one; `nonce` is different for each.
     pub(crate) fn assign(self, user: Option<&str>, nonce: [u8; 16]) -> Arc<str> {
         let own = format!("auto-{:032x}", u128::from_be_bytes(nonce));
         match user {
-            // The client may come back with it.
+            // The client may connect with it again.
             Some(user) if self == Self::Prefix && user.len() + 1 + own.len() <= LONGEST => {
                 format!("{user}{SEPARATOR}{own}").into()
             }

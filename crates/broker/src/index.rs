@@ -1,12 +1,10 @@
-//! The subscription index: which sessions want a topic.
+//! The subscription index: the sessions that receive a topic.
 //!
-//! A trie over topic levels whose edges live in one hash table keyed by
-//! (parent, level): a node costs about a hundred bytes however many children
-//! its parent has. Lookups walk at most three ways per level: the level
-//! itself, `+`, and `#`. Shards ask it only when their own cache does not
-//! know a topic; generation counters, one for filters that start with a
-//! wildcard and a table of them hashed by first level for the others, tell a
-//! cache what it may still believe.
+//! A trie over topic levels whose edges are in one hash table keyed by (parent, level): a node
+//! costs about a hundred bytes however many children its parent has. Lookups follow at most three
+//! edges per level: the level itself, `+`, and `#`. Shards query it only when their own cache does
+//! not contain a topic; generation counters, one for filters that start with a wildcard and a table
+//! of them hashed by first level for the others, determine whether a cache entry is still valid.
 
 pub(crate) mod group;
 pub(crate) mod matched;
@@ -36,11 +34,11 @@ use crate::index::target::Target;
 const GENERATIONS: usize = 256;
 const NONE: u32 = u32::MAX;
 
-/// Clients that a topic may have before they are a crowd: one message to them is the most that is
-/// delivered in one piece.
+/// Maximum number of clients of a topic before they are a crowd: a message to that many is the most
+/// that is delivered in one piece.
 pub(crate) const CROWD: usize = 512;
 
-/// Who subscribed to exactly one filter.
+/// The subscribers to exactly one filter.
 #[derive(Debug, Default)]
 struct Subscribers {
     plain: Members,
@@ -57,7 +55,7 @@ impl Subscribers {
         self.plain.is_empty() && self.groups.is_none()
     }
 
-    /// The group of that name, and whether there was none. `filter` with the share prefix.
+    /// The group of that name, and whether it is new. `filter` has the share prefix.
     fn group_or_insert(&mut self, name: &str, filter: &str) -> (&Group, bool) {
         let groups = self.groups.get_or_insert_default();
         let known = groups.iter().position(|group| group.name() == name);
@@ -78,7 +76,7 @@ struct Node {
     /// Literal children and `plus`.
     children: u32,
     here: Subscribers,
-    /// Of the filter that ends in `#` below this node.
+    /// The subscribers to the filter that ends in `#` below this node.
     below: Option<Box<Subscribers>>,
 }
 
@@ -99,7 +97,7 @@ impl Node {
     }
 }
 
-/// When a cached answer is still true.
+/// The generation for which a cached answer is valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Generation {
     wildcard: u32,
@@ -122,7 +120,7 @@ impl Default for Generations {
     }
 }
 
-/// Which literal counter the filters and topics with this first level use.
+/// The literal counter that filters and topics with this first level use.
 pub(crate) fn generation_slot(topic: &str) -> u8 {
     let first = topic.split('/').next().unwrap_or_default();
     foldhash::fast::FixedState::default().hash_one(first) as u8
@@ -145,7 +143,7 @@ impl Generations {
         }
     }
 
-    /// Makes every cached answer doubtful.
+    /// Invalidates every cached answer.
     pub(crate) fn bump_all(&self) {
         self.wildcard.fetch_add(1, Ordering::AcqRel);
     }
@@ -172,13 +170,13 @@ impl Default for Index {
 }
 
 impl Index {
-    /// Levels of filters in use.
+    /// Number of levels of filters in use.
     pub(crate) fn len(&self) -> usize {
         self.nodes.len() - 1 - self.free.len()
     }
 
     /// Adds or replaces the subscription of `subscriber.session` to `filter`
-    /// (with share prefix, valid). Says whether it is new.
+    /// (with share prefix, valid). Returns whether it is new.
     pub(crate) fn subscribe(
         &mut self,
         filter: &str,
@@ -203,7 +201,7 @@ impl Index {
         new
     }
 
-    /// Those of a plain filter.
+    /// The subscribers to a plain filter.
     fn subscribers_or_insert(&mut self, plain: &str) -> &mut Subscribers {
         let (path, below) = match plain.strip_suffix('#') {
             Some(path) => (path.strip_suffix('/'), true),
@@ -220,8 +218,8 @@ impl Index {
         }
     }
 
-    /// Notes at which other brokers of the mesh a shared subscription has members, by
-    /// their signs.
+    /// Notes the other brokers of the mesh at which a shared subscription has members, by their
+    /// signs.
     pub(crate) fn share_elsewhere(
         &mut self,
         filter: &str,
@@ -238,12 +236,11 @@ impl Index {
         if is_new {
             generations.bump(plain);
         }
-        // What is empty now goes.
+        // An empty group is removed.
         self.change(filter, generations, |_| false, |_| false);
     }
 
-    /// Removes the subscription of `session` to `filter`. Says whether there
-    /// was one.
+    /// Removes the subscription of `session` to `filter`. Returns whether it existed.
     pub(crate) fn unsubscribe(
         &mut self,
         filter: &str,
@@ -254,8 +251,8 @@ impl Index {
         self.change(filter, generations, plain, |group| group.remove(session))
     }
 
-    /// Changes those who subscribed to a filter, by `change` or as a group by `share`, and forgets
-    /// it if there are none. Says what the one that was called says.
+    /// Changes the subscribers to a filter, by `change` or as a group by `share`, and forgets the
+    /// filter if it has none any more. Returns the result of the called function.
     fn change(
         &mut self,
         filter: &str,
@@ -383,19 +380,18 @@ impl Index {
         at
     }
 
-    /// Everyone who is to receive a message on `topic` (a valid name), by
-    /// shard; overlapping subscriptions of one session merged into one with
-    /// the highest QoS and all identifiers [MQTT-3.3.4-2] [MQTT-3.3.4-4]. Clients are left out where
-    /// they are a crowd.
+    /// All receivers of a message on `topic` (a valid name), by shard; overlapping subscriptions of
+    /// one session are merged into one with the highest QoS and all identifiers [MQTT-3.3.4-2]
+    /// [MQTT-3.3.4-4]. Clients are left out if they are a crowd.
     pub(crate) fn matches(&self, topic: &str) -> Matched {
         let mut found = Collector::default();
         self.visit(topic, |subscribers| found.add(subscribers, topic));
         found.finish()
     }
 
-    /// The clients that are to receive a message on `topic` by a plain subscription and whose places
-    /// come after `after`: the first of them, about `most`. How many subscriptions were looked at, and
-    /// the place that the next ones come after; `None` if there are none.
+    /// The clients that receive a message on `topic` by a plain subscription and whose places come
+    /// after `after`: about the first `most` of them. Also returns the number of visited
+    /// subscriptions, and the place after which the next ones come; `None` if there are none.
     pub(crate) fn clients_after(
         &self,
         topic: &str,
@@ -406,7 +402,7 @@ impl Index {
         self.visit(topic, |subscribers| lists.push(&subscribers.plain));
         let of_each = (most / lists.len().max(1)).max(1);
         let mut found: Vec<(Place, &Subscriber)> = Vec::new();
-        // Up to there all lists were looked at.
+        // All lists were visited up to this place.
         let mut end = None;
         for list in lists {
             let mut taken = 0;
@@ -436,12 +432,12 @@ impl Index {
         (found.finish(), looked_at, end)
     }
 
-    /// Calls `visit` with who subscribed to each filter that matches `topic` (a valid name).
+    /// Calls `visit` with the subscribers to each filter that matches `topic` (a valid name).
     fn visit<'a>(&'a self, topic: &str, mut visit: impl FnMut(&'a Subscribers)) {
-        // Wildcards at the start do not match it.
+        // Wildcards at the start do not match such a topic.
         let dollar = topic.starts_with('$');
-        // As many as there are `+` on the way, and one more: no recursion, since publishers choose
-        // how many levels there are.
+        // The stack holds at most one entry per `+` on the path, and one more: no recursion, since
+        // publishers choose the number of levels.
         let mut ways: SmallVec<[(u32, Option<&str>); 8]> = smallvec![(0, Some(topic))];
         while let Some((at, rest)) = ways.pop() {
             let node = &self.nodes[at as usize];
@@ -469,9 +465,9 @@ impl Index {
 struct Collector {
     targets: TargetList,
     groups: Groups,
-    /// Subscriptions of clients that were looked at.
+    /// Number of client subscriptions that were visited.
     clients: usize,
-    /// They are too many.
+    /// Whether there are too many of them.
     crowd: bool,
 }
 

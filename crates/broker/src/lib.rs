@@ -1,16 +1,15 @@
 //! The MQTT server as a state machine: sessions, routing, flow control,
 //! retained messages, wills. No socket, clock, thread or random source.
 //!
-//! A [`Shard`] owns connections and sessions. Its shell tells it what happens
-//! ([`Shard::open`], [`Shard::receive`], [`Shard::sent`], [`Shard::closed`],
-//! [`Shard::tick`], [`Shard::remote`]) and asks what to do: bytes to write by
-//! connection ([`Shard::take_dirty`], [`Shard::pending`]), [`Output`]s, and
-//! messages for other shards ([`Shard::take_outbox`]). Shards of one broker
-//! share a [`Directory`].
+//! A [`Shard`] owns connections and sessions. Its shell reports events ([`Shard::open`],
+//! [`Shard::receive`], [`Shard::sent`], [`Shard::closed`], [`Shard::tick`], [`Shard::remote`]) and
+//! collects the output: bytes to write by connection ([`Shard::take_dirty`], [`Shard::pending`]),
+//! [`Output`]s, and messages for other shards ([`Shard::take_outbox`]). Shards of one broker share
+//! a [`Directory`].
 //!
-//! Invariants: every queue and buffer has a bound named in [`Limits`]; a
-//! message is acknowledged only when everyone who is to receive it has room
-//! for it, or policy says that it may be dropped, and then it is counted (`overflow`).
+//! Invariants: every queue and buffer has a bound named in [`Limits`]; a message is acknowledged
+//! only when each of its receivers has capacity for it, or the policy allows dropping it, in which
+//! case it is counted (`overflow`).
 //!
 //! Source: OASIS MQTT 5.0 and 3.1.1; statement numbers in brackets are those of
 //! MQTT 5.0.

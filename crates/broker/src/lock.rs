@@ -1,7 +1,7 @@
-//! Locks of what shards share with each other and with their shell.
+//! Locks of the state that shards share with each other and with their shell.
 //!
-//! Messages that go where messages of their topic went before take none, but one for each shared
-//! subscription. They are counted by thread, so that a test can show it.
+//! A message whose topic was routed before takes no lock, except one for each shared subscription.
+//! Locks are counted by thread, so that a test can verify this.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -9,14 +9,14 @@ thread_local! {
     static TAKEN: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
-/// How many locks this thread took by the functions of this module.
+/// Number of locks that this thread took by the functions of this module.
 pub fn taken() -> u64 {
     TAKEN.get()
 }
 
 #[inline]
 fn count() {
-    // While a thread ends there may be no counter any more; nobody asks then.
+    // While a thread ends the counter may be gone, and is not needed.
     let _ = TAKEN.try_with(|taken| taken.set(taken.get() + 1));
 }
 

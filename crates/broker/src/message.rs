@@ -1,6 +1,5 @@
-//! An application message that outlives the buffer it arrived in: queued, in
-//! flight, retained, or on its way to another shard. Stored once however many
-//! receivers it has.
+//! An application message that outlives the buffer in which it arrived: queued, in flight,
+//! retained, or being sent to another shard. It is stored once, however many receivers it has.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,29 +12,28 @@ use crate::egress::{OutBuf, Pool, SHARE_FROM, Stamp};
 use crate::sequence::Number;
 use crate::watch::Watch;
 
-/// Bytes for which a message has room itself at most.
+/// Maximum number of bytes that a message holds in its own allocation.
 const MOST_WITHIN: usize = 1024;
-/// Messages of one shard that are used again.
+/// Maximum number of messages of one shard that are kept for reuse.
 const REUSED: usize = 1024;
-/// Messages that are made at most without looking whether one can be used
-/// again.
+/// Maximum number of messages that are made before the next search for a reusable one.
 const LONGEST_PAUSE: u32 = 63;
 
-/// Bytes of a message that has no room for them itself.
+/// Bytes of a message that do not fit into its own allocation.
 #[derive(Debug, Clone)]
 enum Apart {
-    /// Used again for a later message.
+    /// Owned by the message, and reused for a later one.
     Own(Vec<u8>),
-    /// Shared by those it is written to.
+    /// Shared by the receivers to which they are written.
     Shared(Bytes),
 }
 
 /// A message, immutable once made.
 ///
-/// Thousands may wait, each in memory that was not looked at for long. So
-/// messages of a common size are one piece of memory, with room (`B`) for topic,
-/// forwarded properties and payload at its end, and what sending a plain one
-/// reads of the rest stands in front.
+/// Thousands of messages may wait, each in memory that was not accessed recently. So messages of a
+/// common size are one piece of memory, with space (`B`) for topic, forwarded properties and
+/// payload at its end; the other fields that are read when a plain message is sent are at its
+/// start.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Message<B: ?Sized = [u8]> {
@@ -45,32 +43,31 @@ pub struct Message<B: ?Sized = [u8]> {
     properties_len: u32,
     /// Length of topic, properties and payload.
     len: u32,
-    /// Quality of service it was published with.
+    /// Quality of service with which it was published.
     pub qos: QoS,
     /// Whether it was published with the retain flag.
     pub retain: bool,
-    /// When it expires; [`Nanos::MAX`] for never.
+    /// The time at which it expires; [`Nanos::MAX`] for never.
     pub expires: Nanos,
-    /// How urgent it is.
+    /// Its rank and deadline.
     pub stamp: Stamp,
     /// Identity of the publishing session, for No Local; 0 for the broker.
     pub publisher: u64,
-    /// The admitted flow that it is of.
+    /// The admitted flow to which it belongs.
     pub(crate) watch: Option<Arc<Watch>>,
     /// Its number in the store; 0 for none.
     pub(crate) stored: u64,
-    /// What it is called in the mesh, as [`MessageName::key`]; 0 for nothing.
+    /// Its name in the mesh, as [`MessageName::key`]; 0 for none.
     pub(crate) name: u64,
-    /// Topic, forwarded properties and payload, one after the other, and what is
-    /// left of the room.
+    /// Topic, forwarded properties and payload, one after the other, and unused space.
     bytes: B,
 }
 
-/// Bytes before a message where it is kept: the counters of [`Arc`].
+/// Bytes before a message in its allocation: the counters of [`Arc`].
 const COUNTERS: usize = 2 * size_of::<usize>();
 const _: () = assert!(COUNTERS + std::mem::offset_of!(Message<[u8; 0]>, stamp) < 64);
 
-/// What is known of a publication beside its bytes.
+/// The attributes of a publication beside its bytes.
 #[derive(Debug, Clone)]
 pub(crate) struct Traits {
     pub(crate) qos: QoS,
@@ -182,7 +179,7 @@ impl Message {
         })
     }
 
-    /// The same message with other traits; what is shared stays so.
+    /// The same message with other traits; shared bytes stay shared.
     fn with(&self, traits: Traits) -> Arc<Self> {
         match self.apart.as_deref() {
             Some(apart @ Apart::Shared(_)) => {
@@ -192,7 +189,7 @@ impl Message {
         }
     }
 
-    /// Whether [`Self::fill`] can be given that many bytes.
+    /// Whether [`Self::fill`] accepts that many bytes.
     fn has_room_for(&self, len: usize) -> bool {
         match self.apart.as_deref() {
             None => len <= self.bytes.len(),
@@ -201,7 +198,7 @@ impl Message {
         }
     }
 
-    /// Makes another message of it, for which there is room.
+    /// Turns the message into another one that fits into its memory.
     #[inline]
     fn fill(&mut self, pieces: Pieces<'_>, traits: Traits) {
         match self.apart.as_deref_mut() {
@@ -234,7 +231,7 @@ impl Message {
         }
     }
 
-    /// What is known of it beside its bytes and the flow that it is of.
+    /// The attributes of the message, without its flow.
     fn traits(&self) -> Traits {
         Traits {
             qos: self.qos,
@@ -314,8 +311,8 @@ impl Message {
         })
     }
 
-    /// The message as it is retained: without a deadline, which is over when
-    /// someone subscribes.
+    /// The message as it is retained: without a deadline, which will have passed when a client
+    /// subscribes.
     pub(crate) fn to_be_retained(self: &Arc<Self>) -> Arc<Self> {
         let timeless = self.stamp.deadline == Nanos::MAX && !self.stamp.drop_late;
         if timeless && self.watch.is_none() {
@@ -350,7 +347,7 @@ impl Message {
         self.pieces()[2]
     }
 
-    /// Bytes it occupies, as the bounds count them.
+    /// Size in bytes, as the bounds count it.
     #[inline]
     pub fn size(&self) -> usize {
         self.len as usize
@@ -382,7 +379,7 @@ fn length(pieces: Pieces<'_>) -> usize {
     pieces.iter().map(|piece| piece.len()).sum()
 }
 
-/// Puts them one after the other; there has to be room.
+/// Writes the pieces one after the other; `room` must be large enough.
 fn put_pieces(pieces: Pieces<'_>, mut room: &mut [u8]) {
     for piece in pieces {
         // Most have no properties.
@@ -394,22 +391,21 @@ fn put_pieces(pieces: Pieces<'_>, mut room: &mut [u8]) {
     }
 }
 
-/// Small messages that nobody holds any more are made into new ones, so that
-/// keeping one costs no allocation as long as they are given up in the order
-/// in which they were made.
+/// Reuses small messages that have no holder any more, so that keeping one costs no allocation as
+/// long as messages are released in the order in which they were made.
 #[derive(Debug, Default)]
 pub(crate) struct Messages {
     list: VecDeque<Arc<Message>>,
-    /// Given back by who was the only one to have them.
+    /// Messages returned by their only holder.
     free: Vec<Arc<Message>>,
-    /// Messages that are made before the first is looked at again.
+    /// Number of messages to be made before the first is checked again.
     pause: u32,
-    /// Length of the last such pause; 0 since one could be used again.
+    /// Length of the last such pause; 0 since a message could be reused.
     last_pause: u32,
 }
 
 impl Messages {
-    /// Copies a publication for one receiver, who may [give it back](Self::give_back).
+    /// Copies a publication for one receiver, which may [give it back](Self::give_back).
     #[inline]
     pub(crate) fn make_for_one(&mut self, parts: &Parts<'_>, traits: Traits) -> Arc<Message> {
         let pieces = parts.pieces();
@@ -424,7 +420,7 @@ impl Messages {
         Message::from_parts(parts, traits)
     }
 
-    /// Takes a message that may be used again.
+    /// Takes back a message for reuse.
     #[inline]
     pub(crate) fn give_back(&mut self, message: Arc<Message>) {
         if Arc::strong_count(&message) == 1 && self.free.len() < REUSED && message.apart.is_none() {
@@ -453,9 +449,8 @@ impl Messages {
                 self.last_pause = 0;
                 return arc;
             }
-            // Perhaps it is held for long, and others are not. Where thousands
-            // wait, though, each look is at memory that is far away and in
-            // vain.
+            // This message may be held for long, and others not. Where thousands wait, though, each
+            // check accesses distant memory in vain.
             self.list.rotate_left(1);
             if self.list.len() == REUSED {
                 self.last_pause = (2 * self.last_pause + 1).min(LONGEST_PAUSE);
@@ -470,7 +465,7 @@ impl Messages {
     }
 }
 
-/// When a publication with that Message Expiry Interval expires.
+/// The time at which a publication with that Message Expiry Interval expires.
 #[inline]
 pub(crate) fn expiry(interval: Option<u32>, now: Nanos) -> Nanos {
     match interval {
@@ -479,8 +474,8 @@ pub(crate) fn expiry(interval: Option<u32>, now: Nanos) -> Nanos {
     }
 }
 
-/// Appends the properties that are forwarded as they are: all but Topic Alias,
-/// which belongs to a connection, and Message Expiry Interval, which changes.
+/// Appends the properties that are forwarded unchanged: all but Topic Alias, which belongs to a
+/// connection, and Message Expiry Interval, which changes.
 pub(crate) fn put_forwarded(properties: Properties<'_>, out: &mut Vec<u8>) {
     if properties.contains(PropertyId::TopicAlias)
         || properties.contains(PropertyId::MessageExpiryInterval)
@@ -501,20 +496,20 @@ pub(crate) fn put_forwarded(properties: Properties<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// What a PUBLISH to a subscriber is made of.
+/// The content of a PUBLISH to a subscriber.
 #[derive(Debug, Clone)]
 pub(crate) struct Parts<'a> {
     pub(crate) topic: &'a [u8],
     /// Encoded, without alias and expiry.
     pub(crate) properties: &'a [u8],
-    /// Remaining seconds.
+    /// Remaining Message Expiry Interval in seconds.
     pub(crate) expiry: Option<u32>,
     pub(crate) payload: &'a [u8],
     /// The payload again, if it is to be shared rather than copied.
     pub(crate) shared: Option<Bytes>,
 }
 
-/// How a PUBLISH goes to one subscriber.
+/// The form of a PUBLISH to one subscriber.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Form<'a> {
     pub(crate) v5: bool,
@@ -562,7 +557,7 @@ impl<'a> Parts<'a> {
         (properties, body, 1 + varint_len(body) + body)
     }
 
-    /// Appends the PUBLISH, unless it exceeds `max` bytes; says whether it did.
+    /// Appends the PUBLISH, unless it exceeds `max` bytes; returns whether it was appended.
     #[inline]
     pub(crate) fn put(&self, form: &Form<'_>, max: u32, out: &mut OutBuf, pool: &mut Pool) -> bool {
         let (properties, body, total) = self.lengths(form);
@@ -646,7 +641,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the sizes, and whoever still holds what was made before.
+        /// Checks the content of messages of all sizes, whether or not earlier messages are still
+        /// held.
         #[test]
         fn messages_hold_what_they_are_made_of(
             sizes in proptest::collection::vec((1..40_usize, 0..1300_usize, any::<bool>()), 1..40),

@@ -1,30 +1,29 @@
-//! The order of one topic's messages in a mesh: which came last before each that is taken in
-//! here and goes to neighbours, and which clients here were given last of those that others
-//! took in.
+//! The order of one topic's messages in a mesh: the previous message of each one that is published
+//! here and sent to neighbours, and the last messages of other brokers that clients here were
+//! given.
 //!
-//! A message says in its name which one came before it, of the same origin and with the same
-//! QoS. When the mesh heals, the two may go different ways. If a broker hands on to clients
-//! what came before, as far as it knows, and has not had the one in between, that one is
-//! under way, and the newer one waits for it ([`crate::shard`]). Nothing is known of the past
-//! where clients have begun to subscribe: nothing waits then.
-//! Urgent messages have no part in this, they go in an order of their own; nor have those
-//! that expire, which may end anywhere on their way.
+//! The name of a message refers to the previous one, of the same origin and with the same QoS. When
+//! the mesh heals, the two may take different paths. If a broker has delivered the message before
+//! the missing one to clients, and has not received the missing one, the latter is on its path, and
+//! the newer message waits for it ([`crate::shard`]). Nothing is known of the past where clients
+//! have begun to subscribe: then no message waits. Urgent messages are not ordered by this, as they
+//! have an order of their own; nor are messages that expire, which may end anywhere on their path.
 
 use punctual_codec::QoS;
 
 use crate::base::name::MessageName;
 use crate::egress::Class;
 
-/// Streams of other brokers that are known; of more, those heard last.
+/// Maximum number of remembered streams of other brokers; of more, the latest.
 const STREAMS: usize = 16;
 
-/// What is known of one topic.
+/// The order of one topic's messages, as far as known.
 #[derive(Debug, Default)]
 pub(crate) struct Order {
-    /// The last numbers that were given here to messages for neighbours; 0 for none.
+    /// The last numbers that were assigned here to messages for neighbours; 0 for none.
     given: [u32; 4],
     heard: [Option<Heard>; STREAMS],
-    /// The one in `heard` that is forgotten next.
+    /// The position in `heard` that is replaced next.
     next: u8,
 }
 
@@ -36,7 +35,7 @@ struct Heard {
     qos: QoS,
 }
 
-/// Which stream of those taken in here; `None` if it has no order.
+/// The stream of a message that is published here; `None` if it has no order.
 pub(crate) fn stream(qos: QoS, class: Class, fleeting: bool) -> Option<usize> {
     let class = match class {
         Class::Normal => 0,
@@ -52,19 +51,19 @@ pub(crate) fn stream(qos: QoS, class: Class, fleeting: bool) -> Option<usize> {
 }
 
 impl Order {
-    /// The number of the last message of a stream that was taken in here and went to
-    /// neighbours; 0 for none.
+    /// The number of the last message of a stream that was published here and sent to neighbours; 0
+    /// for none.
     pub(crate) fn last_given(&self, stream: usize) -> u32 {
         self.given[stream]
     }
 
-    /// A message was taken in here and went to neighbours.
+    /// Notes a message that was published here and sent to neighbours.
     pub(crate) fn give(&mut self, stream: usize, number: u32) {
         self.given[stream] = number;
     }
 
-    /// What comes before a message, unless that is what clients were given last; `None` if
-    /// nothing is to be waited for.
+    /// The message before the given one, unless that is the last one that clients were given;
+    /// `None` if the given message need not wait.
     #[inline]
     pub(crate) fn missing(&self, name: MessageName, qos: QoS) -> Option<MessageName> {
         let previous = name.previous()?;
@@ -73,7 +72,7 @@ impl Order {
         (last.number != previous.number).then_some(previous)
     }
 
-    /// Clients are given a message.
+    /// Notes a message that clients are given.
     #[inline]
     pub(crate) fn hear(&mut self, name: MessageName, qos: QoS) {
         let mut heard = self.heard.iter_mut().flatten();
@@ -89,8 +88,8 @@ impl Order {
         self.next = (self.next + 1) % STREAMS as u8;
     }
 
-    /// Clients want more than before: what of the past they would have been given is not
-    /// known.
+    /// Forgets all streams, because clients have subscribed: it is not known which past messages
+    /// these clients would have been given.
     pub(crate) fn forget(&mut self) {
         self.heard = [None; STREAMS];
     }

@@ -1,20 +1,22 @@
-//! What becomes of a message whose receiver's queue is full.
+//! Overflow: the handling of a message whose receiver's queue is full.
 //!
-//! By default the receiver loses its oldest messages, which are counted, and nobody else notices:
-//! neither the publisher nor other receivers. Where the policy is to refuse, the message is promised
-//! room everywhere before anybody gets it ([`crate::room`]).
+//! By default the receiver loses its oldest messages, which are counted, and neither the publisher
+//! nor other receivers notice. Where the policy is to refuse, capacity is reserved for the message
+//! at all receivers before it is delivered to any ([`crate::room`]).
 //!
-//! Which policy counts for a message and a receiver: what is said of the session, else of the topic,
-//! else of the listener by which the session's client came last, else for all. Queues of neighbour
-//! brokers always refuse: behind them are many sessions, none of which is the slow one.
+//! The policy for a message and a receiver is that of the session, else of the topic, else of the
+//! listener of the client's last connection, else the general one. Queues of neighbour brokers
+//! always refuse: behind them are many sessions, none of which is the slow one.
 //!
-//! Dropping costs O(1), O(log n) among urgent messages, and one message pushes out [`MOST_DROPPED`] at
-//! most. In a session go first what is bulk, then what is normal, each the oldest first, then urgent
-//! messages that are not more urgent than the new one: those whose deadline has passed, and then the
-//! least urgent. What is in flight stays. What has QoS 0 pushes out nothing plain that is acknowledged,
-//! and what must not be dropped because of its topic stays, too: the new message goes instead.
+//! Dropping costs O(1), O(log n) among urgent messages, and one message replaces at most
+//! [`MOST_DROPPED`] others. A session drops first bulk, then normal messages, each the oldest
+//! first, then urgent messages that are not more urgent than the new one: those whose deadline has
+//! passed, and then the least urgent. Messages in flight stay. A message with QoS 0 replaces no
+//! plain message with QoS 1 or 2, and messages that must not be dropped because of their topic
+//! stay, too: the new message is dropped instead.
 //!
-//! Where all sessions together have too much, the session of the shard with the most bytes makes room.
+//! If all sessions together exceed their bound, the session of the shard with the most bytes drops
+//! messages.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,11 +26,11 @@ use crate::base::handle::SessionHandle;
 use crate::base::queue_full::QueueFull;
 use crate::config::Config;
 
-/// Messages that one message pushes out at most.
+/// Maximum number of messages that one message replaces.
 pub(crate) const MOST_DROPPED: usize = 256;
-/// Sessions that are looked at for one with much in its queue.
+/// Maximum number of sessions that are checked for one with many queued bytes.
 pub(crate) const MOST_LOOKED_AT: u32 = 64;
-/// Full queues are reported no more often.
+/// Minimum time between two reports of full queues.
 pub(crate) const REPORT_INTERVAL: Nanos = Nanos::from_secs(10);
 
 impl Config {
@@ -38,7 +40,7 @@ impl Config {
         self.queue_full.refuses() || self.queue_policies.refuse()
     }
 
-    /// What happens to a message for a receiver whose queue is full; `topic` is what is said of its
+    /// The policy for a message to a receiver whose queue is full; `topic` is the policy of its
     /// topic.
     #[inline]
     pub(crate) fn queue_full_of(
@@ -56,46 +58,46 @@ impl Config {
         first.unwrap_or(self.queue_full)
     }
 
-    /// Notes what counts for a session whose client came by that listener.
+    /// Stores the policies of a session whose client has connected at that listener.
     pub(crate) fn note_queue_full(&self, handle: &SessionHandle, listener: Option<u16>) {
         let said = self.queue_policies.of_session(&handle.client_id, listener);
         handle.queue_full.store(said, Ordering::Relaxed);
     }
 }
 
-/// How many messages a session has lost because its queue was full.
+/// The messages that a session has lost because its queue was full.
 #[derive(Debug, Default)]
 pub(crate) struct Losses {
     pub(crate) count: Arc<AtomicU64>,
-    /// Those of them that its client knows of.
+    /// Number of them that were reported to the client.
     told: u64,
 }
 
 impl Losses {
-    /// All, and those that its client does not know of.
+    /// Number of all lost messages, and of those that were not reported to the client.
     pub(crate) fn count(&self) -> [u64; 2] {
         let count = self.count.load(Ordering::Relaxed);
         [count, count - self.told]
     }
 
-    /// Its client knows of so many.
+    /// Notes that `count` losses were reported to the client.
     pub(crate) fn tell(&mut self, count: u64) {
         self.told = self.told.max(count);
     }
 }
 
-/// The session of a shard that had the most bytes in its queue when that was looked at, of those that
-/// may be made to drop some.
+/// The session of a shard with the most bytes in its queue when sessions were last checked, of
+/// those that may be made to drop messages.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Fullest {
     pub(crate) slot: u32,
     pub(crate) bytes: usize,
-    /// Place of the session that is looked at next.
+    /// Place of the session that is checked next.
     pub(crate) next: u32,
 }
 
 impl Fullest {
-    /// So many bytes wait in a session now.
+    /// Notes that `bytes` wait in a session now.
     #[inline]
     pub(crate) fn see(&mut self, slot: u32, bytes: usize) {
         if bytes > self.bytes || slot == self.slot {

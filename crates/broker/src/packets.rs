@@ -1,25 +1,26 @@
-//! Packets of a neighbour that are passed on together, as they are or in the other protocol version.
+//! Packets of a neighbour that are passed on together, as they are or in the other protocol
+//! version.
 
 use punctual_codec::{Publish, QoS, Split, put_varint, split};
 
 /// First byte of a PUBLISH with QoS 0, not retained.
 pub(crate) const PLAIN: u8 = Publish::first_byte(false, QoS::AtMostOnce, false);
 
-/// How a receiver takes plain publications of one protocol version.
+/// The form in which a receiver accepts plain publications of one protocol version.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Taking {
-    /// As the other version has them.
+    /// Whether they must be encoded for the other version.
     pub(crate) other_version: bool,
     /// Size in bytes of the largest packet that the receiver is known to accept.
     pub(crate) most: u32,
 }
 
-/// The packets of a run.
+/// The packets of a batch.
 pub(crate) struct Packets<'a> {
-    /// The protocol version in which they were received is MQTT 5.
+    /// Whether they were received as packets of MQTT 5.
     pub(crate) v5: bool,
     pub(crate) received: &'a [u8],
-    /// As the other version has them, where a receiver takes that.
+    /// The packets encoded for the other version, if a receiver needs that.
     pub(crate) rewritten: &'a [u8],
     pub(crate) messages: u64,
     /// Bytes of all payloads.
@@ -27,7 +28,7 @@ pub(crate) struct Packets<'a> {
 }
 
 impl Packets<'_> {
-    /// As a receiver takes them.
+    /// The packets in the version of a receiver.
     #[inline]
     pub(crate) fn bytes(&self, v5: bool) -> &[u8] {
         match v5 == self.v5 {
@@ -37,9 +38,9 @@ impl Packets<'_> {
     }
 }
 
-/// Writes plain publications without properties as the other protocol version has them: with the
-/// length of the properties between topic and payload, or without it. `v5` is the version of
-/// `data`, whose packets begin with `topic` bytes of topic and its length.
+/// Encodes plain publications without properties for the other protocol version: with the length of
+/// the properties between topic and payload, or without it. `v5` is the version of `data`, whose
+/// packets begin with `topic` bytes of topic and its length.
 pub(crate) fn rewrite(data: &[u8], topic: usize, v5: bool, rewritten: &mut Vec<u8>) {
     rewritten.clear();
     let mut rest = data;

@@ -1,4 +1,4 @@
-//! A publication on its way through the shard.
+//! Publications that a shard is processing.
 
 use std::sync::Arc;
 
@@ -17,57 +17,57 @@ use crate::sequence::Number;
 use crate::session::{Queue, overtakes_held};
 use crate::watch::Watch;
 
-/// Whether a publication has been promised room in queues.
+/// Whether queue capacity has been reserved for a publication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Promise {
-    /// No: where there is no room, the policy for full queues decides.
+    /// No: the policy for full queues decides.
     None,
-    /// To be asked for by its only receiver, should it have to wait there.
+    /// Its only receiver reserves capacity, if the publication has to wait there.
     Due,
-    /// Yes, wherever its QoS is above 0.
+    /// Yes, at every receiver with QoS above 0.
     Made,
-    /// Its only receiver has no room.
+    /// The queue of its only receiver is full.
     Refused,
 }
 
-/// A publication on its way through the shard.
+/// A publication that a shard is processing.
 #[derive(Debug)]
 pub(crate) struct Publication<'a> {
     pub(crate) parts: Parts<'a>,
     pub(crate) qos: QoS,
     pub(crate) retain: bool,
     pub(crate) publisher: u64,
-    /// The packet as received, if a receiver with QoS 0 and the same protocol
-    /// can have it as it is; and whether it is MQTT 5.
+    /// The packet as received, if a receiver with QoS 0 and the same protocol version can get it
+    /// unchanged; and whether it is of MQTT 5.
     pub(crate) frame: Option<(&'a [u8], bool)>,
     pub(crate) expires: Nanos,
     pub(crate) stamp: Stamp,
-    /// The admitted flow that it is of.
+    /// The admitted flow to which it belongs.
     pub(crate) watch: Option<Arc<Watch>>,
-    /// Whether there is room for it wherever its QoS is above 0.
+    /// Whether capacity is reserved at every receiver with QoS above 0.
     pub(crate) promise: Promise,
-    /// Bytes reserved among those of all sessions, for those that keep it here.
+    /// Bytes reserved in the bound of all sessions, for sessions of this shard that keep it.
     pub(crate) reserved: usize,
-    /// Made when someone has to keep the message.
+    /// The message, created when the first session has to keep it.
     pub(crate) message: Option<Arc<Message>>,
     /// How it is stored.
     pub(crate) keeping: Keeping,
-    /// What it is called in the mesh, once it has gone to or come from a neighbour.
+    /// The name in the mesh, once the publication was sent to or received from a neighbour.
     pub(crate) name: Option<Number>,
-    /// The number of what came before it, if it is given a name; 0 if nothing did.
+    /// The number of the previous message, if it is given a name; 0 if there is none.
     pub(crate) follows: u32,
-    /// It was here before, and goes to neighbours only.
+    /// Whether this broker had it before, so that it is sent to neighbours only.
     pub(crate) relayed: bool,
-    /// One session is all that gets it: nobody asks for the message after that one.
+    /// Whether a single session gets it: then the message is not needed afterwards.
     pub(crate) sole: bool,
-    /// Who published it, if it is to be retained.
+    /// The publisher, if the publication is retained.
     pub(crate) author: Option<Arc<Author>>,
     /// Policy for full queues that the configuration has for its topic.
     pub(crate) queue_full: Option<QueueFull>,
 }
 
 impl<'a> Publication<'a> {
-    /// With QoS 0, neither retained nor urgent, and kept nowhere.
+    /// A publication with QoS 0, neither retained nor urgent, and not stored.
     #[inline]
     pub(crate) fn plain(parts: Parts<'a>, publisher: u64) -> Self {
         Self {
@@ -141,7 +141,7 @@ impl Publication<'_> {
         }
     }
 
-    /// Its name, or a new one.
+    /// The name of the publication, or a new one.
     pub(crate) fn named(&mut self, directory: &Directory) -> Option<Number> {
         if self.name.is_none() {
             let name = directory.new_name().map(Number::from);
@@ -150,7 +150,7 @@ impl Publication<'_> {
         self.name
     }
 
-    /// Its class for one receiver.
+    /// The class of the publication for one receiver.
     #[inline]
     pub(crate) fn class_for(&self, target: &Target) -> Class {
         match self.stamp.class() {
@@ -159,7 +159,8 @@ impl Publication<'_> {
         }
     }
 
-    /// What it needs of one receiver. Neighbours see for themselves what expires.
+    /// The capacity that the publication needs at one receiver. Neighbours handle expiry
+    /// themselves.
     #[inline]
     pub(crate) fn need(&self, target: &Target) -> Need {
         Need {
@@ -180,7 +181,7 @@ impl Publication<'_> {
         overtakes_held(self.expires, self.name)
     }
 
-    /// Whether the publication has to wait for messages on its topic that are kept back for that receiver.
+    /// Whether the publication has to wait for deferred messages on its topic for that receiver.
     #[inline]
     pub(crate) fn is_behind(&self, target: &Target, queue: &Queue) -> bool {
         queue.has_braked(self.parts.topic) && !(self.is_older() && target.session.holds())

@@ -1,38 +1,38 @@
-//! Which connection is read next.
+//! The order in which connections are read.
 //!
-//! Connections that have something wait here in the order in which that was seen:
-//! those that send messages of admitted flows by priority, then who sent something
-//! urgent lately, then all others. The bounds that are told to clients rest on
-//! this order: among admitted flows the most urgent comes first, and nothing is
-//! assumed about the order of those that are as urgent (`docs/admission.md`).
+//! Connections with received bytes wait here in the order in which these were noticed: those that
+//! send messages of admitted flows by priority, then those that recently sent urgent messages, then
+//! all others. The delay bounds given to clients depend on this order: among admitted flows the
+//! most urgent comes first, and nothing is assumed about the order of equally urgent ones
+//! (`docs/admission.md`).
 
 use std::collections::VecDeque;
 
-/// How soon a connection is read.
+/// The priority with which a connection is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
-    /// It sends messages of admitted flows, with this priority, 0..=7: before all
-    /// that is less urgent, one message at a time.
+    /// The connection sends messages of admitted flows, with this priority, 0..=7: before all less
+    /// urgent ones, one message at a time.
     Promised(u8),
-    /// It sent something urgent lately: before the others of a turn.
+    /// The connection recently sent an urgent message: before the others of a turn.
     Urgent,
-    /// After all that.
+    /// After all those.
     Plain,
 }
 
-/// Slots of connections that have something to be read.
+/// Slots of connections with received bytes.
 #[derive(Debug, Default)]
 pub struct Ready {
     /// By priority.
     promised: [VecDeque<u32>; 8],
-    /// How many of these there are.
+    /// Number of connections in these queues.
     promises: usize,
     urgent: VecDeque<u32>,
     plain: VecDeque<u32>,
 }
 
 impl Ready {
-    /// A connection has something, and is not in here.
+    /// Adds a connection with received bytes that is not in here.
     pub fn push(&mut self, slot: u32, need: Need) {
         match need {
             Need::Promised(priority) => {
@@ -44,7 +44,7 @@ impl Ready {
         }
     }
 
-    /// The most urgent of those that send messages of admitted flows.
+    /// Takes the most urgent connection that sends messages of admitted flows.
     pub fn pop_promised(&mut self) -> Option<u32> {
         let mut levels = self.promised.iter_mut().rev();
         let first = levels.find_map(VecDeque::pop_front)?;
@@ -52,35 +52,35 @@ impl Ready {
         Some(first)
     }
 
-    /// Whether [`Self::pop_promised`] has one.
+    /// Whether [`Self::pop_promised`] has a connection to return.
     #[inline]
     pub fn has_promised(&self) -> bool {
         self.promises > 0
     }
 
-    /// One that sent something urgent lately.
+    /// Takes a connection that recently sent an urgent message.
     pub fn pop_urgent(&mut self) -> Option<u32> {
         self.urgent.pop_front()
     }
 
-    /// One of the others.
+    /// Takes one of the other connections.
     pub fn pop_plain(&mut self) -> Option<u32> {
         self.plain.pop_front()
     }
 
-    /// How many sent something urgent lately.
+    /// Number of connections that recently sent an urgent message.
     #[inline]
     pub fn urgent(&self) -> usize {
         self.urgent.len()
     }
 
-    /// How many others there are.
+    /// Number of other connections.
     #[inline]
     pub fn plain(&self) -> usize {
         self.plain.len()
     }
 
-    /// Whether none is in here.
+    /// Whether no connection waits.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.urgent.is_empty() && self.plain.is_empty() && !self.has_promised()

@@ -1,4 +1,4 @@
-//! What is left of a session that has ended.
+//! The remains of a session that has ended.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use crate::admission::Flow;
 use crate::base::handle::SessionHandle;
 use crate::session::{Queue, Session, Subscription, Window};
 
-/// What is left of a session that has ended. No message is for it any more, and its client may have
-/// another session already.
+/// The remains of a session that has ended. It receives no message any more, and its client may
+/// have another session already.
 #[derive(Debug)]
 pub(crate) struct Remains {
     pub(crate) handle: Arc<SessionHandle>,
@@ -20,7 +20,7 @@ pub(crate) struct Remains {
 }
 
 impl Remains {
-    /// Of all that a session has had.
+    /// The remains of a session, from all its parts.
     pub(super) fn of(session: Session) -> Self {
         let flows = session.flows.map(|flows| *flows);
         Self {
@@ -32,7 +32,7 @@ impl Remains {
         }
     }
 
-    /// Whose session it was.
+    /// The client identifier of the session.
     pub(crate) fn client_id(&self) -> Arc<str> {
         self.handle.client_id.clone()
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Some bytes of a total; given back when dropped.
+/// Some bytes of a total; released when dropped.
 #[derive(Debug)]
 pub(crate) struct Reserved {
     total: Arc<AtomicUsize>,
@@ -23,7 +23,7 @@ impl Reserved {
         })
     }
 
-    /// Counts `bytes` of what is there already, whatever the bound.
+    /// Counts `bytes` of existing content, whatever the bound.
     pub(crate) fn count(total: &Arc<AtomicUsize>, bytes: usize) -> Self {
         total.fetch_add(bytes, Ordering::Relaxed);
         Self {

@@ -1,22 +1,21 @@
-//! Room for messages that have to be kept. A message with QoS 1 or 2 is
-//! accepted only if everyone who is to receive it has room, so room is promised
-//! to it before it is delivered to anyone. Within a shard nothing happens in
-//! between; for a session of another shard the promise is a reservation, which
-//! that shard gives back when it delivers. The bytes of all sessions are
-//! reserved in both cases, because all shards share them.
+//! Capacity for messages that have to be kept. A message with QoS 1 or 2 is accepted only if all
+//! its receivers have capacity, so capacity is reserved for it before it is delivered to any.
+//! Within a shard no other work is done in between; for a session of another shard there is a
+//! reservation, which that shard releases when it delivers. The bytes of all sessions are reserved
+//! in both cases, because all shards share them.
 //!
-//! The last part of every bound is kept free for urgent messages, so that one
-//! session full of others does not have every alarm refused that it subscribes to.
+//! The last part of every bound is kept free for urgent messages, so that a session full of other
+//! messages still accepts alarms.
 //!
-//! What is kept back for a neighbour ([`crate::mesh::brake`]) is refused when it takes half of a
+//! Deferred messages for a neighbour ([`crate::mesh::brake`]) are refused when they take half of a
 //! bound, and this half does not count for the others.
 //!
-//! Where the policy is to drop ([`crate::overflow`]), nothing is promised: what needs room takes it
-//! from what waits.
+//! Where the policy is to drop ([`crate::overflow`]), nothing is reserved: a new message replaces
+//! waiting ones.
 //!
-//! Invariant: with policy `refuse`, what waits in a session and what is
-//! reserved in it never exceed its bounds, and by half at most where something is kept back,
-//! nor all sessions theirs.
+//! Invariant: with policy `refuse`, the messages that wait in a session and those reserved in it
+//! never exceed its bounds, or exceed them by at most half if some are deferred; and those of all
+//! sessions never exceed the total bound.
 
 use std::sync::atomic::Ordering;
 
@@ -25,29 +24,30 @@ use crate::base::handle::SessionHandle;
 use crate::egress::Class;
 use crate::session::Session;
 
-/// Which bound keeps a message from waiting.
+/// The bound that prevents a message from being queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shortage {
-    /// One of its session.
+    /// A bound of its session.
     Session,
-    /// That of all sessions.
+    /// The bound of all sessions.
     Total,
 }
 
-/// What a message needs of one receiver.
+/// The capacity that a message needs at one receiver.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Need {
-    /// Its class there.
+    /// The class of the message at that receiver.
     pub(crate) class: Class,
     pub(crate) size: usize,
-    /// It may expire: it waits in the session, where that is seen, while the
-    /// connection has not taken everything.
+    /// Whether it may expire: then it waits in the session, where expiry is checked, until the
+    /// connection has taken all earlier output.
     pub(crate) fleeting: bool,
-    /// It is kept back for that neighbour.
+    /// Whether it is deferred for that neighbour.
     pub(crate) braked: bool,
 }
 
-/// What messages of one class may fill, what waits of others included.
+/// The bounds up to which messages of one class may fill a queue, including messages of other
+/// classes.
 pub(crate) struct Bounds {
     messages: usize,
     /// Messages for a neighbour that is away for long.
@@ -74,7 +74,7 @@ impl Bounds {
         }
     }
 
-    /// Those of a session.
+    /// The bounds for a session.
     pub(crate) fn for_session(mut self, handle: &SessionHandle) -> Self {
         if handle.is_away() {
             self.messages = self.messages.max(self.kept);
@@ -88,12 +88,12 @@ impl Bounds {
         let mut filled = Filled::of_queue(session);
         filled.messages += handle.reserved.load(Ordering::Acquire) as usize;
         filled.bytes += handle.reserved_bytes.load(Ordering::Acquire);
-        // For who is away for long all is kept that there is room for.
+        // For a neighbour that is away for long, messages are kept up to the full bound.
         let braked = need.braked && !handle.is_away();
         self.have(&filled, Need { braked, ..need }, copies)
     }
 
-    /// Whether they let another message in after `copies` of it.
+    /// Whether the bounds admit another message after `copies` of it.
     pub(crate) fn have(&self, filled: &Filled, need: Need, copies: usize) -> bool {
         let (messages, bytes) = filled.open(self);
         let size = need.size;
@@ -104,22 +104,22 @@ impl Bounds {
             || messages + copies < most && bytes + (copies + 1) * size <= most_bytes)
     }
 
-    /// What may be kept back: messages and bytes.
+    /// The bounds of deferred messages: messages and bytes.
     fn braked(&self) -> (usize, usize) {
         ((self.messages / 2).max(1), self.bytes / 2)
     }
 }
 
-/// What waits in a queue, or has been promised room there.
+/// The load of a queue: waiting messages and reservations.
 pub(crate) struct Filled {
     pub(crate) messages: usize,
     pub(crate) bytes: usize,
-    /// Messages among them that are kept back, and their bytes.
+    /// Number of deferred messages among them, and their bytes.
     pub(crate) braked: (usize, usize),
 }
 
 impl Filled {
-    /// What waits in a session of this shard.
+    /// The load of a session of this shard.
     pub(crate) fn of_queue(session: &Session) -> Self {
         Self {
             messages: session.queue.len(),
@@ -128,7 +128,7 @@ impl Filled {
         }
     }
 
-    /// That of a session of another shard, with what is reserved there.
+    /// The load of a session of another shard, with its reservations.
     pub(crate) fn of_handle(
         handle: &SessionHandle,
         reserved: usize,
@@ -141,17 +141,18 @@ impl Filled {
         }
     }
 
-    /// What of it counts for messages that are not kept back.
+    /// The part that counts for messages that are not deferred.
     fn open(&self, bounds: &Bounds) -> (usize, usize) {
         let (most, most_bytes) = bounds.braked();
         let (messages, bytes) = self.braked;
-        // Another shard may say the parts at different moments.
+        // Another shard may publish the parts at different moments.
         let open = self.messages.saturating_sub(messages.min(most));
         (open, self.bytes.saturating_sub(bytes.min(most_bytes)))
     }
 }
 
-/// How full the queue of a neighbour is in eighths, but for what is kept back, and that.
+/// The fill level of a neighbour's queue in eighths: without deferred messages, and of deferred
+/// messages.
 pub(crate) fn fullness(limits: &Limits, session: &Session) -> [usize; 2] {
     let bounds = Bounds::of(limits, Class::Normal);
     let filled = Filled::of_queue(session);

@@ -1,5 +1,5 @@
-//! Who receives a topic, ready to be used: the answer of the subscription
-//! index, split by shard, and each shard's cache of such answers.
+//! Routes: the receivers of a topic as answered by the subscription index, split by shard, and each
+//! shard's cache of such answers.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -19,29 +19,29 @@ use crate::urgency::{self, UrgencyRule};
 /// A cached answer.
 #[derive(Debug, Default)]
 pub(crate) struct Route {
-    /// What others know it by: how many were given before, and its place. Never that of another
-    /// answer; 0 where there is none.
+    /// The number by which others refer to the route: how many numbers were assigned before, and
+    /// its place. Never that of another route; 0 for none.
     number: u64,
     topic: String,
     slot: u8,
-    /// Asked for since the hand passed.
+    /// Whether the route was used since the clock hand passed.
     used: bool,
     generation: Generation,
-    /// Of the rules that it follows.
+    /// Version of the rules that the route follows.
     rules: u32,
     pub(crate) matched: Matched,
     /// Urgency of messages whose publisher states none. Boxed: few topics have
     /// one.
     pub(crate) rule: Option<Box<UrgencyRule>>,
-    /// What is promised about its messages, if the topic decides that.
+    /// The durability of its messages, if the topic determines it.
     pub(crate) durability: Option<Durability>,
-    /// What happens to its messages where a queue is full, if the topic decides that.
+    /// The policy for its messages when a queue is full, if the topic determines it.
     pub(crate) queue_full: Option<QueueFull>,
-    /// The order of its messages in a mesh; `None` as long as there was none.
+    /// The order of its messages in a mesh; `None` if there was no message yet.
     order: RefCell<Option<Box<Order>>>,
 }
 
-/// Whether clients get a topic's messages that did not before.
+/// Whether some clients get a topic's messages that did not get them before.
 fn gains_clients(before: &Matched, now: &Matched) -> bool {
     let clients = |matched: &Matched| -> HashSet<u64, RandomState> {
         let clients = matched.targets().filter(|target| !target.session.link);
@@ -51,18 +51,18 @@ fn gains_clients(before: &Matched, now: &Matched) -> bool {
 }
 
 impl Route {
-    /// Whether clients get its messages, other than as members of shared subscriptions.
+    /// Whether clients get the topic's messages, other than as members of shared subscriptions.
     pub(crate) fn has_clients(&self) -> bool {
         self.matched.crowd || self.matched.targets().any(|target| !target.session.link)
     }
 
-    /// What is known of the order of its messages.
+    /// Reads the order of the topic's messages.
     #[inline]
     pub(crate) fn order<R: Default>(&self, look: impl FnOnce(&Order) -> R) -> R {
         self.order.borrow().as_deref().map(look).unwrap_or_default()
     }
 
-    /// Changes that.
+    /// Changes the order of the topic's messages.
     #[inline]
     pub(crate) fn order_mut(&self, change: impl FnOnce(&mut Order)) {
         change(self.order.borrow_mut().get_or_insert_default());
@@ -79,39 +79,39 @@ impl Route {
 
 /// Bytes a topic may take in the cache, on average.
 const AVERAGE_WEIGHT: usize = 1024;
-/// Answers in use that one look for an answer to forget passes over.
+/// Maximum number of used routes that one search for a route to evict skips.
 const MOST_PASSED: usize = 32;
-/// Place of the answer about a topic that is not cached.
+/// Place of the route of a topic that is not cached.
 const GUEST: usize = 0;
 
-/// A shard's answers by topic.
+/// A shard's routes by topic.
 ///
-/// As long as there is room, each topic is cached. Then one has to be asked for twice within a while
-/// (`seen`), and takes the place of one that was not asked for lately (the hand of a clock goes
-/// round: Corbató, "A paging experiment with the Multics system", 1968). Until then its answer is the
-/// *guest*, which only who asked last knows by its number.
+/// As long as there is capacity, each topic is cached. Beyond it, a topic must be used twice within
+/// a while (`seen`), and replaces one that was not used lately (the hand of a clock: Corbató, "A
+/// paging experiment with the Multics system", 1968). Until then its route is the *guest*, whose
+/// number only its last user knows.
 #[derive(Debug)]
 pub(crate) struct RouteCache {
-    /// By place; the first is the guest.
+    /// The routes by place; the first is the guest.
     routes: Vec<Route>,
     /// Places of all routes but the guest.
     table: HashTable<u32>,
     hasher: RandomState,
-    /// A piece of the hash of the last topic that was not cached, by another piece of it.
+    /// A part of the hash of the last topic that was not cached, by another part of that hash.
     seen: Box<[u8]>,
     capacity: usize,
-    /// Bytes that the routes take.
+    /// Number of bytes that the routes take.
     weight: usize,
-    /// Numbers that were given.
+    /// Number of route numbers that were assigned.
     count: u64,
-    /// How many bits of a number say the place.
+    /// Number of bits of a route number that hold the place.
     place_bits: u32,
-    /// Place of the route that is looked at first when one is to be forgotten.
+    /// Place at which the search for a route to evict begins.
     hand: usize,
     rules: Vec<UrgencyRule>,
     durability: Vec<DurabilityRule>,
     policies: QueuePolicies,
-    /// Changes of the rules.
+    /// Number of changes of the rules.
     changes: u32,
 }
 
@@ -139,19 +139,19 @@ impl RouteCache {
         }
     }
 
-    /// Has memory for all topics from now on. Else it is copied into twice as much again and again, in
-    /// one piece, and clients decide how many topics there are.
+    /// Allocates memory for all topics. Otherwise the cache would repeatedly be copied into twice
+    /// as much memory, in one piece, and clients determine the number of topics.
     pub(crate) fn reserve(&mut self) {
         let (routes, hasher) = (&self.routes, &self.hasher);
         let hash = |at: &u32| hasher.hash_one(routes[*at as usize].topic.as_bytes());
-        // Without that much memory the cache grows when it has to. hashbrown rehashes a table that is full
-        // of tombstones; one that is at most half full has almost none.
+        // If that memory is not available, the cache grows when it has to. hashbrown rehashes a
+        // table that is full of tombstones; one that is at most half full has almost none.
         let _ = self.table.try_reserve(2 * self.capacity, hash);
         let _ = self.routes.try_reserve_exact(self.capacity);
         self.keep_seen();
     }
 
-    /// Replaces the rules. Known topics follow them when they are asked for.
+    /// Replaces the rules. Cached routes follow them when they are used next.
     pub(crate) fn set_rules(
         &mut self,
         rules: &[UrgencyRule],
@@ -193,8 +193,8 @@ impl RouteCache {
         (route.number == number && route.topic.as_bytes() == topic).then_some(place)
     }
 
-    /// Whether `number` is that of the topic with those bytes, and stays so when the route is brought
-    /// up to date.
+    /// Whether `number` is that of the topic with those bytes, and remains so when the route is
+    /// updated.
     #[inline]
     pub(crate) fn confirm(&mut self, topic: &[u8], number: u64, directory: &Directory) -> bool {
         let at = self.place_of(topic, number);
@@ -219,7 +219,7 @@ impl RouteCache {
         Some(self.used(at, directory))
     }
 
-    /// Notes that a route is used, and brings it up to date. Returns its number.
+    /// Notes that a route is used, and updates it. Returns its number.
     #[inline]
     fn used(&mut self, at: usize, directory: &Directory) -> u64 {
         let route = &mut self.routes[at];
@@ -231,7 +231,7 @@ impl RouteCache {
         }
     }
 
-    /// Looks an answer up again. Returns its number.
+    /// Queries the index again for a route. Returns the route's number.
     #[cold]
     fn renew(&mut self, at: usize, directory: &Directory) -> u64 {
         let route = &mut self.routes[at];
@@ -265,13 +265,13 @@ impl RouteCache {
         self.weight
     }
 
-    /// Topics that are cached.
+    /// Number of cached topics.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.table.len()
     }
 
-    /// Topics for which there is memory.
+    /// Number of topics for which memory is allocated.
     #[cfg(test)]
     pub(crate) fn room(&self) -> [usize; 2] {
         [self.routes.capacity(), self.table.num_buckets()]
@@ -281,11 +281,11 @@ impl RouteCache {
         self.weight > self.capacity.saturating_mul(AVERAGE_WEIGHT)
     }
 
-    /// Remembers a valid topic that [`Self::find`] does not know, or lets it be the guest.
+    /// Caches a valid topic that [`Self::find`] has not found, or makes it the guest.
     pub(crate) fn insert(&mut self, topic: &str, directory: &Directory) -> u64 {
         let hash = self.hasher.hash_one(topic.as_bytes());
         let is_full = self.table.len() >= self.capacity || self.is_too_heavy();
-        // In a mesh what is known of the order of its messages is to be kept.
+        // In a mesh the order of its messages must be kept.
         let admitted = !is_full || directory.federation().is_some() || self.was_seen(hash);
         let at = match admitted {
             true => self.free_place(),
@@ -295,7 +295,7 @@ impl RouteCache {
         let slot = generation_slot(topic);
         let (generation, matched) = directory.lookup(topic, slot);
         let route = &mut self.routes[at];
-        // The guest's memory is used again.
+        // The guest's memory is reused.
         let mut name = std::mem::take(&mut route.topic);
         name.clear();
         match at {
@@ -326,7 +326,8 @@ impl RouteCache {
         self.make_room(number)
     }
 
-    /// Whether a topic with that hash was the last of its kind that was not cached; it is from now on.
+    /// Whether the last uncached topic in the same position of `seen` had that hash; notes this
+    /// hash.
     fn was_seen(&mut self, hash: u64) -> bool {
         self.keep_seen();
         let [high, ..] = hash.to_be_bytes();
@@ -340,7 +341,7 @@ impl RouteCache {
         }
     }
 
-    /// A place for another route; there may have to go one.
+    /// A free place for another route; evicts a route if necessary.
     fn free_place(&mut self) -> usize {
         if self.table.len() < self.capacity {
             self.routes.push(Route::default());
@@ -351,15 +352,15 @@ impl RouteCache {
         at
     }
 
-    /// Forgets routes, as many as are too many in bytes, but not that with the number `kept`.
-    /// Returns the number that it has then.
+    /// Evicts routes until the bound in bytes holds, but not the route with the number `kept`.
+    /// Returns the number that the latter has then.
     fn make_room(&mut self, mut kept: u64) -> u64 {
         while self.is_too_heavy() && self.table.len() > 1 {
             let at = self.turn(self.place(kept));
             self.take(at);
             let last = self.routes.len() - 1;
             if at < last {
-                // The last route takes its place, and so another number.
+                // The last route moves to that place, and so gets another number.
                 let hash = self.hasher.hash_one(self.routes[last].topic.as_bytes());
                 if let Some(place) = self.table.find_mut(hash, |it| *it as usize == last) {
                     *place = at as u32;
@@ -375,7 +376,7 @@ impl RouteCache {
         kept
     }
 
-    /// The place of a route that was not asked for lately, other than `kept`.
+    /// The place of a route that was not used lately, other than `kept`.
     fn turn(&mut self, kept: usize) -> usize {
         let mut passed = 0;
         loop {
@@ -394,7 +395,7 @@ impl RouteCache {
         }
     }
 
-    /// Takes the route at that place out of the table, and leaves none there.
+    /// Removes the route at that place from the table, and leaves an empty one.
     fn take(&mut self, at: usize) {
         let hash = self.hasher.hash_one(self.routes[at].topic.as_bytes());
         if let Ok(entry) = self.table.find_entry(hash, |it| *it as usize == at) {

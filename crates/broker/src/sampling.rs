@@ -1,27 +1,28 @@
-//! How long messages take through the broker, by samples: from when one arrived to when its last
-//! byte was handed to a receiver's socket.
+//! Sampling of the time that messages spend in the broker: from the arrival of a message to the
+//! moment at which its last byte was handed to a receiver's socket.
 //!
-//! Messages of admitted flows are all timed ([`crate::FlowSight`]). Of all messages one is timed for
-//! some reads of connections ([`EVERY`]), one at a time on each shard, so that the others cost nothing
-//! but a counter. A time is never less than what the message took: arrival is when its socket was last
-//! known to be empty, and what came after it for the same receiver may be written before the time is
+//! Messages of admitted flows are all timed ([`crate::FlowSight`]). Of all messages, one is timed
+//! for every [`EVERY`] reads of connections, one at a time on each shard, so that the others cost
+//! only a counter. A time is never less than the message took: arrival is when its socket was last
+//! known to be empty, and later output for the same receiver may be written before the time is
 //! taken.
 
 use crate::Nanos;
 use crate::base::connection::ConnId;
 use crate::egress::Class;
 
-/// Reads of connections for each that is timed.
+/// Number of reads of connections per timed one.
 const EVERY: u32 = 64;
 
-/// A sample that takes longer is given up for the next: its receiver is gone, or does not read.
+/// A sample that takes longer is abandoned for the next: its receiver is gone, or does not read.
 const PATIENCE: Nanos = Nanos::from_secs(1);
 
 /// Takes samples, on one shard.
 #[derive(Debug, Default)]
 pub(crate) struct Sampling {
     reads: u32,
-    /// When what is read now arrived, until a message of it has been given to a receiver.
+    /// The arrival time of the bytes being read, until one of their messages has been given to a
+    /// receiver.
     armed: Option<Nanos>,
     sample: Option<Sample>,
 }
@@ -32,12 +33,12 @@ struct Sample {
     receiver: ConnId,
     class: Class,
     arrived: Nanos,
-    /// Bytes up to its last one; `None` until the first are about to be written.
+    /// Number of bytes up to the last byte of the message; `None` until its receiver is written to.
     left: Option<usize>,
 }
 
 impl Sampling {
-    /// A connection is read of which something `arrived`.
+    /// Notes the read of a connection whose bytes `arrived` at the given time.
     #[inline]
     pub(crate) fn read(&mut self, arrived: Nanos, now: Nanos) {
         self.reads += 1;
@@ -48,13 +49,13 @@ impl Sampling {
         }
     }
 
-    /// Nothing more is read of it.
+    /// Notes the end of the read.
     #[inline]
     pub(crate) fn disarm(&mut self) {
         self.armed = None;
     }
 
-    /// A message was put into the buffers of a receiver.
+    /// Notes that a message was put into the buffers of a receiver.
     #[inline]
     pub(crate) fn given(&mut self, receiver: ConnId, class: Class) {
         if self.armed.is_some() {
@@ -62,7 +63,7 @@ impl Sampling {
         }
     }
 
-    /// The message that was given now is timed.
+    /// Begins to time the given message.
     #[cold]
     fn begin(&mut self, receiver: ConnId, class: Class) {
         self.sample = self.armed.take().map(|arrived| Sample {
@@ -73,7 +74,7 @@ impl Sampling {
         });
     }
 
-    /// A receiver, with so many bytes in its buffers, is about to be written to.
+    /// Notes that a receiver with that many waiting bytes is about to be written to.
     #[inline]
     pub(crate) fn about_to_write(&mut self, receiver: ConnId, waiting: impl FnOnce() -> usize) {
         if let Some(sample) = &mut self.sample
@@ -84,7 +85,8 @@ impl Sampling {
         }
     }
 
-    /// So many bytes were written to a receiver: how long the message took, once it is among them.
+    /// Notes that bytes were written to a receiver; returns the time of the message, once it is
+    /// among them.
     #[inline]
     pub(crate) fn written(
         &mut self,
@@ -137,7 +139,7 @@ mod tests {
         assert_eq!(sampling.written(B, 7, Nanos(200)), None);
         sampling.about_to_write(A, || 10);
         assert_eq!(sampling.written(A, 6, Nanos(300)), None);
-        // What comes later does not count.
+        // Later output does not count.
         sampling.about_to_write(A, || 1000);
         let timed = sampling.written(A, 6, Nanos(400));
         assert_eq!(timed, Some((Class::Bulk, Nanos(300))));

@@ -1,11 +1,11 @@
-//! Numbers of what a session is sent on each topic, for subscribers that ask
+//! Sequence numbers of the messages that a session is sent on each topic, for subscribers that ask
 //! for them (`rt-sequence` = `on` in SUBSCRIBE).
 //!
-//! A number is given when it is decided that a message is for the session, so
-//! whatever happens to it afterwards (a full lane, a deadline that has passed, a
-//! connection that breaks) leaves a gap that the subscriber sees. Bounded by
-//! topics; past the bound all begin again, with other sources, so that nothing
-//! counts as lost for that.
+//! A number is assigned when it is decided that the session gets a message, so whatever happens to
+//! the message afterwards (a full lane, a deadline that has passed, a connection that breaks)
+//! leaves a gap that the subscriber sees. The number of topics is bounded; beyond the bound the
+//! numbering of all topics starts again, with other sources, so that this does not look like a
+//! loss.
 
 use std::hash::{Hash, Hasher};
 use std::io::Write as _;
@@ -41,24 +41,25 @@ const NAME_PAIR: [u8; NAME_AT + MessageName::LONGEST] = {
 
 /// The number of one message to one session.
 ///
-/// It is passed on right after it was made: what is written at once is read at once,
+/// A number is passed on right after it was made. A value that is written at once is read at once,
 /// since the processor waits where a read covers several writes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Number {
-    /// Source, and count below it.
+    /// The source in the upper half, and the count in the lower half.
     key: NonZeroU64,
-    /// What it is for, and below that [`MessageName::back`], which is no part of what a message
-    /// is called: after a restart it is not known any more.
+    /// Flags, and below these [`MessageName::back`], which is no part of a message's name: it is
+    /// not known any more after a restart.
     rest: u32,
 }
 
-/// It names the message, to a neighbour broker. Without that it counts what a subscriber is sent.
+/// Flag: the number names the message, to a neighbour broker. Without the flag it counts the
+/// messages to a subscriber.
 const NAME: u32 = 1 << 16;
-/// The neighbour may have had the message from another one.
+/// Flag: the neighbour may have received the message from another broker.
 const AGAIN: u32 = 1 << 17;
-/// The neighbour knows the origin.
+/// Flag: the neighbour knows the origin.
 const SHORT: u32 = 1 << 18;
-/// Where [`MessageName::back`] is.
+/// Mask of [`MessageName::back`].
 const BACK: u32 = NAME - 1;
 
 impl PartialEq for Number {
@@ -108,8 +109,8 @@ impl Number {
         Some(Self { key, rest: 0 })
     }
 
-    /// What is stored for a neighbour is a name. It may have been a copy from another
-    /// link, and counts as one.
+    /// The number as a name, as stored for a neighbour. The message may have been a copy from
+    /// another link, and counts as one.
     pub(crate) fn as_name(self) -> Self {
         Self {
             rest: self.rest | NAME | AGAIN,
@@ -149,7 +150,7 @@ impl Number {
         NonZeroU32::new((self.name_key()? >> 32) as u32)
     }
 
-    /// Without saying where it was taken in; for what is encoded at once.
+    /// The same name without its origin; for a message that is encoded at once.
     #[inline]
     pub(crate) fn without_origin(self) -> Self {
         Self {
@@ -158,7 +159,7 @@ impl Number {
         }
     }
 
-    /// Without saying what came before it.
+    /// The same name without the reference to the previous message.
     pub(crate) fn alone(self) -> Self {
         Self {
             rest: self.rest & !BACK,
@@ -181,7 +182,7 @@ impl Number {
         (value, len)
     }
 
-    /// What it says if it is a name.
+    /// The message name, if the number is a name.
     fn name(self) -> Option<MessageName> {
         let name = MessageName::from_key(self.name_key()?)?;
         Some(MessageName {
@@ -235,12 +236,12 @@ fn put_pair(key: &str, value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(&bytes[..from + value.len()]);
 }
 
-/// What a session counts.
+/// The sequence numbers of a session, by topic.
 #[derive(Debug)]
 pub(crate) struct Sequences {
     /// Source of the next topic.
     source: u32,
-    /// The next number of each.
+    /// The next number of each topic.
     topics: HashMap<Box<[u8]>, Number, foldhash::fast::RandomState>,
     /// Bytes of their names.
     bytes: usize,

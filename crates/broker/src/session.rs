@@ -1,5 +1,5 @@
-//! The state that outlives a connection (section 4.1): subscriptions, messages
-//! in flight and waiting, packet identifiers, the will.
+//! Sessions: the state that outlives a connection (section 4.1): subscriptions, messages in flight
+//! and queued, packet identifiers, the will.
 
 mod queue;
 mod replays;
@@ -37,53 +37,55 @@ use crate::session::queue::is_older;
 use crate::slab::Slab;
 use crate::{Message, Nanos};
 
-/// A will message; its `expires` is an interval until it is published.
+/// A will message; its `expires` is an interval until the will is published.
 #[derive(Debug)]
 pub(crate) struct Will {
     pub(crate) message: Arc<Message>,
-    /// Seconds between the loss of the connection and its publication.
+    /// Seconds between the loss of the connection and the publication of the will.
     pub(crate) delay: u32,
-    /// What it is called in the mesh.
+    /// The name of the will in the mesh.
     pub(crate) name: Option<MessageName>,
-    /// When it is to be published, once its client is gone.
+    /// The time of its publication, once the client is gone.
     pub(crate) due: Option<Nanos>,
-    /// Its bytes among those of all wills, as long as it waits.
+    /// The reservation of its bytes in the bound of all wills, as long as the will exists.
     #[expect(dead_code, reason = "it is there to be dropped with the will")]
     pub(crate) reserved: Option<Reserved>,
 }
 
-/// What is known of a QoS 2 message until its PUBREL comes.
+/// The state of a received QoS 2 message until its PUBREL arrives.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Received {
-    /// What its PUBREC waits for; 0 for nothing.
+    /// The journal ticket for which PUBREC waits; 0 for none.
     pub(crate) ticket: u64,
-    /// The store knows of it.
+    /// Whether the store has it.
     pub(crate) stored: bool,
-    /// In a mesh: it came before the client connected last.
+    /// In a mesh: whether the message was received before the client's last CONNECT.
     pub(crate) earlier: bool,
-    /// In a mesh: of its topic and content, see [`gist`]; 0 if that is not known.
+    /// In a mesh: digest of its topic and content, see [`gist`]; 0 if that is not known.
     pub(crate) gist: u32,
 }
 
 impl Received {
-    /// Whether a PUBLISH with the same identifier is another message, and what is known here is void.
+    /// Whether a PUBLISH with the same packet identifier is another message, which makes this entry
+    /// void.
     ///
-    /// In a mesh another broker may have a copy of the session, if a link was cut while it moved, or
-    /// the client another session. There it may have sent PUBREL, and have had PUBCOMP, for what is
-    /// noted here, so that the identifier is free, and is used again; and neither broker need have
-    /// heard of the other's connection. On one connection all with the same identifier is one
-    /// message until PUBREL, whatever DUP says [MQTT-4.3.3-10]. What came on an earlier one is
-    /// repeated with DUP [MQTT-3.3.1-1], while a new message has DUP 0 [MQTT-4.3.3-2] and an identifier
-    /// that is not in use [MQTT-2.2.1-3]: with DUP 0 it is no repetition. With DUP 1 it is one, here or of
-    /// something that went elsewhere and may not have arrived there (3.3.1.1); that is another one
-    /// unless it says the same.
+    /// In a mesh another broker may have a copy of the session, if a link was cut during its
+    /// transfer, or another session of the client. There the client may have completed the
+    /// handshake of the message noted here (PUBREC to PUBCOMP), so that the identifier is free and
+    /// is used again; and neither broker need know of the client's connection to the other. On one
+    /// connection all PUBLISH packets with the same identifier are one message until PUBREL,
+    /// whatever DUP says [MQTT-4.3.3-10]. A message of an earlier connection is repeated with DUP 1
+    /// [MQTT-3.3.1-1], while a new message has DUP 0 [MQTT-4.3.3-2] and an identifier that is not
+    /// in use [MQTT-2.2.1-3]: with DUP 0 the PUBLISH is no repetition. With DUP 1 it repeats this
+    /// message, or one that was sent to another broker and may not have arrived there (3.3.1.1); it
+    /// is another message unless its digest is the same.
     pub(crate) fn is_other(&self, dup: bool, gist: impl FnOnce() -> u32) -> bool {
         self.earlier && (!dup || self.gist != 0 && self.gist != gist())
     }
 }
 
-/// A number for a message, the same at all brokers, by which another one is told from a repetition;
-/// never 0.
+/// A digest of a message, the same at all brokers, that distinguishes another message from a
+/// repetition; never 0.
 pub(crate) fn gist(topic: &[u8], payload: &[u8]) -> u32 {
     let mix = |hash: u64, word: u64| {
         let hash = (hash ^ word).wrapping_mul(0xD6E8_FEB8_6659_FD93);
@@ -101,74 +103,75 @@ pub(crate) fn gist(topic: &[u8], payload: &[u8]) -> u32 {
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) handle: Arc<SessionHandle>,
-    /// Slot of the connection, while there is one.
+    /// Slot of the connection, while the client is connected.
     pub(crate) conn: Option<u32>,
     /// Changes with every connect and disconnect, so that timers of earlier
     /// epochs are recognised.
     pub(crate) epoch: u64,
-    /// Seconds it outlives its connection; `u32::MAX` for ever.
+    /// Seconds that the session outlives its connection; `u32::MAX` for ever.
     pub(crate) expiry: u32,
-    /// When its client connected last, for a mesh.
+    /// The time at which the client connected last, for a mesh.
     pub(crate) arrived: u64,
     pub(crate) window: Window,
     pub(crate) queue: Queue,
     pub(crate) subscriptions: Subscriptions,
     pub(crate) replays: Replays,
-    /// A task looks retained messages up for it.
+    /// Whether a task that looks up retained messages for the session is queued.
     pub(crate) replay_waits: bool,
-    /// QoS 2 identifiers received and not yet released.
+    /// Packet identifiers of QoS 2 messages received and not yet released.
     pub(crate) incoming: Option<Box<HashMap<u16, Received, RandomState>>>,
     pub(crate) will: Option<Box<Will>>,
     pub(crate) username: Option<Arc<str>>,
-    /// The listener that its client has come by last, since this process runs.
+    /// The listener of the client's last connection since this process started.
     pub(crate) listener: Option<u16>,
-    /// When the queue is next swept; `MAX` if it need not be.
+    /// The time of the next sweep of the queue; `MAX` if none is needed.
     pub(crate) sweep_at: Nanos,
-    /// Traffic classes it receives, a bit each.
+    /// Traffic classes that the session receives, a bit each.
     pub(crate) classes: u8,
-    /// Whether whoever admits flows knows of it.
+    /// Whether the admission service knows of the session.
     pub(crate) asked: bool,
     /// Whether the store has it.
     pub(crate) durable: bool,
-    /// Whether the store has what it leaves behind, though not itself: it ends with its connection.
+    /// Whether the store has the will, though not the session, which ends with its connection.
     pub(crate) has_will_record: bool,
-    /// Ticket of what says that it exists.
+    /// Ticket of the journal record that creates the session.
     pub(crate) created: u64,
-    /// The store does not know what it is now.
+    /// Whether the stored record of the session is out of date.
     pub(crate) stale: bool,
-    /// Since when it has no connection, as that is stored.
+    /// The time since which the session has no connection, as it is stored.
     pub(crate) detached: Option<Wall>,
-    /// What is promised about what its client publishes.
+    /// The durability that is guaranteed for the client's publications.
     pub(crate) durability: Durability,
-    /// Flows that its client publishes.
+    /// Flows that the client publishes.
     pub(crate) flows: Option<Box<Flows>>,
-    /// Numbers of what it is sent, since a subscription asked for them.
+    /// Sequence numbers of messages sent to the session, since a subscription asked for them.
     pub(crate) sequences: Option<Box<Sequences>>,
-    /// It is that of a neighbour broker.
+    /// The state of the link, if the session is that of a neighbour broker.
     pub(crate) link: Option<Box<LinkState>>,
-    /// In a mesh: what had been here when it began to be here with subscriptions; `None` if that was
-    /// before this broker started, and is not stored.
+    /// In a mesh: the messages that this broker had received when the session began here with
+    /// subscriptions; `None` if that was before this broker started, and is not stored.
     pub(crate) began: Option<Box<Stored<Began>>>,
-    /// What may come again, while that is likely.
+    /// The history for recognising repeated deliveries, while repetitions are likely.
     pub(crate) history: Option<Box<DeliveryHistory>>,
-    /// What it is where sessions move between brokers.
+    /// The transfer record of the session, where sessions move between brokers.
     pub(crate) custody: Option<Box<Stored<Record>>>,
-    /// What it has lost because its queue was full, if anything.
+    /// Messages lost because the queue was full, if any.
     pub(crate) losses: Option<Box<Losses>>,
-    /// In a mesh: its policy is to refuse, and its queue is nearly full, as neighbours are told.
+    /// In a mesh: whether the queue is nearly full, with the policy to refuse, as neighbours are
+    /// notified.
     pub(crate) is_full: bool,
 }
 
-/// Something of a session that the store has under a key of its own, or is to be told.
+/// A value of a session that has a store key of its own, and whether it has been stored.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stored<T> {
     pub(crate) value: T,
-    /// The store has it.
+    /// Whether the store has the value.
     pub(crate) is_stored: bool,
 }
 
 impl<T> Stored<T> {
-    /// The store is to be told of it.
+    /// A value that is still to be stored.
     pub(crate) const fn new(value: T) -> Self {
         Self {
             value,
@@ -176,7 +179,7 @@ impl<T> Stored<T> {
         }
     }
 
-    /// The store has it.
+    /// A value that was restored from the store.
     pub(crate) const fn restored(value: T) -> Self {
         Self {
             value,
@@ -186,8 +189,8 @@ impl<T> Stored<T> {
 }
 
 impl Session {
-    /// What decides between it and another session of its client; `None` if it is none, or sessions do
-    /// not move.
+    /// The mark that decides between this session and another session of its client; `None` if this
+    /// is a stub, or sessions do not move.
     pub(crate) fn mark(&self) -> Option<&Mark> {
         match self.record() {
             Some(Record::Session(mark)) => Some(mark),
@@ -195,12 +198,12 @@ impl Session {
         }
     }
 
-    /// Whether what it queues is forwarded.
+    /// Whether the session is a stub, whose queued messages are forwarded.
     pub(crate) fn is_stub(&self) -> bool {
         matches!(self.record(), Some(Record::Stub { .. }))
     }
 
-    /// Its client as publisher.
+    /// The client of the session as a publisher.
     pub(crate) fn author(&self) -> Author {
         Author {
             user: self.username.clone(),
@@ -209,7 +212,7 @@ impl Session {
         }
     }
 
-    /// What had been here when it began to be here.
+    /// The messages that this broker had received when the session began here.
     pub(crate) fn began(&self) -> Option<Began> {
         self.began.as_deref().map(|began| began.value)
     }
@@ -218,7 +221,7 @@ impl Session {
         self.began = began.map(Box::new);
     }
 
-    /// What it is where sessions move.
+    /// The transfer record of the session, where sessions move between brokers.
     pub(crate) fn record(&self) -> Option<&Record> {
         self.custody.as_deref().map(|custody| &custody.value)
     }
@@ -266,8 +269,8 @@ impl Session {
         Some(sequences.next(topic, most))
     }
 
-    /// Whether a message that is sent again waits already for a neighbour that takes nothing now; so much
-    /// says its Receive Maximum, if it is connected.
+    /// Whether a message that is sent again is already in flight or queued for a neighbour that
+    /// accepts no messages now: one that is not connected, or whose Receive Maximum is 0.
     pub(crate) fn keeps_copy(&self, number: Option<Number>, receive_max: Option<u16>) -> bool {
         if !number.is_some_and(Number::is_again) || receive_max.is_some_and(|max| max > 0) {
             return false;
@@ -276,27 +279,27 @@ impl Session {
         kept.any(|delivery| delivery.number == number)
     }
 
-    /// Messages that its client may not have: first those in flight, the oldest first, then those that
-    /// wait.
+    /// Messages that the client may not have received: first those in flight, the oldest first,
+    /// then those that are queued.
     pub(crate) fn undelivered(&self) -> impl Iterator<Item = &Delivery> {
         self.window.unacknowledged().chain(self.queue.iter())
     }
 
-    /// Packet identifiers of messages with QoS 2 that its client may remember, and these messages.
+    /// Packet identifiers of messages with QoS 2 that the client may remember, and these messages.
     pub(crate) fn remembered(&self) -> impl Iterator<Item = TakenUp> {
         let exactly = |it: &Inflight<'_>| matches!(it.step, Step::Rec | Step::Comp);
         let handshakes = self.window.unfinished().filter(exactly);
         handshakes.map(|it| (it.packet_id, it.delivery.cloned()))
     }
 
-    /// What it is from now on where sessions move.
+    /// Sets the transfer record of the session.
     pub(crate) fn set_record(&mut self, record: Stored<Record>) {
         let is_stub = matches!(record.value, Record::Stub { .. });
         self.handle.carries.store(is_stub, Ordering::Relaxed);
         self.custody = Some(Box::new(record));
     }
 
-    /// Puts one in the queue, or keeps it back.
+    /// Queues a message, or defers it.
     pub(crate) fn enqueue(&mut self, delivery: Delivery, now: Nanos) {
         let topic = delivery.message.topic_bytes();
         let is_plain =
@@ -310,7 +313,8 @@ impl Session {
         }
     }
 
-    /// Of what is on these filters the neighbour takes only little from now on.
+    /// Sets the filters under remote flow control: of messages on these, the neighbour takes only
+    /// few at a time.
     pub(crate) fn set_brake(&mut self, filters: Arc<[Box<str>]>) {
         let Some(link) = &mut self.link else {
             return;
@@ -323,7 +327,7 @@ impl Session {
         self.sort_out();
     }
 
-    /// The link does not hold newer messages any more: they queue behind all messages that wait. Returns
+    /// Ends the hold of newer messages by the link: they queue behind all waiting messages. Returns
     /// whether the link held them before.
     pub(crate) fn end_hold(&mut self, now: Nanos) -> bool {
         let held = self.handle.set_holds(false);
@@ -334,7 +338,7 @@ impl Session {
         held
     }
 
-    /// Decides anew for each waiting message whether it is kept back.
+    /// Decides again for each waiting message whether it is deferred.
     fn sort_out(&mut self) {
         let handle = &self.handle;
         let is_braked = |delivery: &Delivery| {
@@ -347,22 +351,23 @@ impl Session {
         self.share_queue_len();
     }
 
-    /// The client connects where brokers form a mesh, see [`Received::is_other`].
+    /// Marks all received QoS 2 messages as earlier than the current connection, in a mesh; see
+    /// [`Received::is_other`].
     pub(crate) fn mark_received(&mut self) {
         let incoming = self.incoming.iter_mut();
         let known = incoming.flat_map(|incoming| incoming.values_mut());
         known.for_each(|known| known.earlier = true);
     }
 
-    /// Whether it ends with its connection.
+    /// Whether the session ends with its connection.
     #[inline]
     pub(crate) fn is_transient(&self) -> bool {
         self.expiry == 0
     }
 
-    /// Notes that something in the queue expires then; true if the queue is to
-    /// be swept earlier because of that. Rounded up to whole seconds, so that a
-    /// queue is swept at most once a second.
+    /// Notes that a queued message expires at `expires`; true if the queue must be swept earlier
+    /// because of that. The sweep time is rounded up to whole seconds, so that a queue is swept at
+    /// most once a second.
     pub(crate) fn sweep_by(&mut self, expires: Nanos) -> bool {
         if expires == Nanos::MAX {
             return false;
@@ -373,7 +378,7 @@ impl Session {
         earlier
     }
 
-    /// Tells other shards how much waits.
+    /// Publishes the number and bytes of queued messages to other shards.
     #[inline]
     pub(crate) fn share_queue_len(&self) {
         self.handle
@@ -389,8 +394,8 @@ impl Session {
     }
 }
 
-/// Sessions by client identifier. The identifiers are not stored again: a slot
-/// leads to the session that has it.
+/// Sessions by client identifier. The identifiers are not stored again: a slot leads to the session
+/// that holds the identifier.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     table: HashTable<u32>,
@@ -488,8 +493,8 @@ mod tests {
         }
     }
 
-    /// What a window is to do, in a plain way: what is open, in the order of the identifiers, which
-    /// are counted on without end.
+    /// The simple model of a window: the open messages, in the order of their identifiers, which
+    /// are counted without wrapping.
     #[derive(Debug, Default)]
     struct Model {
         open: Vec<Open>,
@@ -517,14 +522,14 @@ mod tests {
             self.open.iter().all(|it| it.sent)
         }
 
-        /// Identifiers that may be given, where the oldest of those that were not overtaken is at
-        /// that place.
+        /// Number of identifiers that may be assigned, if the oldest message that was not overtaken
+        /// is at position `oldest`.
         fn free(&self, oldest: usize) -> u64 {
             let oldest = self.open.get(oldest).map_or(self.next, |it| it.count);
             u64::from(u16::MAX) - (self.next - oldest)
         }
 
-        /// Leaves out those that are in use, up to that one; false if others are between.
+        /// Skips identifiers in use, up to the given one; false if others are between.
         fn leave_out(&mut self, packet_id: u16) -> bool {
             while id_of(self.next) != packet_id {
                 if self.place(id_of(self.next)).is_none() {
@@ -535,7 +540,7 @@ mod tests {
             true
         }
 
-        /// The order in which identifiers seem to have been given.
+        /// Restores the order in which identifiers seem to have been assigned.
         fn sort(&mut self) {
             let ids = u64::from(u16::MAX);
             for it in &mut self.open {
@@ -613,10 +618,10 @@ mod tests {
     #[derive(Debug, Clone)]
     enum Act {
         Push(bool, bool),
-        /// Which of those that are open.
+        /// The position among the open messages.
         Advance(usize, Step, Step),
         AdvanceAny(i32, Step, Step),
-        /// How far behind the next identifier.
+        /// The distance behind the next identifier.
         TakeUp(i32, bool),
         Disconnect,
         Connect(u16),
@@ -722,7 +727,7 @@ mod tests {
                         }
                     }
                     Act::Restart => {
-                        // What was not kept is not known any more.
+                        // Messages that were not kept are forgotten.
                         model.open.retain(|it| it.entry > 0);
                         model.open.iter_mut().for_each(|it| it.sent = false);
                         let open = model.open.iter().rev();
@@ -860,7 +865,7 @@ mod tests {
         assert_eq!(window.push(QoS::AtLeastOnce), 3);
         assert_eq!(window.advance(2, Step::Ack, Step::Done), Some(2));
         assert_eq!(window.advance(1, Step::Ack, Step::Done), None);
-        // Nothing in flight: only the identifiers go on.
+        // Nothing in flight: only the numbering continues.
         let mut window = Window::restore(7, Vec::new());
         assert!(window.has_room(1) && !window.is_rewound());
         assert_eq!(window.push(QoS::AtLeastOnce), 7);

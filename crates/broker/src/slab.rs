@@ -1,5 +1,5 @@
-//! A slab that grows by chunks: inserting never moves what is there, so a
-//! growing broker has no latency spike and wastes at most one chunk.
+//! A slab that grows by chunks: inserting never moves existing values, so a growing broker has no
+//! latency spike and wastes at most one chunk.
 
 const CHUNK_BITS: usize = 7;
 const CHUNK: usize = 1 << CHUNK_BITS;
@@ -27,7 +27,7 @@ impl<T> Slab<T> {
         self.len
     }
 
-    /// Places there are, taken or not: every slot is below.
+    /// Number of places, used or not: every slot is below.
     pub(crate) fn places(&self) -> u32 {
         (self.chunks.len() * CHUNK) as u32
     }
@@ -36,7 +36,7 @@ impl<T> Slab<T> {
         self.insert_with(|_| value)
     }
 
-    /// Inserts what `make` returns for the slot it will have.
+    /// Inserts the value that `make` returns for its future slot.
     pub(crate) fn insert_with(&mut self, make: impl FnOnce(u32) -> T) -> u32 {
         let slot = match self.free.pop() {
             Some(slot) => slot,

@@ -38,7 +38,7 @@ macro_rules! counters {
                 }
             }
 
-            /// Becomes what a later state of itself is, without allocation.
+            /// Copies a later state of the same counters, without allocation.
             pub(crate) fn follow(&mut self, later: &Self) {
                 $(self.$name = later.$name;)*
                 for (reason, count) in &later.disconnects {
@@ -116,9 +116,10 @@ counters! {
     /// Messages from neighbour brokers that had to wait for room before they were
     /// acknowledged.
     publishes_parked,
-    /// Messages that were kept back for neighbour brokers that take only little of them.
+    /// Messages that were deferred for neighbour brokers by remote flow control.
     publishes_braked,
-    /// Messages that waited at a link that began to carry, until older ones had come from elsewhere.
+    /// Messages that waited at a link that began to carry, until older ones had come from
+    /// elsewhere.
     publishes_held,
     /// Messages from neighbour brokers that had to wait for those published before them.
     publishes_early,
@@ -203,8 +204,8 @@ pub struct ClassStats {
     pub dropped_expired: u64,
     /// Dropped: the queue of the session was full, or the receiver too slow.
     pub dropped_queue: u64,
-    /// Dropped: the receiver's connection was lost. What has QoS 1 or 2 is not
-    /// counted: it waits in the session.
+    /// Dropped: the receiver's connection was lost. Messages with QoS 1 or 2 are not counted: they
+    /// wait in the session.
     pub dropped_gone: u64,
     /// Sent after the deadline.
     pub missed: u64,

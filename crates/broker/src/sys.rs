@@ -14,16 +14,16 @@ use crate::{Budget, Config, Directory, Message, Nanos, Stats};
 /// Time constants of the load averages, in minutes.
 const AVERAGES: [(f64, &str); 3] = [(1.0, "1min"), (5.0, "5min"), (15.0, "15min")];
 
-/// Admitted flows that have a topic, the first by name.
+/// Maximum number of admitted flows that have a topic, the first by name.
 const FLOWS: usize = 1000;
-/// Clients that have a topic for what they have lost, the first by identifier.
+/// Maximum number of clients that have a topic for their lost messages, the first by identifier.
 const CLIENTS: usize = 1000;
-/// Flows or clients whose topics are made at a time.
+/// Number of flows or clients whose topics are created at a time.
 const PIECE: usize = 16;
-/// Units of work of a topic: to write its value, and to publish it.
+/// Units of work for a topic: to write its value, and to publish it.
 const TOPIC: u64 = 16;
 
-/// What was published last, to publish only what changed.
+/// The values published last, so that only changed ones are published.
 #[derive(Debug)]
 pub(crate) struct SysTopics {
     started: Nanos,
@@ -31,28 +31,29 @@ pub(crate) struct SysTopics {
     maximum_clients: u64,
     averages: HashMap<&'static str, [f64; 3], foldhash::fast::RandomState>,
     published: HashMap<String, String, foldhash::fast::RandomState>,
-    /// Topics of admitted flows, of clients, of the federation and of other parts: those that come and
-    /// go.
+    /// Topics of admitted flows, of clients, of the federation and of other parts, which may appear
+    /// and disappear.
     passing: BTreeSet<String>,
     round: Round,
 }
 
-/// Where a round of publishing is: it goes on between other work.
+/// The progress of a round of publishing, which continues between other work.
 #[derive(Debug, Default)]
 struct Round {
-    /// Topics and their values, those that have not changed among them.
+    /// Topics and their values, including unchanged ones.
     topics: VecDeque<(String, String)>,
     turn: Turn,
-    /// Topics that have come and gone, if nothing of this round names them.
+    /// Topics that appeared earlier and are not named in this round: they are removed at its end.
     gone: BTreeSet<String>,
 }
 
-/// What has had its turn in a round.
+/// The part of a round that is done.
 #[derive(Debug, Default)]
 enum Turn {
     /// So many admitted flows, up to the one with this name.
     Flows(usize, Option<Arc<str>>),
-    /// All flows, or as many as have topics, and so many clients, up to the one with this identifier.
+    /// All flows, or as many as have topics, and so many clients, up to the one with this
+    /// identifier.
     Clients(usize, Option<Arc<str>>),
     /// All.
     #[default]
@@ -72,7 +73,7 @@ impl SysTopics {
         }
     }
 
-    /// Begins a round; what is left of the last one is not published.
+    /// Begins a round; the rest of the last one is not published.
     pub(crate) fn begin(&mut self, directory: &Directory, config: &Config, now: Nanos) {
         let stats = directory.stats();
         let (retained, retained_bytes) = directory.retained_totals();
@@ -197,13 +198,13 @@ impl SysTopics {
         None
     }
 
-    /// Whether the round goes on.
+    /// Whether the round continues.
     pub(crate) fn is_amid(&self) -> bool {
         !self.round.topics.is_empty() || !matches!(self.round.turn, Turn::Done)
     }
 
-    /// Adds topics of flows and clients to the round, at last those that are not there any more. False
-    /// if there are no more.
+    /// Adds topics of flows and clients to the round, and finally those that have disappeared.
+    /// False if there are no more.
     fn name_more(&mut self, directory: &Directory) -> bool {
         match std::mem::take(&mut self.round.turn) {
             Turn::Flows(seen, last) => self.name_flows(directory, seen, last),
@@ -233,7 +234,7 @@ impl SysTopics {
         let most = PIECE.min(CLIENTS.saturating_sub(seen));
         let losses = directory.losses(last.as_deref(), most);
         let Some((last, _)) = losses.last() else {
-            // An empty message takes a retained one away.
+            // An empty message removes a retained one.
             let gone = std::mem::take(&mut self.round.gone).into_iter();
             self.round
                 .topics
@@ -250,7 +251,7 @@ impl SysTopics {
         }
     }
 
-    /// Adds a topic of those that come and go to the round.
+    /// Adds a topic that may disappear to the round.
     fn name(&mut self, topic: String, value: String) {
         self.round.gone.remove(&topic);
         self.passing.insert(topic.clone());

@@ -1,10 +1,10 @@
-//! Work that somebody outside decides the length of, and that is therefore done in slices: between
-//! two of them others are read from and written to.
+//! Tasks: work whose length clients or neighbours determine, and that is therefore done in slices:
+//! between two of them other connections are read from and written to.
 //!
-//! A connection, a session, a flow, a publisher and an ended session have at most one task of a kind, a
-//! session that moved has one for each transfer whose messages are not freed yet, and the other kinds
-//! have one task, so the number of connections, sessions, transfers and flows bounds the queue. Tasks take
-//! turns; one whose connection or session is gone ends when its turn comes.
+//! A connection, a session, a flow, a publisher and an ended session have at most one task of a
+//! kind, a session that moved has one for each transfer whose messages are not freed yet, and the
+//! other kinds have one task, so the number of connections, sessions, transfers and flows bounds
+//! the queue. Tasks take turns; one whose connection or session is gone ends when its turn comes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,48 +14,48 @@ use crate::filter_request::FilterRequest;
 use crate::mesh::custody::Discarded;
 use crate::remains::Remains;
 
-/// Units that one task has before the next one has its turn.
+/// Units of work that one task may do before the next task has its turn.
 pub(crate) const SLICE: u64 = 512;
 
-/// Units of work of adding or removing a subscription: in the session, the index, the federation and
-/// the store.
+/// Units of work for adding or removing a subscription: in the session, the index, the federation
+/// and the store.
 pub(crate) const FILTER: u64 = 16;
 
-/// Units of work of ending a flow: in the session, and among those that are watched.
+/// Units of work for ending a flow: in the session, and among the watched flows.
 pub(crate) const FLOW: u64 = 64;
 
-/// Bytes whose copy takes as long as a unit of work.
+/// Number of bytes whose copy takes as long as a unit of work.
 pub(crate) const COPY: usize = 2 << 10;
 
-/// Bytes of SUBSCRIBE and UNSUBSCRIBE packets that wait for their next slice. While there are as
-/// many, further packets of more than one slice are not taken from their connections.
+/// Bytes of SUBSCRIBE and UNSUBSCRIBE packets that may wait for their next slice. Beyond it,
+/// further packets of more than one slice are not taken from their connections.
 const MOST_BYTES: usize = 16 << 20;
 
-/// What a piece of work was, for those who measure how long it took.
+/// The kind of a piece of work, for measurements of its duration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
-    /// What was due: keep-alive, expiry, wills, `$SYS` topics and the like.
+    /// Due timers: keep-alive, expiry, wills, `$SYS` topics and the like.
     Timers,
     /// Filters of SUBSCRIBE or UNSUBSCRIBE.
     Filters,
     /// Looking up retained messages for new subscriptions.
     Retained,
-    /// Giving clients their rights after these were read again.
+    /// Updating the rights of clients after these were loaded again.
     Rights,
-    /// Clearing away what sessions have left that have ended.
+    /// Removing the remains of ended sessions.
     Remains,
-    /// Giving messages to very many clients.
+    /// Delivering messages to crowds of clients.
     FanOut,
 }
 
-/// Something that goes on with its next slice.
+/// A task that continues with its next slice.
 #[derive(Debug)]
 pub(crate) enum Task {
     /// SUBSCRIBE or UNSUBSCRIBE with many filters.
     Filters(Box<FilterRequest>),
     /// Retained messages are looked up for new subscriptions of a session.
     Replay { slot: u32, session: u64 },
-    /// Sessions are given their rights anew, from [`crate::hub::Hub::rights_from`] on.
+    /// Updates the rights of sessions, from [`crate::hub::agenda::Agenda::rights_from`] on.
     Access,
     /// Retained messages may have expired.
     Expire,
@@ -65,13 +65,13 @@ pub(crate) enum Task {
     Compact,
     /// `$SYS` topics are published.
     Sys,
-    /// The publisher of a flow is told what holds for it now.
+    /// The publisher of a flow is notified of its current state.
     Tell { slot: u32, topic: Box<str> },
-    /// What a session has left that has ended.
+    /// The remains of an ended session.
     Remains(Box<Remains>),
-    /// Messages that moved to another broker, or that nobody wants any more.
+    /// Messages that moved to another broker, or that have no receiver any more.
     Discard(Box<Discarded>),
-    /// The messages of a publisher are given to crowds, by the number of its session.
+    /// The messages of a publisher are delivered to crowds, by the number of its session.
     FanOut { publisher: u64 },
 }
 
@@ -90,16 +90,16 @@ impl Task {
     }
 }
 
-/// The client that work is done for, and its filter.
+/// The client for which work is done, and its filter.
 pub(crate) type Subject = (Option<Arc<str>>, Option<Box<str>>);
 
 /// Tasks in the order of their turns.
 #[derive(Debug, Default)]
 pub(crate) struct Tasks {
     tasks: VecDeque<Task>,
-    /// Of the packets among them.
+    /// Bytes of the packets among them.
     bytes: usize,
-    /// Connections whose next packet waits for room.
+    /// Connections whose next packet waits for capacity.
     waiting: Vec<ConnId>,
 }
 
@@ -113,7 +113,7 @@ impl Tasks {
         self.tasks.len()
     }
 
-    /// Adds one, to have its turn after all others.
+    /// Adds a task, which has its turn after all others.
     pub(crate) fn push(&mut self, task: Task) {
         if let Task::Filters(request) = &task {
             self.bytes += request.bytes();
@@ -121,7 +121,7 @@ impl Tasks {
         self.tasks.push_back(task);
     }
 
-    /// Takes the one whose turn it is.
+    /// Takes the task whose turn it is.
     pub(crate) fn pop(&mut self) -> Option<Task> {
         let task = self.tasks.pop_front();
         if let Some(Task::Filters(request)) = &task {
@@ -130,10 +130,10 @@ impl Tasks {
         task
     }
 
-    /// Whether a packet of that length may wait here. If not, its connection is told of later, by
-    /// [`Self::take_waiting`].
+    /// Whether a packet of that length may wait here. If not, [`Self::take_waiting`] returns its
+    /// connection later.
     pub(crate) fn takes(&mut self, conn: ConnId, bytes: usize) -> bool {
-        // One is always taken, whatever its length.
+        // A single packet is always accepted, whatever its length.
         let takes = self.bytes == 0 || self.bytes + bytes <= MOST_BYTES;
         if !takes {
             self.waiting.push(conn);
@@ -141,7 +141,7 @@ impl Tasks {
         takes
     }
 
-    /// Connections whose next packet may be tried again, once there is room.
+    /// Connections whose next packet may be tried again, once there is capacity.
     pub(crate) fn take_waiting(&mut self) -> Vec<ConnId> {
         match self.bytes <= MOST_BYTES / 2 {
             true => std::mem::take(&mut self.waiting),

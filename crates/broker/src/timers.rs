@@ -1,28 +1,28 @@
-//! Deadlines of one shard: a heap with lazy deletion. An entry that no longer
-//! applies is recognised by its owner when it fires; when such entries prevail
-//! the heap is rebuilt, so it stays proportional to what is alive.
+//! Timers of one shard: a heap with lazy deletion. The owner of an entry that no longer applies
+//! recognises it when it fires; when such entries prevail the heap is rebuilt, so its size stays
+//! proportional to the number of connections and sessions.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::Nanos;
 
-/// What a deadline is for.
+/// The purpose of a timer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Timer {
     /// A connection has not completed CONNECT.
     Connect { slot: u32, generation: u32 },
     /// A connection may have been silent for too long.
     KeepAlive { slot: u32, generation: u32 },
-    /// A receiver has held back its publishers for long enough.
+    /// A receiver has paused its publishers for the maximum time.
     Pause { slot: u32, generation: u32 },
-    /// What a neighbour has sent may have room now.
+    /// There may be capacity now for blocked publications of a neighbour.
     Parked { slot: u32, generation: u32 },
-    /// Neighbours may have to be told of what only little is taken here.
+    /// Neighbours may have to be notified of topics under remote flow control.
     Brakes,
-    /// Neighbours may have acknowledged what was queued for them.
+    /// Neighbours may have acknowledged the messages queued for them.
     Flushes,
-    /// What a neighbour has sent is acknowledged at last.
+    /// Delayed acknowledgements to a neighbour are due.
     Answers { slot: u32, generation: u32 },
     /// A publisher that came too early may go on.
     Shape { slot: u32, generation: u32 },
@@ -34,9 +34,9 @@ pub(crate) enum Timer {
     Will { slot: u32, epoch: u64 },
     /// Queued messages of a disconnected session may have expired.
     Sweep { slot: u32, epoch: u64 },
-    /// A session may forget what it has had.
+    /// A session may forget its delivery history.
     HistoryExpiry { id: u64 },
-    /// Something is due for [`crate::mesh::custody`].
+    /// A timer of [`crate::mesh::custody`].
     Transfer { id: u64 },
     /// `$SYS` topics are due.
     Sys,
@@ -46,13 +46,13 @@ pub(crate) enum Timer {
 
 /// A queue of timers.
 ///
-/// Timers are not disarmed: those that are not needed any more are skipped when they are due. So that
-/// they do not pile up, the queue is gone through now and then, a few timers at a time
+/// Timers are not disarmed: those that are not needed any more are skipped when they are due. To
+/// bound their number, the queue is checked from time to time, a few timers at a time
 /// ([`Self::begin_compaction`]).
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     heap: BinaryHeap<Reverse<(Nanos, Timer)>>,
-    /// Those that are still to be looked at, while the queue is gone through.
+    /// Timers that are still to be checked, during a compaction.
     unchecked: BinaryHeap<Reverse<(Nanos, Timer)>>,
 }
 
@@ -89,7 +89,7 @@ impl Timers {
         self.heap.len() + self.unchecked.len()
     }
 
-    /// Begins to go through the queue; false if that is under way.
+    /// Begins a compaction of the queue; false if one is in progress.
     pub(crate) fn begin_compaction(&mut self) -> bool {
         let begins = self.unchecked.is_empty();
         if begins {

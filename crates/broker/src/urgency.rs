@@ -1,10 +1,10 @@
-//! What publishers state about urgency, what they may state, and what rules
-//! say where nothing is stated.
+//! Urgency: the requirements that publishers state, the rights to state them, and the rules for
+//! publications without any.
 //!
-//! What a PUBLISH states in its user properties comes before what CONNECT
-//! states for all publications, that before the rule of the topic. What cannot
-//! be understood, or may not be stated, is counted, told to the publisher, and
-//! treated as if it were not there: the message is carried all the same.
+//! Requirements in the user properties of a PUBLISH take precedence over those that CONNECT states
+//! for all publications, and these over the rule of the topic. Requirements that cannot be decoded,
+//! or may not be stated, are counted, reported to the publisher, and otherwise ignored: the message
+//! is still carried.
 
 use punctual_codec::{Properties, PropertyId, topic};
 use punctual_model::{
@@ -16,7 +16,7 @@ use crate::Nanos;
 use crate::base::notes::UrgencyTrust;
 use crate::egress::{Class, Urgency};
 
-/// What a client may state on a topic.
+/// The urgency that a client may state on a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct UrgencyRights {
     /// Highest `rt-priority`, 0..=7, stated or implied by an `rt-deadline`
@@ -27,13 +27,13 @@ pub struct UrgencyRights {
 }
 
 impl UrgencyRights {
-    /// Everything.
+    /// All rights.
     pub const ALL: Self = Self {
         max_rt_priority: Some(7),
         min_priority: Some(0),
     };
 
-    /// The first of what is stated that is more than that, if anything is.
+    /// The first stated requirement that exceeds these rights, if any does.
     fn exceeded_by(&self, urgency: &Urgency) -> Option<Excess> {
         let most = self.max_rt_priority;
         let is_above = |wanted: u8| most.is_none_or(|most| wanted > most);
@@ -56,9 +56,9 @@ impl UrgencyRights {
         })
     }
 
-    /// What is allowed, as it counts. Where deadlines alone give the order, or
-    /// a flow's priority is found while it is admitted, the right to a priority
-    /// has to bind as well.
+    /// The effective requirements and urgency within these rights. Where deadlines alone give the
+    /// order, or a flow's priority is determined by its admission, the right to a priority has to
+    /// limit the deadline as well.
     fn bind(
         &self,
         mut requirements: Requirements,
@@ -76,7 +76,7 @@ impl UrgencyRights {
     }
 }
 
-/// Something stated that is more than its publisher may state.
+/// A stated requirement that exceeds the publisher's rights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Excess {
     /// An `rt-priority`.
@@ -105,8 +105,8 @@ pub enum Excess {
 }
 
 impl Excess {
-    /// In words: what is stated on that topic, what may be, and where that is
-    /// said.
+    /// A text that states the requirement on that topic, the limit, and the setting that imposes
+    /// it.
     pub fn on(&self, topic: &str) -> String {
         let end = topic.char_indices().nth(MAX_TOLD).map(|(end, _)| end);
         let (topic, cut) = match end {
@@ -149,7 +149,7 @@ impl Excess {
     }
 }
 
-/// Characters of a topic that are repeated to who states something on it.
+/// Maximum number of characters of a topic that are repeated in a report to its publisher.
 const MAX_TOLD: usize = 200;
 
 impl Default for UrgencyRights {
@@ -164,9 +164,9 @@ impl Default for UrgencyRights {
 pub struct UrgencyRule {
     /// Topic filter, with wildcards.
     pub filter: Box<str>,
-    /// What holds for messages on these topics.
+    /// The urgency of messages on these topics.
     pub urgency: Urgency,
-    /// The same as requirements, with what only admission looks at.
+    /// The same as requirements, including those that only admission uses.
     pub requirements: Requirements,
 }
 
@@ -175,7 +175,7 @@ pub fn of_topic<'a>(rules: &'a [UrgencyRule], name: &str) -> Option<&'a UrgencyR
     rules.iter().find(|rule| topic::matches(&rule.filter, name))
 }
 
-/// What remains where real time has to be admitted and is not.
+/// The remaining urgency where real time must be admitted and is not.
 pub(crate) fn without_real_time(urgency: Urgency) -> Urgency {
     match urgency.class() {
         Class::RealTime => Urgency {
@@ -190,7 +190,7 @@ pub(crate) fn without_real_time(urgency: Urgency) -> Urgency {
 /// The requirements among user properties.
 ///
 /// # Errors
-/// The first that cannot be understood.
+/// The first requirement that cannot be decoded.
 pub fn stated(properties: Properties<'_>) -> Result<Requirements, RequirementError> {
     let mut requirements = Requirements::NONE;
     if properties.contains(PropertyId::UserProperty) {
@@ -206,7 +206,7 @@ pub fn stated(properties: Properties<'_>) -> Result<Requirements, RequirementErr
 /// Traffic classes named by `rt-classes` in CONNECT, a bit each; all without.
 ///
 /// # Errors
-/// Says what is wrong if it is not a list of 0 to 3.
+/// A description, if the value is not a list of 0 to 3.
 pub(crate) fn classes(properties: Properties<'_>) -> Result<u8, String> {
     let Some(value) = properties.user_value(punctual_model::CLASSES_KEY) else {
         return Ok(ALL_CLASSES);
@@ -232,7 +232,7 @@ pub(crate) fn classes(properties: Properties<'_>) -> Result<u8, String> {
 /// Whether SUBSCRIBE asks for numbers (`rt-sequence`).
 ///
 /// # Errors
-/// Says what is wrong if it is neither `on` nor `off`.
+/// A description, if the value is neither `on` nor `off`.
 pub(crate) fn numbered(properties: Properties<'_>) -> Result<bool, String> {
     match properties.user_value(punctual_model::SEQUENCE_KEY) {
         None | Some("off") => Ok(false),
@@ -259,19 +259,19 @@ fn urgency_of(requirements: &Requirements) -> Urgency {
     }
 }
 
-/// What a publication asks for.
+/// The effective requirements of a publication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Asked {
-    /// What is stated, or else what the rule says.
+    /// The stated requirements, or else those of the rule.
     pub requirements: Requirements,
     /// The same as urgency.
     pub urgency: Urgency,
-    /// What is stated without the right to it, and counts for nothing.
+    /// The requirement that exceeds the publisher's rights, and has no effect.
     pub refused: Option<Excess>,
 }
 
-/// What a publication asks for: what is `stated` if that is allowed, else the
-/// rule of its topic. Rights are asked for only if they matter.
+/// The effective requirements of a publication: the `stated` ones if these are allowed, else those
+/// of the topic's rule. `rights` is called only if the rights matter.
 pub fn asked(
     stated: Requirements,
     rule: Option<&UrgencyRule>,
@@ -303,7 +303,7 @@ pub fn asked(
 }
 
 impl UrgencyTrust {
-    /// As rights bind what is asked for.
+    /// The trust that the rights of the publisher imply.
     pub(crate) fn of(asked: &Asked) -> Self {
         match asked.urgency.least_deadline {
             _ if asked.refused.is_some() => Self::Nothing,
@@ -312,7 +312,7 @@ impl UrgencyTrust {
         }
     }
 
-    /// What is left of the rights of a neighbour on whose way it comes.
+    /// The rights that remain of those of the neighbour from which the message was received.
     pub(crate) fn limit(self, rights: UrgencyRights) -> UrgencyRights {
         let most = match self {
             Self::All | Self::Nothing => MAX_PRIORITY,

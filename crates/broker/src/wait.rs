@@ -1,4 +1,4 @@
-//! How long messages waited: count, sum, extremes and a histogram.
+//! Waiting times of messages: count, sum, maximum and a histogram.
 //!
 //! Eight buckets for each doubling, so a percentile is at most 12.5 % above
 //! the true one. Fixed size, no allocation.
@@ -18,7 +18,7 @@ const BUCKETS: usize = SUB * (LAST - FIRST + 1) as usize;
 /// Waiting times of messages.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Wait {
-    /// Messages.
+    /// Number of messages.
     pub count: u64,
     /// Sum of their times in nanoseconds.
     pub sum: u64,
@@ -35,7 +35,7 @@ impl Clone for Wait {
         }
     }
 
-    /// Without allocation, for what is copied again and again.
+    /// Copies without allocation, for values that are copied repeatedly.
     fn clone_from(&mut self, other: &Self) {
         (self.count, self.sum, self.max) = (other.count, other.sum, other.max);
         *self.buckets = *other.buckets;
@@ -73,7 +73,7 @@ fn upper(bucket: usize) -> u64 {
     }
 }
 
-/// Waiting times that several threads count.
+/// Waiting times that several threads record.
 #[derive(Debug)]
 pub(crate) struct SharedWait {
     sum: AtomicU64,
@@ -100,7 +100,7 @@ impl SharedWait {
         self.buckets[bucket(wait.0)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What has been counted, give or take what is being counted right now.
+    /// The recorded times; concurrent records may be included in part.
     pub(crate) fn read(&self) -> Wait {
         let mut wait = Wait {
             sum: self.sum.load(Ordering::Relaxed),
@@ -127,7 +127,7 @@ impl Wait {
         *bucket = bucket.saturating_add(1);
     }
 
-    /// Takes the times of another in.
+    /// Adds the times of another histogram.
     pub fn add(&mut self, other: &Self) {
         self.count += other.count;
         self.sum = self.sum.saturating_add(other.sum);

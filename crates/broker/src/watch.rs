@@ -1,13 +1,12 @@
-//! What is seen of an admitted flow, beside what it was promised.
+//! Observation of admitted flows, for comparison with their guarantees.
 //!
-//! A message of an admitted flow carries a reference to its flow's numbers, and
-//! whoever writes it to a receiver counts there: plain atomic additions, on
-//! whichever shard the receiver is, no lock and no allocation. Each flow has one
-//! histogram of fixed size. What is measured is the broker's own stage: from the
-//! last moment at which the publisher's socket was known to be empty to that at
-//! which the message's first byte was handed to the receiver's socket. So it is
-//! never less than what the broker took, and more by one turn at most. Networks
-//! and clients are not in it; the bound covers them too.
+//! A message of an admitted flow carries a reference to its flow's counters, which are updated when
+//! it is written to a receiver: plain atomic additions, on the receiver's shard, without lock or
+//! allocation. Each flow has one histogram of fixed size. The measured time is the broker's own
+//! stage: from the last moment at which the publisher's socket was known to be empty to the moment
+//! at which the message's first byte was handed to the receiver's socket. So it is never less than
+//! the broker's time, and exceeds it by at most one turn. Networks and clients are not included;
+//! the bound covers them, too.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,7 +19,7 @@ use crate::Nanos;
 use crate::lock::lock;
 use crate::wait::{SharedWait, Wait};
 
-/// The numbers of one admitted flow.
+/// The counters of one admitted flow.
 #[derive(Debug)]
 pub(crate) struct Watch {
     name: Arc<str>,
@@ -32,17 +31,17 @@ pub(crate) struct Watch {
     held: AtomicU64,
     violations: AtomicU64,
     ended: AtomicBool,
-    /// Misses that no alarm has told of.
+    /// Number of misses that no alarm has reported.
     untold: AtomicU64,
-    /// The longest time of those in the broker.
+    /// The longest time of these in the broker, in nanoseconds.
     longest: AtomicU64,
-    /// When the last alarm did; 0: never.
+    /// The time of the last alarm; 0 for never.
     told_at: AtomicU64,
-    /// Set with each miss, for whoever raises alarms.
+    /// Set with each miss, for the task that raises alarms.
     raised: Arc<AtomicBool>,
 }
 
-/// Least time between two alarms about one flow.
+/// Minimum time between two alarms about one flow.
 pub(crate) const ALARM_INTERVAL: Nanos = Nanos::from_secs(10);
 
 /// Messages of an admitted flow that were too late.
@@ -50,40 +49,39 @@ pub(crate) const ALARM_INTERVAL: Nanos = Nanos::from_secs(10);
 pub struct Missed {
     /// Name of the flow.
     pub flow: Arc<str>,
-    /// How many, for each receiver, since the last alarm about it.
+    /// Number of late messages, counted for each receiver, since the last alarm about the flow.
     pub messages: u64,
-    /// The longest that one of them took in the broker.
+    /// The longest time of one of them in the broker.
     pub longest: Nanos,
-    /// What its publisher was promised from end to end.
+    /// The end-to-end bound that its publisher was guaranteed.
     pub bound: Option<Nanos>,
-    /// From end to end.
+    /// The end-to-end deadline.
     pub deadline: Option<Nanos>,
 }
 
-/// What has been seen of an admitted flow. Counted for each receiver.
+/// Statistics of an admitted flow, counted for each receiver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlowSight {
     /// Name of the flow.
     pub name: Arc<str>,
-    /// The worst case from end to end, as its publisher was last told.
+    /// The end-to-end bound that its publisher was last notified of.
     pub bound: Option<Nanos>,
-    /// From end to end.
+    /// The end-to-end deadline.
     pub deadline: Option<Nanos>,
     /// Times from a message's arrival at the broker to its writing to a receiver.
     pub latency: Wait,
     /// Messages that were past the deadline or beyond the bound when they were
     /// written, or dropped because they were.
     pub misses: u64,
-    /// Messages that waited in a session's queue, because the client was away or
-    /// its Receive Maximum reached; nothing is promised for that, and they are not
-    /// among the others.
+    /// Messages that waited in a session's queue, because the client was away or its Receive
+    /// Maximum reached; no guarantee covers these, and they are not counted above.
     pub held: u64,
-    /// Messages that were not as the publisher declared.
+    /// Messages that did not conform to the publisher's declaration.
     pub violations: u64,
 }
 
 impl Watch {
-    /// The flow has been decided about; `None` leaves what was said before.
+    /// Applies a decision about the flow; `None` keeps the earlier value.
     pub(crate) fn promise(&self, bound: Option<Nanos>, deadline: Option<Nanos>) {
         for (own, said) in [(&self.bound, bound), (&self.deadline, deadline)] {
             if let Some(said) = said {
@@ -92,8 +90,8 @@ impl Watch {
         }
     }
 
-    /// Counts a message that is written to a receiver. Longer than what was promised from end to end
-    /// is too late, whatever the deadline.
+    /// Counts a message that is written to a receiver. A time above the end-to-end bound is a miss,
+    /// whatever the deadline.
     #[inline]
     pub(crate) fn sent(&self, latency: Nanos, late: bool) {
         self.latency.record(latency);
@@ -111,8 +109,8 @@ impl Watch {
         self.raised.store(true, Ordering::Relaxed);
     }
 
-    /// The misses since the last alarm; if that was less than [`ALARM_INTERVAL`] ago, they are asked
-    /// about again ([`Watches::take_raised`]).
+    /// The misses since the last alarm; if that was less than [`ALARM_INTERVAL`] ago, they are
+    /// checked again later ([`Watches::take_raised`]).
     pub(crate) fn alarm(&self, now: Nanos) -> Option<Missed> {
         if self.untold.load(Ordering::Relaxed) == 0 {
             return None;
@@ -146,17 +144,17 @@ impl Watch {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// Whether there is no such flow any more, and nothing to tell of it.
+    /// Whether the flow has ended, and all its misses were reported.
     pub(crate) fn is_over(&self) -> bool {
         self.has_ended() && self.untold.load(Ordering::Relaxed) == 0
     }
 
-    /// Counts a message that its receiver has kept waiting.
+    /// Counts a message that had to wait for its receiver.
     pub(crate) fn held(&self) {
         self.held.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a message that is not as declared.
+    /// Counts a message that does not conform to the declaration.
     pub(crate) fn violated(&self) {
         self.violations.fetch_add(1, Ordering::Relaxed);
     }
@@ -178,7 +176,7 @@ impl Watch {
     }
 }
 
-/// One line for people, of words `key=value`; times in microseconds, rounded up.
+/// One line for human readers, of words `key=value`; times in microseconds, rounded up.
 impl fmt::Display for FlowSight {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let micros = |nanos: Nanos| nanos.0.div_ceil(1000);
@@ -211,7 +209,7 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    /// Its numbers, for messages that may be under way when the flow ends.
+    /// The counters, for messages that may still be in the broker when the flow ends.
     pub(crate) fn numbers(&self) -> Arc<Watch> {
         self.watch.clone()
     }
@@ -226,8 +224,8 @@ impl Deref for Watched {
 }
 
 impl Drop for Watched {
-    /// Removes the flow from the list at once. The list then never has more entries than there are flows
-    /// and untold misses, and a walk through it is bounded by them.
+    /// Removes the flow from the list at once. The list then never has more entries than there are
+    /// flows and unreported misses, and a walk through it is bounded by them.
     fn drop(&mut self) {
         self.watch.ended.store(true, Ordering::Relaxed);
         if self.watch.is_over() {
@@ -236,18 +234,18 @@ impl Drop for Watched {
     }
 }
 
-/// By name.
+/// Watches by name of the flow.
 #[derive(Debug, Default)]
 struct List(Mutex<BTreeMap<Arc<str>, Arc<Watch>>>);
 
 impl List {
-    /// Memory is given back without the lock, for which shards wait.
+    /// Adds a watch. Memory is freed after the lock is released, since shards wait for it.
     fn insert(&self, watch: Arc<Watch>) {
         let before = lock(&self.0).insert(watch.name.clone(), watch);
         drop(before);
     }
 
-    /// As above.
+    /// Removes a watch, freeing memory as in [`Self::insert`].
     fn remove(&self, watch: &Arc<Watch>) {
         let mut flows = lock(&self.0);
         // Another flow may have its name by now.
@@ -261,8 +259,7 @@ impl List {
     }
 }
 
-/// The admitted flows of a broker by name, and those that have ended of which there is something to
-/// tell.
+/// The admitted flows of a broker by name, and ended ones with misses that were not reported.
 #[derive(Debug, Default)]
 pub(crate) struct Watches {
     list: Arc<List>,
@@ -293,7 +290,7 @@ impl Watches {
         }
     }
 
-    /// The next `most` by name.
+    /// The next `most` watches after `name`, in the order of names.
     pub(crate) fn after(&self, name: Option<&str>, most: usize) -> Vec<Arc<Watch>> {
         let mut next = Vec::with_capacity(most);
         let from = name.map_or(Unbounded, Excluded);
@@ -303,12 +300,12 @@ impl Watches {
         next
     }
 
-    /// One that [is over](Watch::is_over) is not needed any more.
+    /// Removes a watch that [is over](Watch::is_over).
     pub(crate) fn forget(&self, watch: &Arc<Watch>) {
         self.list.remove(watch);
     }
 
-    /// Whether there may be misses that [`Watch::alarm`] has not told of.
+    /// Whether there may be misses that [`Watch::alarm`] has not reported; resets this flag.
     pub(crate) fn take_raised(&self) -> bool {
         self.raised.swap(false, Ordering::Relaxed)
     }

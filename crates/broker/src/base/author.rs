@@ -7,12 +7,13 @@ use std::sync::Arc;
 pub(crate) struct Author {
     pub(crate) user: Option<Arc<str>>,
     pub(crate) client_id: Arc<str>,
-    /// The listener that it came by; not stored, since listeners are others after a restart.
+    /// The listener of the client's connection; not stored, since listeners may differ after a
+    /// restart.
     pub(crate) listener: Option<u16>,
 }
 
 impl Author {
-    /// Appends it in the form of [`Self::read`].
+    /// Appends the author in the form that [`Self::read`] decodes.
     pub(crate) fn put(&self, out: &mut impl Extend<u8>) {
         let user = self.user.as_deref();
         let length = user.map_or(0, |user| user.len() as u32 + 1);
@@ -21,7 +22,7 @@ impl Author {
         out.extend(self.client_id.bytes());
     }
 
-    /// What [`Self::put`] wrote, if it is whole.
+    /// Decodes the output of [`Self::put`], if it is complete.
     pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
         let (length, rest) = bytes.split_first_chunk()?;
         let (user, client_id) = match u32::from_le_bytes(*length).checked_sub(1) {

@@ -24,7 +24,7 @@ impl ConnId {
     }
 }
 
-/// Who may connect at a listener.
+/// The peers that may connect at a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Admits {
     /// Clients, and neighbour brokers.

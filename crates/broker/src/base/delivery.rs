@@ -1,4 +1,4 @@
-//! A message on its way to one subscriber.
+//! Delivery of a message to one subscriber.
 
 use std::sync::Arc;
 
@@ -7,16 +7,16 @@ use punctual_codec::QoS;
 use crate::message::{Form, Message};
 use crate::sequence::Number;
 
-/// A message on its way to one subscriber.
+/// A message that is being delivered to one subscriber.
 #[derive(Debug, Clone)]
 pub(crate) struct Delivery {
     pub(crate) message: Arc<Message>,
     pub(crate) subscription_ids: Option<Arc<[u32]>>,
     pub(crate) qos: QoS,
     pub(crate) retain: bool,
-    /// The sign of the shared subscription that it goes to the session by; 0: by no such one.
+    /// The sign of the shared subscription by which the session gets the message; 0 for none.
     pub(crate) share: u32,
-    /// If the subscriber asked for it.
+    /// The number or name of the message, if the subscriber asked for it.
     pub(crate) number: Option<Number>,
     /// Number of the entry in the store; 0 for none.
     pub(crate) entry: u64,
@@ -37,22 +37,22 @@ impl Delivery {
         }
     }
 
-    /// Its Subscription Identifiers.
+    /// The Subscription Identifiers of the delivery.
     pub(crate) fn ids(&self) -> &[u32] {
         self.subscription_ids.as_deref().unwrap_or(&[])
     }
 }
 
-/// How much waits, or has left.
+/// Number of messages that wait, or have left, and their bytes.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Load {
-    /// By class.
+    /// Number of messages by class.
     pub(crate) messages: [usize; 4],
     pub(crate) bytes: usize,
 }
 
 impl Load {
-    /// Of these messages.
+    /// The load of the given messages.
     pub(crate) fn of_all<'a>(deliveries: impl IntoIterator<Item = &'a Delivery>) -> Self {
         let mut load = Self::default();
         deliveries.into_iter().for_each(|it| load.add(&it.message));
@@ -70,7 +70,7 @@ impl Load {
         self.bytes += message.size();
     }
 
-    /// What of it has come since that.
+    /// The load that was added since `before`.
     pub(crate) fn since(&self, before: &Self) -> Self {
         let mut since = *self;
         for (now, before) in since.messages.iter_mut().zip(before.messages) {
@@ -80,7 +80,7 @@ impl Load {
         since
     }
 
-    /// Messages of all classes.
+    /// Number of messages of all classes.
     pub(crate) fn total(&self) -> usize {
         self.messages.iter().sum()
     }

@@ -7,12 +7,12 @@ use crate::Nanos;
 /// Durability of a message or a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Durability {
-    /// It lives as long as the process.
+    /// The message or session lives as long as the process.
     None,
-    /// It is acknowledged when the group that it is committed with is on disk.
+    /// The message is acknowledged when the group in which it is committed is on disk.
     #[default]
     Batched,
-    /// The same, and no group waits for more to come.
+    /// As [`Self::Batched`], and no group waits for further operations.
     Sync,
 }
 
@@ -28,22 +28,20 @@ pub struct DurabilityRule {
 /// Durability of messages and sessions by topic and listener. Without a store nothing is durable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DurabilityPolicy {
-    /// Where nothing else is said.
+    /// The durability without a more specific rule.
     pub default: Durability,
-    /// Durability by listener number, for sessions that begin and messages that are published there;
-    /// `None`: the default.
+    /// Durability by listener number, for sessions that begin and messages that are published
+    /// there; `None`: the default.
     pub listeners: Vec<Option<Durability>>,
-    /// Of messages by topic, whatever the listener; the first that matches
-    /// counts.
+    /// Durability of messages by topic, whatever the listener; the first rule that matches applies.
     pub rules: Vec<DurabilityRule>,
-    /// Bytes of one shard that may wait for their commit before its publishers
-    /// of such messages are held back; those of urgent ones from twice as much
-    /// on. As this is also what an acknowledgement may find ahead of it, it
-    /// should not be more than one group.
+    /// Bytes of one shard that may wait for their commit before the publishers of durable messages
+    /// are paused; those of urgent ones are paused from twice as many bytes on. An acknowledgement
+    /// may have to wait for as many bytes, so this should not exceed one group.
     pub max_uncommitted: usize,
-    /// How long messages wait for the acknowledgements of all their receivers, at
-    /// most, before they are handed over to be stored; with 0 they do not. They wait
-    /// as long as receivers take lately, while nothing else asks for a commit.
+    /// Maximum time for which messages wait for the acknowledgements of all their receivers before
+    /// they are handed over to be stored; with 0 they do not wait. They wait as long as receivers
+    /// have recently taken, while no other operation requires a commit.
     pub patience: Nanos,
 }
 
@@ -67,7 +65,7 @@ impl DurabilityPolicy {
     }
 }
 
-/// What a rule says about the messages of a topic.
+/// The durability that a rule gives to the messages of a topic.
 pub(crate) fn of_topic(rules: &[DurabilityRule], topic: &str) -> Option<Durability> {
     let mut rules = rules.iter();
     rules
@@ -75,12 +73,12 @@ pub(crate) fn of_topic(rules: &[DurabilityRule], topic: &str) -> Option<Durabili
         .map(|rule| rule.durability)
 }
 
-/// Why nothing can be made durable at the moment.
+/// The reason why the store cannot commit at the moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreTrouble {
-    /// There is no space for more.
+    /// The store has no space left.
     Full,
-    /// It cannot be written.
+    /// The store cannot be written.
     Failed,
 }
 
@@ -94,7 +92,7 @@ impl From<&StoreError> for StoreTrouble {
 }
 
 impl StoreTrouble {
-    /// For a reason string.
+    /// The text for a reason string.
     pub(crate) fn why(self) -> &'static str {
         match self {
             Self::Full => "the store is full",

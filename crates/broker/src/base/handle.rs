@@ -1,4 +1,4 @@
-//! What other shards know of a session.
+//! Session handles: the state of a session that other shards know.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, RwLock};
@@ -7,7 +7,7 @@ use crate::access::{Permissions, may_receive};
 use crate::lock::{read, write};
 use crate::mesh::brake::Brake;
 
-/// What other shards know of a session.
+/// The state of a session that other shards know.
 #[derive(Debug)]
 pub(crate) struct SessionHandle {
     pub(crate) shard: u16,
@@ -15,56 +15,59 @@ pub(crate) struct SessionHandle {
     /// Never used for another session.
     pub(crate) number: u64,
     pub(crate) client_id: Arc<str>,
-    /// Whether it is that of a neighbour broker.
+    /// Whether the session is that of a neighbour broker.
     pub(crate) link: bool,
-    /// Whether its messages are forwarded to another broker as soon as they are queued. It is true for the
-    /// session of a neighbour broker, and for a stub, whose session is at another broker.
+    /// Whether its messages are forwarded to another broker as soon as they are queued. It is true
+    /// for the session of a neighbour broker, and for a stub, whose session is at another broker.
     pub(crate) carries: AtomicBool,
     /// Whether a connection is attached.
     pub(crate) connected: AtomicBool,
-    /// Messages in the queue, as the owning shard last said.
+    /// Number of messages in the queue, as last published by the owning shard.
     pub(crate) queued: AtomicU32,
-    /// Their bytes.
+    /// Bytes of the queued messages.
     pub(crate) queued_bytes: AtomicUsize,
-    /// Messages other shards have been promised room for.
+    /// Number of messages for which other shards have reserved capacity.
     pub(crate) reserved: AtomicU32,
-    /// Their bytes.
+    /// Bytes of these messages.
     pub(crate) reserved_bytes: AtomicUsize,
-    /// State of the remote flow control of a neighbour; `None` for a client. Boxed, so that it takes one
-    /// word in the session of a client.
+    /// State of the remote flow control of a neighbour; `None` for a client. Boxed, so that it
+    /// takes one word in the session of a client.
     pub(crate) braking: Option<Box<Braking>>,
-    /// Whether publishers on other shards are to hold back.
+    /// Whether publishers on other shards must pause.
     pub(crate) congested: AtomicBool,
-    /// Policies for a full queue that the configuration has for this session and for its listener, as
-    /// [`crate::overflow`] encodes them.
+    /// Policies for a full queue that the configuration has for this session and for its listener,
+    /// as [`crate::overflow`] encodes them.
     pub(crate) queue_full: AtomicU8,
-    /// Whether the store has it.
+    /// Whether the store has the session.
     durable: AtomicBool,
-    /// Whether there are messages that it may not receive,
+    /// Whether there are messages that the session may not receive.
     restricted: AtomicBool,
-    /// and which.
+    /// The rights that determine these messages.
     permissions: RwLock<Option<Arc<dyn Permissions>>>,
 }
 
-/// What other shards know of what is kept back for a neighbour; see [`crate::mesh::brake`].
+/// The state of deferred messages for a neighbour that other shards know; see
+/// [`crate::mesh::brake`].
 #[derive(Debug, Default)]
 pub(crate) struct Braking {
-    /// Whether brokers behind that neighbour are away for long: nobody waits for room here.
+    /// Whether brokers behind that neighbour are away for long: then no publisher waits for
+    /// capacity here.
     away: AtomicBool,
-    /// Messages in the queue that are kept back.
+    /// Number of deferred messages in the queue.
     messages: AtomicU32,
-    /// Their bytes.
+    /// Bytes of these messages.
     bytes: AtomicUsize,
-    /// Whether the link holds newer messages until older ones, which other brokers have kept, have passed.
+    /// Whether the link holds newer messages until older ones, which other brokers have kept, have
+    /// passed.
     holds: AtomicBool,
-    /// Whether any are to be,
+    /// Whether remote flow control is in force.
     is_on: AtomicBool,
-    /// and which.
+    /// The filters under remote flow control.
     brake: RwLock<Brake>,
 }
 
 impl Braking {
-    /// How many messages are kept back, and their bytes, as the owning shard last said.
+    /// Number of deferred messages, and their bytes, as last published by the owning shard.
     pub(crate) fn load(&self) -> (usize, usize) {
         let messages = self.messages.load(Ordering::Acquire) as usize;
         (messages, self.bytes.load(Ordering::Acquire))
@@ -83,7 +86,7 @@ impl Braking {
 }
 
 impl SessionHandle {
-    /// Of a session that has just begun; `link` if it is that of a neighbour broker.
+    /// The handle of a new session; `link` if it is that of a neighbour broker.
     pub(crate) fn new(shard: u16, slot: u32, number: u64, client_id: Arc<str>, link: bool) -> Self {
         Self {
             shard,
@@ -106,7 +109,7 @@ impl SessionHandle {
         }
     }
 
-    /// Whether messages on a topic may be delivered to it.
+    /// Whether messages on a topic may be delivered to the session.
     #[inline]
     pub(crate) fn may_receive(&self, topic: &[u8]) -> bool {
         !self.is_restricted() || self.is_permitted(topic)
@@ -116,13 +119,13 @@ impl SessionHandle {
         may_receive(read(&self.permissions).as_deref(), topic)
     }
 
-    /// Whether what it keeps is stored.
+    /// Whether messages for the session are stored.
     #[inline]
     pub(crate) fn is_durable(&self) -> bool {
         self.durable.load(Ordering::Acquire)
     }
 
-    /// Whether it is that of a neighbour behind which brokers are away for long.
+    /// Whether the session is that of a neighbour behind which brokers are away for long.
     #[inline]
     pub(crate) fn is_away(&self) -> bool {
         let braking = self.braking.as_ref();
@@ -135,8 +138,8 @@ impl SessionHandle {
         }
     }
 
-    /// Whether the link holds newer messages until older ones, which other brokers have kept for the
-    /// neighbour, have passed.
+    /// Whether the link holds newer messages until older ones, which other brokers have kept for
+    /// the neighbour, have passed.
     #[inline]
     pub(crate) fn holds(&self) -> bool {
         let braking = self.braking.as_ref();
@@ -149,8 +152,9 @@ impl SessionHandle {
         braking.is_some_and(|braking| braking.holds.swap(holds, Ordering::AcqRel))
     }
 
-    /// Whether a message with QoS 1 or 2 for that neighbour is kept back. While the link holds newer
-    /// messages, these are; otherwise those on topics of which the neighbour takes only few.
+    /// Whether a message with QoS 1 or 2 for that neighbour is deferred. While the link holds newer
+    /// messages, these are; otherwise those on topics of which the neighbour takes only few at a
+    /// time.
     #[inline]
     pub(crate) fn is_kept_back(&self, topic: &[u8], retain: bool, is_older: bool) -> bool {
         match self.holds() {
@@ -159,7 +163,7 @@ impl SessionHandle {
         }
     }
 
-    /// Whether the neighbour takes only few of the messages with QoS 1 or 2 on that topic.
+    /// Whether the neighbour takes only few messages with QoS 1 or 2 on that topic at a time.
     #[inline]
     fn is_braked(&self, topic: &[u8], retain: bool) -> bool {
         self.braking.as_ref().is_some_and(|braking| {
@@ -178,13 +182,13 @@ impl SessionHandle {
         self.durable.store(durable, Ordering::Release);
     }
 
-    /// The session has ended: no message is for it any more, also where its subscriptions have not
-    /// been removed yet.
+    /// Marks the session as ended: it receives no message any more, even where its subscriptions
+    /// have not been removed yet.
     pub(crate) fn end(&self) {
         self.set_permissions(Some(Arc::new(Ended)));
     }
 
-    /// Whether it has less than all rights.
+    /// Whether the rights of the session are restricted.
     pub(crate) fn is_restricted(&self) -> bool {
         self.restricted.load(Ordering::Acquire)
     }

@@ -1,4 +1,4 @@
-//! Value types that every other part of the broker may name. They name nothing above them.
+//! Value types that every other part of the broker may use. They depend on no other part.
 
 pub(crate) mod author;
 pub(crate) mod connection;

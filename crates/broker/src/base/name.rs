@@ -32,26 +32,27 @@ const VALUES: [u8; 256] = {
 
 const NO_DIGIT: u8 = u8::MAX;
 
-/// What a message is called throughout the mesh.
+/// The name of a message throughout the mesh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MessageName {
-    /// The broker instance that took it in.
+    /// The broker instance to which the message was published.
     pub origin: NonZeroU32,
-    /// Counts up there.
+    /// Number of the message, ascending at that instance.
     pub number: u32,
     /// Whether it was sent over another link before.
     pub again: bool,
-    /// By how much its number is higher than that of the message that came before it there on
-    /// its topic, with its QoS, and went the same ways; 0 if there was none or it is not known.
+    /// Difference between its number and that of the previous message on its topic, of the same
+    /// origin and with the same QoS, that took the same paths; 0 if there was none or it is not
+    /// known.
     pub back: u16,
 }
 
 impl MessageName {
-    /// Bytes that [`Self::put_text`] needs at most, with what it writes behind it.
+    /// Maximum number of bytes that [`Self::put_text`] writes, including bytes beyond the text.
     pub(crate) const LONGEST: usize = 18;
 
-    /// The message that came before it, if that is known; as one that is sent again, since what
-    /// is forgotten of it may have been here.
+    /// The name of the previous message, if that is known; marked as sent again, since a message
+    /// that is not remembered may have been received before.
     pub(crate) fn previous(self) -> Option<Self> {
         (self.back > 0).then(|| Self {
             number: self.number.wrapping_sub(u32::from(self.back)),
@@ -61,7 +62,7 @@ impl MessageName {
         })
     }
 
-    /// One number for origin and number; never 0.
+    /// Origin and number as one number; never 0.
     pub(crate) fn key(self) -> u64 {
         u64::from(self.origin.get()) << 32 | u64::from(self.number)
     }
@@ -76,10 +77,10 @@ impl MessageName {
         })
     }
 
-    /// Writes a text, and says how long it is: digits of 6 bits each, the lowest first; those of the
-    /// origin are left out if `whole` is not set. What is between
-    /// the numbers says whether it is sent again, and follows the number before it, which
-    /// is nearly always so where one topic is busy; how far else it is back comes last.
+    /// Writes the name as text and returns its length: digits of 6 bits each, the lowest first;
+    /// those of the origin are left out unless `whole` is set. The separator between the numbers
+    /// encodes whether the message is sent again, and whether it follows the number before it, as
+    /// nearly always where one topic is busy; any other distance comes last.
     #[inline]
     pub(crate) fn put_text(self, whole: bool, text: &mut [u8; Self::LONGEST]) -> usize {
         let mut len = 0;
@@ -106,7 +107,7 @@ impl MessageName {
         len - 1
     }
 
-    /// How long the text is.
+    /// Length of the text in bytes.
     #[inline]
     pub(crate) fn text_len(self, whole: bool) -> usize {
         let digits = |number: u32| (u32::BITS - number.leading_zeros()).div_ceil(6) as usize;
@@ -118,12 +119,12 @@ impl MessageName {
         }
     }
 
-    /// Reads what [`Self::put_text`] wrote, and nothing else; where the origin is left out, it is
+    /// Parses the output of [`Self::put_text`], and nothing else; if the origin is left out, it is
     /// `known`.
     #[inline]
     pub(crate) fn parse(text: &[u8], known: impl FnOnce() -> Option<NonZeroU32>) -> Option<Self> {
         let mut bytes = text.iter();
-        // One number, and what ends it.
+        // Reads one number and the byte that ends it.
         let mut read = || {
             let (mut number, mut shift, mut last) = (0u64, 0, u8::MAX);
             for byte in &mut bytes {
@@ -169,8 +170,8 @@ impl MessageName {
     }
 }
 
-/// Stands for a name in notes, the same in every broker; never 0. That two duties that concern one
-/// message have both signs in common is left to chance: one in 10^16 pairs.
+/// A digest that represents a name in notes, the same in every broker; never 0. Two duties of one
+/// message may have equal signs by chance: one in 10^16 pairs.
 pub(crate) fn sign(name: &str) -> u32 {
     ((punctual_model::digest(name.bytes()) >> (64 - VERSION_BITS / 2)) as u32).max(1)
 }

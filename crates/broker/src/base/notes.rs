@@ -1,4 +1,4 @@
-//! What a broker tells a neighbour of a message beside its name.
+//! The notes on a message that a broker sends to a neighbour beside the message's name.
 
 use std::sync::Arc;
 
@@ -7,43 +7,43 @@ use smallvec::SmallVec;
 
 use crate::base::version::VERSION_BITS;
 
-/// What a neighbour is told of a message beside its name.
+/// Notes on a message for a neighbour, beside the message's name.
 ///
-/// Subscription Identifiers carry it, which have no other meaning between brokers and
-/// are kept wherever a message for a session is: how far it is followed, if not in all, then
-/// what there is, then pairs of numbers of [`Self::WORD`] bits, each with a bit above them
-/// because 0 cannot be written.
+/// Notes are encoded as Subscription Identifiers, which have no other meaning between brokers and
+/// are kept wherever a message for a session is: the trust level, if not [`UrgencyTrust::All`],
+/// then the fields that are present, then pairs of numbers of [`Self::WORD`] bits, each with a bit
+/// above them because 0 cannot be encoded.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Notes {
-    /// The version of what its topic retains with it; 0 for none.
+    /// The version of the retained message that the publication sets; 0 for none.
     pub(crate) version: u64,
-    /// It is not published now: a comparison found that the neighbour lacks it.
+    /// The message is not newly published: a comparison found that the neighbour lacks it.
     pub(crate) missing: bool,
-    /// It is for members of shared subscriptions only.
+    /// The message is for members of shared subscriptions only.
     pub(crate) handed: bool,
-    /// Which broker is to give it to a member of which shared subscription.
+    /// The brokers that must deliver it to a member of a shared subscription.
     pub(crate) duties: SmallVec<[Duty; 1]>,
-    /// The payload is not that of a message, but whole PUBLISH packets.
+    /// The payload is not that of a message, but contains whole PUBLISH packets.
     pub(crate) packing: Option<Packing>,
-    /// How far it is followed in what it states.
+    /// How far the stated urgency is followed.
     pub(crate) trust: UrgencyTrust,
 }
 
-/// How far what a message states about its urgency is followed, as the broker found that took
-/// it in: by the rights of its publisher.
+/// How far the stated urgency of a message is followed, as decided by the broker to which the
+/// message was published, by the rights of its publisher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum UrgencyTrust {
-    /// As any broker finds.
+    /// Without a limit beyond the broker's own.
     #[default]
     All,
-    /// A deadline counts as what this `rt-priority`, 0..=6, allows.
+    /// A deadline has the effect that this `rt-priority`, 0..=6, allows.
     UpTo(u8),
-    /// As if it stated nothing.
+    /// As if the message stated nothing.
     Nothing,
 }
 
 impl UrgencyTrust {
-    /// As a small number; 0 for all.
+    /// The trust as a small number; 0 for all.
     pub(crate) fn code(self) -> u8 {
         match self {
             Self::All => 0,
@@ -52,7 +52,7 @@ impl UrgencyTrust {
         }
     }
 
-    /// Reads what [`Self::code`] wrote, and nothing else.
+    /// Decodes the output of [`Self::code`], and nothing else.
     pub(crate) fn from_code(code: u32) -> Option<Self> {
         match code {
             0 => Some(Self::All),
@@ -63,19 +63,19 @@ impl UrgencyTrust {
     }
 }
 
-/// Packets that go to a neighbour as one: with QoS 0, on one topic, without properties.
+/// Packets that are sent to a neighbour as one: with QoS 0, on one topic, without properties.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Packing {
-    /// They are those of MQTT 5.
+    /// Whether the packets are of MQTT 5.
     pub(crate) v5: bool,
 }
 
-/// That a broker is to give a message to a member of a shared subscription.
+/// The duty of a broker to deliver a message to a member of a shared subscription.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Duty {
-    /// [`sign`] of the broker's name.
+    /// [`sign`](crate::base::name::sign) of the broker's name.
     pub(crate) broker: u32,
-    /// [`sign`] of the subscription's filter.
+    /// [`sign`](crate::base::name::sign) of the subscription's filter.
     pub(crate) group: u32,
 }
 
@@ -89,7 +89,7 @@ impl Notes {
     const RUN_5: u32 = 16;
     const TRUST: u32 = 32;
 
-    /// Of a retained message that a neighbour lacks.
+    /// Notes on a retained message that a neighbour lacks.
     pub(crate) fn missing(version: u64) -> Self {
         Self {
             version,
@@ -98,7 +98,7 @@ impl Notes {
         }
     }
 
-    /// Of packets that go as one.
+    /// Notes on packets that are sent as one.
     pub(crate) fn packed(packing: Packing) -> Self {
         Self {
             packing: Some(packing),
@@ -141,7 +141,7 @@ impl Notes {
         flags.sum()
     }
 
-    /// Reads what [`Self::ids`] wrote, and nothing else.
+    /// Decodes the output of [`Self::ids`], and nothing else.
     pub(crate) fn read(properties: Properties<'_>) -> Option<Self> {
         let mut words = properties.subscription_ids().peekable();
         let Some(first) = words.peek() else {

@@ -2,12 +2,12 @@
 
 use punctual_codec::topic;
 
-/// Policy for a full queue of QoS 1 and 2 messages. Under each, what was acknowledged is delivered
-/// unless its session ends or its client loses the right to it, or it expires, or is counted as
-/// dropped.
+/// Policy for a full queue of QoS 1 and 2 messages. Under each, an acknowledged message is
+/// delivered unless its session ends or its client loses the right to it, or it expires, or is
+/// counted as dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum QueueFull {
-    /// The oldest waiting message makes room, and is counted. Publishers and other receivers do not
+    /// The oldest waiting message is dropped and counted. Publishers and other receivers do not
     /// notice.
     #[default]
     DropOldest,
@@ -17,15 +17,16 @@ pub enum QueueFull {
     /// publisher's connection is closed, the only refusal 3.1.1 knows [MQTT-3.3.5-2 of 3.1.1].
     /// Nothing acknowledged is dropped.
     Refuse,
-    /// As long as the receiver is connected its publishers are not read while its queue is half full,
-    /// for [`Config::max_publisher_hold`](crate::Config::max_publisher_hold) at most. Otherwise as [`Self::Refuse`].
+    /// As long as the receiver is connected, its publishers are not read while its queue is half
+    /// full, for at most [`Config::max_publisher_hold`](crate::Config::max_publisher_hold).
+    /// Otherwise as [`Self::Refuse`].
     Hold,
     /// The session that does not keep up is ended.
     Disconnect,
 }
 
 impl QueueFull {
-    /// Whether publications are refused for want of room.
+    /// Whether publications are refused for lack of capacity.
     pub const fn refuses(self) -> bool {
         matches!(self, Self::Refuse | Self::Hold)
     }
@@ -38,7 +39,7 @@ impl QueueFull {
         Self::Disconnect,
     ];
 
-    /// Four bits for one, or for none.
+    /// Four bits that encode a policy or none.
     fn bits(policy: Option<Self>) -> u8 {
         policy.map_or(0, |policy| policy as u8 + 1)
     }
@@ -55,16 +56,16 @@ impl QueueFull {
 pub struct TopicPolicy {
     /// Topic filter.
     pub filter: String,
-    /// What happens to them.
+    /// The policy for these messages.
     pub full: QueueFull,
 }
 
 /// Policy for the queues of some sessions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionPolicy {
-    /// A client identifier; with `*` at its end, all that begin so.
+    /// A client identifier; with `*` at its end, all identifiers that begin with it.
     pub client_id: String,
-    /// What happens to messages for them.
+    /// The policy for messages to these sessions.
     pub full: QueueFull,
 }
 
@@ -77,19 +78,20 @@ impl SessionPolicy {
     }
 }
 
-/// Where another policy than [`Config::queue_full`](crate::Config::queue_full) counts. Of each list the first entry that fits.
+/// Exceptions from [`Config::queue_full`](crate::Config::queue_full). Of each list the first
+/// matching entry applies.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct QueuePolicies {
-    /// By session, from when its client connects.
+    /// By session, effective when its client connects.
     pub sessions: Vec<SessionPolicy>,
     /// By topic.
     pub topics: Vec<TopicPolicy>,
-    /// By the number of the listener that the session's client came by last, since the start.
+    /// By the number of the listener of the client's last connection since the start.
     pub listeners: Vec<Option<QueueFull>>,
 }
 
 impl QueuePolicies {
-    /// What is said of a topic.
+    /// The policy of a topic.
     pub(crate) fn of_topic(&self, name: &str) -> Option<QueueFull> {
         let mut topics = self.topics.iter();
         topics
@@ -97,7 +99,7 @@ impl QueuePolicies {
             .map(|it| it.full)
     }
 
-    /// What is said of a session, as its handle has it.
+    /// The policies of a session and of its listener, as its handle stores them.
     pub(crate) fn of_session(&self, client_id: &str, listener: Option<u16>) -> u8 {
         let mut sessions = self.sessions.iter();
         let own = sessions.find(|it| it.is_of(client_id)).map(|it| it.full);

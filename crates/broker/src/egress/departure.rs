@@ -1,4 +1,4 @@
-//! What is counted when an urgent message has been written.
+//! Statistics of urgent messages that were written.
 
 use super::{Attempt, Class, Entry};
 use crate::Nanos;

@@ -1,13 +1,12 @@
-//! A lane of urgent messages: a priority queue that is FIFO among equals and
-//! can give up the oldest of its least urgent entries.
+//! A lane of urgent messages: a priority queue that is FIFO among equals and can drop the oldest of
+//! its least urgent entries.
 //!
-//! Keys and slots are in a binary heap of 16-byte entries, values in a slab
-//! beside it, so that sorting moves little. The order in which entries are
-//! given up is needed only by a lane that overflows: a second heap, of those
-//! that may go, is built then, and kept up to date lazily until the lane is
-//! empty. Push and pop are O(log n); giving up is O(log n) amortised, however
-//! many there are that may not go. Nothing is allocated while the lane stays
-//! within the largest length it has had.
+//! Keys and slots are in a binary heap of 16-byte entries, values in a slab beside it, so that
+//! sorting moves little. Only a lane that overflows needs the order in which entries are dropped:
+//! then a second heap, of the entries that may be dropped, is built and kept up to date lazily
+//! until the lane is empty. Push and pop are O(log n); dropping is O(log n) amortised, however many
+//! entries may not be dropped. Nothing is allocated while the lane stays within its largest length
+//! so far.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -22,21 +21,20 @@ const SLOT_MASK: u64 = (1 << SLOT_BITS) - 1;
 pub struct Lane<T> {
     /// Key, then arrival and slot.
     heap: BinaryHeap<Reverse<(u64, u64)>>,
-    /// Of those that may go, if [`Self::ranked`]: largest key first, and among
-    /// equals the earliest arrival. Entries that have left are recognised by
-    /// their slot's order word.
+    /// Entries that may be dropped, if [`Self::ranked`]: largest key first, and among equals the
+    /// earliest arrival. Entries that have left are recognised by their slot's order word.
     worst: BinaryHeap<(u64, Reverse<u64>)>,
     ranked: bool,
     slots: Vec<Slot<T>>,
     free: Vec<u32>,
-    /// Entries that may go.
+    /// Number of entries that may be dropped.
     loose: usize,
     arrivals: u64,
 }
 
 #[derive(Debug)]
 struct Slot<T> {
-    /// Order word of the entry that has it; 0: it is free.
+    /// Order word of the entry in this slot; 0 if the slot is free.
     order: u64,
     may_go: bool,
     value: Option<T>,
@@ -57,29 +55,29 @@ impl<T> Default for Lane<T> {
 }
 
 impl<T> Lane<T> {
-    /// Entries that one lane can hold.
+    /// Maximum number of entries of one lane.
     pub const MAX_ENTRIES: usize = 1 << SLOT_BITS;
 
-    /// Entries it holds.
+    /// Number of entries in the lane.
     #[inline]
     pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Whether it holds none.
+    /// Whether the lane is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many of them [may go](Self::give_up).
+    /// Number of entries that [may be dropped](Self::give_up).
     #[inline]
     pub fn loose(&self) -> usize {
         self.loose
     }
 
-    /// Adds an entry behind those with the same key. `may_go` says whether
-    /// [`Self::give_up`] may take it.
+    /// Adds an entry behind those with the same key. `may_go` says whether [`Self::give_up`] may
+    /// drop it.
     ///
     /// # Errors
     /// Hands it back if there are [`Lane::MAX_ENTRIES`].
@@ -94,7 +92,7 @@ impl<T> Lane<T> {
         self.append(key, may_go, value)
     }
 
-    /// The same while entries are away that may be put back.
+    /// As [`Self::push`], while entries that were taken out may still be put back.
     ///
     /// # Errors
     /// Hands it back if there are [`Lane::MAX_ENTRIES`].
@@ -106,7 +104,7 @@ impl<T> Lane<T> {
 
     /// Puts an entry back where [`Self::pop`] took it from.
     pub fn push_back(&mut self, key: u64, arrival: u64, may_go: bool, value: T) {
-        // There was room for it before it was taken.
+        // The entry had a slot before it was taken.
         let _ = self.insert(key, arrival, may_go, value);
         self.arrivals = self.arrivals.max(arrival);
     }
@@ -151,12 +149,12 @@ impl<T> Lane<T> {
         Some(value)
     }
 
-    /// Whether an entry of the heaps has not left.
+    /// Whether an entry of the heaps is still in the lane.
     fn is_here(slots: &[Slot<T>], order: u64) -> bool {
         slots[(order & SLOT_MASK) as usize].order == order
     }
 
-    /// Drops entries of the heap that were given up.
+    /// Removes dropped entries from the front of the heap.
     #[inline]
     fn clean(&mut self) {
         while let Some(Reverse((_, order))) = self.heap.peek() {
@@ -190,8 +188,8 @@ impl<T> Lane<T> {
         Some((key, order >> SLOT_BITS, value))
     }
 
-    /// The oldest of the least urgent entries that may go: its key and order
-    /// word. The order of giving up is built unless it is there.
+    /// The oldest of the least urgent entries that may be dropped: its key and order word. Builds
+    /// the second heap if there is none.
     fn find_worst(&mut self) -> Option<(u64, u64)> {
         if self.loose == 0 {
             return None;
@@ -214,12 +212,12 @@ impl<T> Lane<T> {
         None
     }
 
-    /// The key of the least urgent of the entries that may go.
+    /// The key of the least urgent entry that may be dropped.
     pub fn worst_key(&mut self) -> Option<u64> {
         self.find_worst().map(|(key, _)| key)
     }
 
-    /// Removes the oldest of the least urgent entries that may go.
+    /// Removes the oldest of the least urgent entries that may be dropped.
     pub fn give_up(&mut self) -> Option<(u64, T)> {
         let (key, order) = self.find_worst()?;
         let value = self.take(order)?;
@@ -236,7 +234,7 @@ impl<T> Lane<T> {
         self.slots.iter().filter_map(|slot| slot.value.as_ref())
     }
 
-    /// Removes the entries that are not to be kept.
+    /// Removes the entries that `keep` does not select.
     pub fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
         for at in 0..self.slots.len() {
             let slot = &self.slots[at];
@@ -251,7 +249,7 @@ impl<T> Lane<T> {
         self.ranked = false;
     }
 
-    /// Entries there has been room for.
+    /// Number of entries for which memory is allocated.
     pub fn capacity(&self) -> usize {
         self.slots.capacity()
     }
@@ -283,8 +281,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a sorted list: smallest key first, FIFO among equals; what
-        /// is given up is the oldest with the largest key of what may go.
+        /// Compares with a sorted list: smallest key first, FIFO among equals; the entry that is
+        /// dropped is the oldest with the largest key among those that may be dropped.
         #[test]
         fn agrees_with_a_sorted_list(steps in steps()) {
             let mut lane = Lane::default();

@@ -1,12 +1,11 @@
-//! What one connection is sent, and in which order.
+//! The output of one connection, and the order in which it is sent.
 //!
-//! Control packets go first, then messages by [`Rank`]: lanes 0 and 1 sorted,
-//! lanes 2 and 3 in the order of arrival, with a minimum share for lanes 1 to 3
-//! ([`Shares`]). Lanes 2 and 3, and control packets, are buffers of encoded
-//! packets. A message of lanes 0 or 1 is encoded when it is written; what a
-//! socket did not take goes back to its lane, except for the packet of which it
-//! took a part. So an urgent message waits for at most one packet, however much
-//! lies in the buffers.
+//! Control packets go first, then messages by [`Rank`]: lanes 0 and 1 sorted, lanes 2 and 3 in the
+//! order of arrival, with a minimum share for lanes 1 to 3 ([`Shares`]). Lanes 2 and 3, and control
+//! packets, are buffers of encoded packets. A message of lanes 0 or 1 is encoded when it is
+//! written; messages that the socket did not accept go back to their lane, except for a message of
+//! which the socket accepted a part. So an urgent message waits for at most one packet, however
+//! many bytes are in the buffers.
 //!
 //! An urgent message waits in the lanes of its connection, or with
 //! [`Enqueue::Shared`] in a queue of the shard until its turn comes there.
@@ -42,24 +41,24 @@ use crate::base::delivery::Delivery;
 use crate::message::Form;
 use crate::stats::Stats;
 
-/// Bytes that are chosen at once when there is a choice, at most.
+/// Maximum number of bytes that one plan chooses when several lanes compete.
 const ROUND: usize = 64 << 10;
-/// A socket that takes little is offered as little as this part of it.
+/// Maximum number of times that [`ROUND`] is halved for a socket that accepts few bytes.
 const LEAST: u32 = 8;
-/// Pieces of a plan: more than a shell writes at once.
+/// Maximum number of pieces in a plan: more than a shell writes at once.
 const PIECES: usize = 32;
-/// Lanes that had room for more entries are not pooled.
+/// Lanes with capacity for more entries are not pooled.
 const POOLED_ENTRIES: usize = 1024;
-/// Bytes of a PUBLISH beside what its message holds, at most.
+/// Maximum number of bytes of a PUBLISH beside the content of its message.
 const OVERHEAD: usize = 64;
 
-/// An urgent message that waits.
+/// A waiting urgent message.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) delivery: Delivery,
-    /// 0 with QoS 0.
+    /// Packet identifier; 0 with QoS 0.
     pub(crate) packet_id: u16,
-    /// When it began to wait.
+    /// The time at which the message began to wait.
     pub(crate) since: Nanos,
     pub(crate) attempt: Attempt,
 }
@@ -77,7 +76,7 @@ pub(crate) enum Attempt {
 }
 
 impl Entry {
-    /// Whether it can be given up: nobody was promised that it is kept.
+    /// Whether the message may be dropped: with QoS 0 there is no guarantee that it is kept.
     fn may_go(&self) -> bool {
         self.delivery.qos == QoS::AtMostOnce
     }
@@ -87,7 +86,7 @@ impl Entry {
     }
 }
 
-/// An entry that is encoded, and what it takes to put it back.
+/// An encoded entry, and the data needed to put it back into its lane.
 #[derive(Debug)]
 struct Sending {
     entry: Entry,
@@ -97,7 +96,7 @@ struct Sending {
     len: usize,
 }
 
-/// Where the bytes of a piece are.
+/// The buffer that holds the bytes of a piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     Control,
@@ -106,12 +105,12 @@ enum Part {
     Bulk,
 }
 
-/// Consecutive bytes of one part.
+/// Consecutive bytes of one buffer.
 #[derive(Debug, Clone, Copy)]
 struct Piece {
     part: Part,
     len: usize,
-    /// Lane that they count for.
+    /// The lane for which the bytes count.
     class: Option<Class>,
 }
 
@@ -119,15 +118,15 @@ struct Piece {
 #[derive(Debug, Default, Clone, Copy)]
 struct Awaited {
     messages: usize,
-    /// Where the most urgent is.
+    /// The place of the most urgent one.
     first: Option<Place>,
 }
 
-/// Messages of one lane that wait.
+/// The load of one lane: its waiting messages.
 #[derive(Debug, Default, Clone, Copy)]
 struct Load {
     bytes: usize,
-    /// Of these, messages that may go, and their bytes.
+    /// Number of these messages that may be dropped, and their bytes.
     loose: usize,
     loose_bytes: usize,
 }
@@ -150,30 +149,30 @@ impl Load {
     }
 }
 
-/// What a connection has beside its plain buffer while it has something else
-/// to send.
+/// The lanes and buffers of a connection beside its plain buffer, while it has other output than
+/// plain messages.
 #[derive(Debug, Default)]
 pub(crate) struct Lanes {
     control: OutBuf,
     bulk: OutBuf,
     urgent: [Lane<Entry>; 2],
-    /// Of the same lanes, what waits in the shared queue.
+    /// Messages of the same lanes that wait in the shared queue.
     awaited: [Awaited; 2],
-    /// What waits of each of them, wherever.
+    /// The load of each of these lanes, in both places together.
     urgent_load: [Load; 2],
-    /// Urgent messages encoded for the write that is under way, and after it
-    /// the rest of the one that was cut.
+    /// Urgent messages encoded for the current write, and after the write the rest of the message
+    /// that was written in part.
     express: OutBuf,
-    /// Class of that one.
+    /// Class of the message that was written in part.
     cut: Option<Class>,
     sending: VecDeque<Sending>,
-    /// What the last call of [`Egress::plan`] chose, in order.
+    /// The pieces that the last call of [`Egress::plan`] chose, in order.
     plan: VecDeque<Piece>,
-    /// Of each lane, the largest of the packets that the last plan looked at. A
-    /// credit has to grow as large, be it by a byte at a time.
+    /// For each lane, the largest packet that the last plan considered, in bytes. A credit must be
+    /// able to grow to this size, even if by a byte at a time.
     largest: [usize; 4],
-    /// How often a round is halved: what was encoded and not written has to be
-    /// put back, so no more is chosen than the socket takes.
+    /// Number of times that the size of a plan is halved: messages that were encoded and not
+    /// written must be put back, so no more is chosen than the socket accepts.
     halved: u32,
     credits: Credits,
 }
@@ -195,8 +194,8 @@ impl Lanes {
         !self.urgent[lane].is_empty() || self.awaited[lane].messages > 0
     }
 
-    /// Whether another message that may go, of that class and of so many bytes,
-    /// is too much.
+    /// Whether the bounds leave no capacity for another message of that class and of `size` bytes
+    /// that may be dropped.
     fn is_full_for(&self, class: Class, size: usize, limits: &LaneLimits) -> bool {
         let is_full = |lanes: &[Class], bound: Bound| {
             let loads = lanes.iter().map(|lane| self.urgent_load[*lane as usize]);
@@ -209,7 +208,7 @@ impl Lanes {
             || class == Class::Priority && is_full(&[Class::Priority], limits.priority)
     }
 
-    /// Whether they may be pooled: they hold little memory.
+    /// Whether the lanes hold little memory and may be pooled.
     fn is_small(&self) -> bool {
         self.urgent
             .iter()
@@ -233,39 +232,39 @@ impl Lanes {
     }
 }
 
-/// What an urgent message has to be to be encoded for a connection.
+/// The encoding of urgent messages for a connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Encoding {
     pub(crate) v5: bool,
     pub(crate) max_packet: u32,
 }
 
-/// How much of what waits is to be written.
+/// The part of the waiting output that is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     /// Everything.
     All,
-    /// What goes before plain messages: the rest of a packet, control packets,
-    /// messages of lanes 0 and 1.
+    /// Output that goes before plain messages: the rest of a packet, control packets, messages of
+    /// lanes 0 and 1.
     Urgent,
 }
 
-/// Where messages of lanes 0 and 1 wait, and their bounds for one connection.
-/// Bounds are for messages with QoS 0, and count these: those with QoS 1 and 2
-/// cannot go, and are bounded by the window.
+/// The place where messages of lanes 0 and 1 wait, and their bounds for one connection. Bounds
+/// apply to messages with QoS 0 and count only these: messages with QoS 1 and 2 cannot be dropped,
+/// and are bounded by the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LaneLimits {
-    /// Where they wait.
+    /// The place where the messages wait.
     pub enqueue: Enqueue,
-    /// Of both lanes together, so that lane 0 can have all that there is.
+    /// Bound of both lanes together, so that lane 0 can use all of it.
     pub urgent: Bound,
-    /// Of this, what lane 1 can have.
+    /// The part of this bound that lane 1 can use.
     pub priority: Bound,
-    /// Who goes when they are full.
+    /// The policy when the lanes are full.
     pub overflow: Overflow,
 }
 
-/// How much may wait.
+/// A bound of waiting messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bound {
     /// Messages.
@@ -275,7 +274,7 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// So much that it bounds nothing.
+    /// No bound.
     pub const NONE: Self = Self {
         messages: usize::MAX,
         bytes: usize::MAX,
@@ -297,9 +296,8 @@ impl Default for LaneLimits {
     }
 }
 
-/// Where a message of lanes 0 and 1 waits for its receivers: the two ways of the
-/// PrioMQTT paper. Each receiver is sent the same, in the same order, with
-/// either.
+/// The place where a message of lanes 0 and 1 waits for its receivers: the two methods of the
+/// PrioMQTT paper. With either, each receiver is sent the same messages in the same order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Enqueue {
     /// An entry for each receiver, in a lane of its own.
@@ -309,19 +307,19 @@ pub enum Enqueue {
     Shared,
 }
 
-/// Policy for full lanes 0 and 1. With either, a message never goes while one
-/// of lower priority stays.
+/// Policy for full lanes 0 and 1. With either, a message is never dropped while one of lower
+/// priority stays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Overflow {
-    /// The oldest message of the lowest priority goes.
+    /// The oldest message of the lowest priority is dropped.
     #[default]
     EvictOldest,
-    /// The new message goes, unless others have a lower priority.
+    /// The new message is dropped, unless others have a lower priority.
     RefuseNew,
 }
 
-/// A message that left the egress without being sent, and has to be taken out
-/// of the window of messages in flight.
+/// A message that was removed from the egress without being sent, and must be removed from the
+/// window of messages in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Dropped {
     pub(crate) packet_id: u16,
@@ -338,7 +336,7 @@ pub(crate) struct Egress {
 }
 
 impl Egress {
-    /// Bytes that wait, those of urgent messages included.
+    /// Number of waiting bytes, including those of urgent messages.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         let others = self.lanes.as_ref().map_or(0, |lanes| {
@@ -348,7 +346,7 @@ impl Egress {
         self.plain.len() + others
     }
 
-    /// Bytes that wait in the order of arrival: not of urgent messages.
+    /// Number of waiting bytes in the order of arrival, without urgent messages.
     #[inline]
     pub(crate) fn backlog(&self) -> usize {
         let others = self
@@ -358,8 +356,8 @@ impl Egress {
         self.plain.len() + others
     }
 
-    /// Of these, what a plain message of that class would wait behind: the lanes
-    /// have a bound each, so that bulk leaves room for normal messages.
+    /// The part of [`Self::backlog`] behind which a message of that class would wait: each lane has
+    /// a bound of its own, so that bulk leaves capacity for normal messages.
     #[inline]
     pub(crate) fn backlog_before(&self, class: Class) -> usize {
         match class {
@@ -392,7 +390,7 @@ impl Egress {
     /// Appends a control packet with `write`, ahead of all messages.
     #[inline(always)]
     pub(crate) fn control(&mut self, pool: &mut Pool, write: impl FnOnce(&mut Vec<u8>)) {
-        // In front of nothing, the plain buffer does as well.
+        // If no message waits, the plain buffer serves as the control buffer.
         let alone = self.lanes.is_none() && self.lead == self.plain.len();
         let buffer = match alone {
             true => self.plain.tail(pool),
@@ -413,8 +411,8 @@ impl Egress {
         }
     }
 
-    /// Adds an urgent message. When its lanes are full, `limits` say who has
-    /// to go.
+    /// Adds an urgent message. When its lanes are full, `limits` determine which message is
+    /// dropped.
     pub(crate) fn push(
         &mut self,
         entry: Entry,
@@ -440,7 +438,8 @@ impl Egress {
         let mut load = lanes.urgent_load[lane];
         load.add(&entry);
         let awaited = &mut lanes.awaited[lane];
-        // Behind what waits in the shared queue, should the method have changed.
+        // The message also goes behind those in the shared queue if the method was changed
+        // meanwhile.
         if limits.enqueue == Enqueue::Shared || awaited.messages > 0 {
             let place = seat.push(class, rank.key, entry);
             awaited.messages += 1;
@@ -457,13 +456,13 @@ impl Egress {
         true
     }
 
-    /// Whether lane 0 or 1 has room for another message.
+    /// Whether lane 0 or 1 has capacity for another message.
     pub(crate) fn has_room(&self, class: Class, limits: &LaneLimits) -> bool {
         let lanes = self.lanes.as_ref();
         lanes.is_none_or(|lanes| !lanes.is_full_for(class, 1, limits))
     }
 
-    /// Rank of what goes next; control packets count as the most urgent.
+    /// Rank of the packet that is sent next; control packets count as the most urgent.
     pub(crate) fn rank(&mut self) -> Option<Rank> {
         if self.lead > 0 {
             return Some(Rank::CONTROL);
@@ -490,9 +489,9 @@ impl Egress {
         Some(Rank { class, key: 0 })
     }
 
-    /// Chooses what is written next. To be called before [`Self::slices`].
-    /// Messages that may not be sent any more are dropped; those among them
-    /// with QoS above 0 are added to `dropped`.
+    /// Chooses the output that is written next. Must be called before [`Self::slices`]. Messages
+    /// that may not be sent any more are dropped; those among them with QoS above 0 are added to
+    /// `dropped`.
     #[inline]
     #[expect(
         clippy::too_many_arguments,
@@ -587,7 +586,7 @@ impl Egress {
                 }
                 break;
             }
-            // What goes before counts before the next is chosen.
+            // The rests of packets are charged before the next packet is chosen.
             for (_, len, class) in rests.by_ref() {
                 if let Some(class) = class {
                     credits.sent_rest(shares, &heads, class, len);
@@ -624,8 +623,8 @@ impl Egress {
         }
     }
 
-    /// Puts urgent messages that were encoded, and of which nothing was
-    /// written, back into their lanes.
+    /// Puts urgent messages that were encoded, and of which no byte was written, back into their
+    /// lanes.
     fn recall(&mut self, pool: &mut Pool) {
         let Some(lanes) = &mut self.lanes else { return };
         lanes.plan.clear();
@@ -643,12 +642,12 @@ impl Egress {
         lanes.express.keep_front(cut, pool);
     }
 
-    /// The first slices to be written, as [`Self::plan`] chose; returns how
-    /// many were filled in.
+    /// The first slices to be written, as [`Self::plan`] chose them; returns how many were filled
+    /// in.
     #[inline]
     pub(crate) fn slices<'a>(&'a self, scope: Scope, slices: &mut [IoSlice<'a>]) -> usize {
         let Some(lanes) = &self.lanes else {
-            // Without lanes nothing is urgent but control packets.
+            // Without lanes only control packets are urgent.
             let limit = match scope {
                 Scope::All => usize::MAX,
                 Scope::Urgent => self.lead,
@@ -737,7 +736,7 @@ impl Egress {
                 }
             }
         }
-        // What was written of urgent messages, be it in part, has left.
+        // Urgent messages that were written, even in part, have left.
         express = express.saturating_sub(cut);
         while express > 0
             && let Some(sending) = lanes.sending.pop_front()
@@ -766,7 +765,7 @@ impl Egress {
         }
     }
 
-    /// Everything that is still to be written, in order.
+    /// Takes all output that is still to be written, in order.
     pub(crate) fn take_all(
         &mut self,
         encoding: Encoding,
@@ -806,7 +805,7 @@ impl Egress {
         all
     }
 
-    /// Drops everything and gives the memory back.
+    /// Drops all output and returns the memory to the pool.
     fn release(&mut self, seat: &mut Seat<'_>, pool: &mut Pool, stats: &mut Stats) {
         self.drop_urgent(seat, pool, stats);
         self.plain.release(pool);
@@ -819,8 +818,8 @@ impl Egress {
         }
     }
 
-    /// Drops the urgent messages of which nothing was written: their receiver
-    /// is gone. Those that somebody was promised are in the window still.
+    /// Drops the urgent messages of which no byte was written, as their receiver is gone. Those
+    /// with QoS above 0 are still in the window.
     pub(crate) fn drop_urgent(&mut self, seat: &mut Seat<'_>, pool: &mut Pool, stats: &mut Stats) {
         self.recall(pool);
         let Some(lanes) = &mut self.lanes else { return };
@@ -836,9 +835,9 @@ impl Egress {
         lanes.urgent_load = [Load::default(); 2];
     }
 
-    /// Takes whole packets, `max` bytes of them at most and messages of one
-    /// class only, to the end of `out`. To be called after [`Self::plan`].
-    /// Returns the class; that of control packets alone is the most urgent.
+    /// Appends whole packets, at most `max` bytes and messages of one class only, to `out`. Must be
+    /// called after [`Self::plan`]. Returns the class; that of control packets alone is the most
+    /// urgent.
     pub(crate) fn next_packets(
         &mut self,
         max: usize,
@@ -900,7 +899,7 @@ impl Egress {
         }
         let first = first?;
         if bytes == 0 {
-            // No datagram can carry it.
+            // No datagram can carry the packet.
             stats.dropped_too_large += 1;
             self.advance(first, shares, pool, stats, now);
             return None;
@@ -923,8 +922,8 @@ impl Egress {
 }
 
 impl Lanes {
-    /// Takes what goes before the messages of lanes 0 and 1 out of the shared
-    /// queue. Among equals, those in the lanes are older.
+    /// Takes messages that go before those in lanes 0 and 1 out of the shared queue. Of messages
+    /// with equal keys, those in the lanes are older.
     #[inline]
     fn draw(&mut self, seat: &mut Seat<'_>) {
         for class in [Class::RealTime, Class::Priority] {
@@ -936,7 +935,7 @@ impl Lanes {
             if own.is_none_or(|(key, _)| key > first.key)
                 && let Some(entry) = self.leave_shared(class, first, false, seat)
             {
-                // There is room: what waits is bounded for both together.
+                // There is capacity: one bound holds for both places together.
                 let may_go = entry.may_go();
                 let _ = match self.sending.is_empty() {
                     true => self.urgent[lane].push(first.key, may_go, entry),
@@ -965,8 +964,8 @@ impl Lanes {
         entry
     }
 
-    /// Removes the oldest of the least urgent messages that may go, if it has
-    /// to go before a message with that rank.
+    /// Removes the oldest of the least urgent messages that may be dropped, if it is dropped in
+    /// favour of a message with that rank.
     fn give_up(
         &mut self,
         rank: Rank,
@@ -998,8 +997,8 @@ impl Lanes {
         None
     }
 
-    /// Encodes the next message of a lane that may still be sent; `None` if it
-    /// was dropped instead.
+    /// Encodes the next message of a lane; `None` if the message may not be sent any more and was
+    /// dropped.
     fn encode_next(
         &mut self,
         class: Class,

@@ -1,13 +1,11 @@
 //! Bytes that wait to be written to one connection.
 //!
-//! Small packets are copied into one growing buffer; large payloads are kept
-//! by reference and spliced in at their place, so that a payload with many
-//! receivers is stored once. An empty buffer owns no memory: it borrows from a
-//! pool of the shard while it has something to say.
+//! Small packets are copied into one growing buffer; large payloads are kept by reference and
+//! spliced in at their place, so that a payload with many receivers is stored once. An empty buffer
+//! owns no memory: it borrows from a pool of the shard while it has bytes to send.
 //!
-//! What is appended between two calls of [`OutBuf::tail`] is a whole number of
-//! packets, so a buffer knows where the packet that is sent in part ends, and
-//! other bytes can be sent in between.
+//! The bytes appended between two calls of [`OutBuf::tail`] are a whole number of packets, so a
+//! buffer knows the end of the packet that is sent in part, and other bytes can be sent in between.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -18,8 +16,8 @@ use bytes::Bytes;
 pub(crate) const SHARE_FROM: usize = 8 << 10;
 /// The sent front of the buffer is cut off once it is this long.
 const COMPACT_FROM: usize = 256 << 10;
-/// Buffers above this capacity are not pooled: what is read at once from a client fits, with
-/// what is added to it.
+/// Buffers above this capacity in bytes are not pooled: the bytes read at once from a client, with
+/// those added to them, fit in less.
 const POOLED_CAPACITY: usize = 1 << 20;
 /// Lanes that are pooled.
 const POOLED_LANES: usize = 1024;
@@ -59,7 +57,7 @@ impl Pool {
 }
 
 impl Pool {
-    /// Keeps a connection's lanes for the next that needs some.
+    /// Returns a connection's lanes for the next connection that needs some.
     pub(super) fn give_lanes(&mut self, lanes: Box<super::Lanes>) {
         if self.lanes.len() < POOLED_LANES && lanes.is_small() {
             self.lanes.push(lanes);
@@ -70,7 +68,7 @@ impl Pool {
 /// A payload inserted before the byte of the buffer with that offset.
 #[derive(Debug)]
 struct Splice {
-    /// Offset in the buffer, with what was cut off its front.
+    /// Offset in the buffer, including the bytes cut off its front.
     at: usize,
     data: Bytes,
 }
@@ -94,12 +92,12 @@ pub(crate) struct OutBuf {
     /// Offset in `buffer`, not after `sent`, where a packet starts; no payload
     /// that starts later was spliced in and written.
     mark: u32,
-    /// Where a later packet starts; becomes `mark` once it is written.
+    /// Offset where a later packet starts; becomes `mark` once it is written.
     next_mark: u32,
     splices: Option<Box<Splices>>,
 }
 
-/// A place between two packets that wait.
+/// A place between two waiting packets.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
     offset: usize,
@@ -121,7 +119,7 @@ fn packet_len(bytes: &[u8]) -> usize {
 }
 
 impl OutBuf {
-    /// Bytes that wait.
+    /// Number of waiting bytes.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.buffer.len() - self.sent + self.splices.as_ref().map_or(0, |s| s.bytes)
@@ -141,7 +139,8 @@ impl OutBuf {
         &mut self.buffer
     }
 
-    /// Sees to memory and marks, now and then.
+    /// Takes memory from the pool if there is none; otherwise advances the marks and compacts a
+    /// long buffer.
     #[inline(never)]
     fn prepare(&mut self, pool: &mut Pool) {
         if self.buffer.capacity() == 0 {
@@ -149,7 +148,7 @@ impl OutBuf {
             return;
         }
         self.mark = self.mark.max(self.next_mark);
-        // A buffer is bounded by a gigabyte, and by twice that with what was sent.
+        // A buffer is bounded by a gigabyte, and by twice that including bytes already sent.
         self.next_mark = self.buffer.len() as u32;
         let mark = self.mark as usize;
         if mark >= COMPACT_FROM && mark * 2 >= self.buffer.len() {
@@ -181,7 +180,7 @@ impl OutBuf {
         self.mark = 0;
     }
 
-    /// Bytes that are missing of the packet that was written in part.
+    /// Number of bytes still to be written of the packet that was written in part.
     pub(crate) fn cut(&mut self) -> usize {
         if self.is_empty() {
             return 0;
@@ -212,8 +211,8 @@ impl OutBuf {
         0
     }
 
-    /// The place `skip` bytes ahead, where a packet starts: behind the packet
-    /// that was written in part, or behind packets that lie in a row.
+    /// The place `skip` bytes ahead, where a packet starts: behind the packet that was written in
+    /// part, or behind packets without spliced payloads.
     pub(crate) fn place(&self, skip: usize) -> Place {
         let mut place = Place {
             offset: self.sent,
@@ -254,15 +253,15 @@ impl OutBuf {
         Some(total)
     }
 
-    /// All that waits, if it lies in a row.
+    /// All waiting bytes, if they are contiguous.
     #[inline]
     pub(crate) fn in_a_row(&self) -> Option<&[u8]> {
         let spliced = self.splices.as_ref().is_some_and(|s| s.bytes > 0);
         (!spliced).then(|| &self.buffer[self.sent..])
     }
 
-    /// The slices with the first `limit` bytes after the first `skip` of those
-    /// that wait, as many as `slices` holds; returns how many were filled in.
+    /// The slices with the first `limit` bytes after the first `skip` waiting bytes, as many as
+    /// `slices` holds; returns how many were filled in.
     pub(crate) fn slices<'a>(
         &'a self,
         skip: usize,
@@ -351,7 +350,7 @@ impl OutBuf {
         }
     }
 
-    /// Drops everything and gives the memory back.
+    /// Drops all bytes and returns the memory to the pool.
     pub(crate) fn release(&mut self, pool: &mut Pool) {
         if self.buffer.capacity() > 0 {
             pool.give(std::mem::take(&mut self.buffer));

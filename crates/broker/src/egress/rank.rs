@@ -1,4 +1,4 @@
-//! How urgent a message is, and what that means for its place.
+//! The urgency of a message, and the place in the output that follows from it.
 //!
 //! A publisher states a priority or a deadline, or a configured rule does; a
 //! [`Policy`] turns that into a [`Rank`]: a traffic class, which is a lane of
@@ -8,8 +8,8 @@ use punctual_model::{deadline_monotonic, implied_deadline};
 
 use crate::Nanos;
 
-/// Traffic class of a message, most urgent first. The class is the lane that a
-/// message waits in, and what the network below is told by marking.
+/// Traffic class of a message, most urgent first. The class is the lane in which a message waits,
+/// and determines the marking of its network packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(u8)]
 pub enum Class {
@@ -25,10 +25,10 @@ pub enum Class {
 }
 
 impl Class {
-    /// All, most urgent first.
+    /// All classes, most urgent first.
     pub const ALL: [Self; 4] = [Self::RealTime, Self::Priority, Self::Normal, Self::Bulk];
 
-    /// The word for it in configuration, topics and metrics.
+    /// The name of the class in configuration, topics and metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::RealTime => "realtime",
@@ -46,7 +46,7 @@ impl Class {
     }
 }
 
-/// Place of a message among all that wait: class, then key.
+/// Place of a message among all waiting messages: class, then key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(C)]
 pub struct Rank {
@@ -57,14 +57,15 @@ pub struct Rank {
 }
 
 impl Rank {
-    /// Of control packets, which go before all messages.
+    /// The rank of control packets, which go before all messages.
     pub const CONTROL: Self = Self {
         class: Class::RealTime,
         key: 0,
     };
 
-    /// What the messages of a flow have in common, smaller for more urgent ones: the class, and
-    /// inside it the `rt-priority` or `priority`. By deadline alone nothing is told apart.
+    /// The urgency that all messages of a flow share, smaller for more urgent ones: the class, and
+    /// inside it the `rt-priority` or `priority`. Flows that differ only in their deadlines have
+    /// the same level.
     pub const fn level(self) -> Level {
         let level = match self.class {
             Class::RealTime => self.key >> DEADLINE_BITS,
@@ -74,11 +75,11 @@ impl Rank {
     }
 }
 
-/// How urgent the messages of a flow are, see [`Rank::level`].
+/// The urgency of the messages of a flow, see [`Rank::level`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Level(Class, u64);
 
-/// What is stated about a message. Anything stated makes it urgent.
+/// The urgency that is stated for a message. A real-time requirement or a priority makes it urgent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Urgency {
     /// `rt-priority`: 0..=7, 7 most urgent.
@@ -87,19 +88,17 @@ pub struct Urgency {
     pub deadline: Option<Nanos>,
     /// `priority`: 0 most urgent.
     pub priority: Option<u64>,
-    /// Shortest deadline that counts where deadlines alone give the order: who
-    /// may not state any `rt-priority` does not get by with a short deadline.
-    /// 0 for any.
+    /// Shortest effective deadline where deadlines alone give the order: a publisher that may not
+    /// state every `rt-priority` gains nothing from a shorter deadline. 0 for any.
     pub least_deadline: Nanos,
     /// `rt-late = drop`: a message past its deadline is not sent any more.
     pub drop_late: bool,
-    /// A rule calls the topic bulk.
+    /// Whether a rule declares the topic bulk.
     pub bulk: bool,
 }
 
 impl Urgency {
-    /// Class of a message of which this is stated. A real-time requirement
-    /// outweighs a priority.
+    /// Class of a message with this urgency. A real-time requirement outweighs a priority.
     #[inline]
     pub const fn class(&self) -> Class {
         if self.rt_priority.is_some() || self.deadline.is_some() {
@@ -120,17 +119,17 @@ pub trait Policy {
     fn rank(&self, urgency: &Urgency, now: Nanos) -> Rank;
 }
 
-/// Real-time messages by `rt-priority`, then by absolute deadline; messages
-/// with a `priority` by that.
+/// Orders real-time messages by `rt-priority`, then by absolute deadline; messages with a
+/// `priority` by that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FixedPriority;
 
-/// Real-time messages by absolute deadline, as far as the publisher may state
-/// it; messages with a `priority` by that.
+/// Orders real-time messages by absolute deadline, as far as the publisher may state it; messages
+/// with a `priority` by that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Edf;
 
-/// Everything in the order of arrival: no classes.
+/// Keeps all messages in the order of arrival: no classes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Fifo;
 
@@ -211,22 +210,22 @@ impl Policy for Discipline {
     }
 }
 
-/// A message's rank and what happens when it is late.
+/// A message's rank, its deadline, and the policy when the message is late.
 ///
 /// The class comes first: [`crate::Message`] counts on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Stamp {
-    /// Its place.
+    /// The place of the message among all waiting ones.
     pub rank: Rank,
     /// Absolute deadline; [`Nanos::MAX`] for none.
     pub deadline: Nanos,
-    /// Whether it is dropped rather than sent after its deadline.
+    /// Whether the message is dropped rather than sent after its deadline.
     pub drop_late: bool,
 }
 
 impl Stamp {
-    /// Of a plain message.
+    /// The stamp of a plain message.
     pub const PLAIN: Self = Self {
         rank: Rank {
             class: Class::Normal,
@@ -236,7 +235,7 @@ impl Stamp {
         drop_late: false,
     };
 
-    /// Of a message published at `now` of which `urgency` is stated.
+    /// The stamp of a message published at `now` with that urgency.
     #[inline]
     pub fn new(discipline: Discipline, urgency: &Urgency, now: Nanos) -> Self {
         Self {
@@ -246,8 +245,8 @@ impl Stamp {
         }
     }
 
-    /// Of a message of an admitted flow, published at `now`: by priority, and
-    /// inside it in the order of arrival, which is what bounds assume.
+    /// The stamp of a message of an admitted flow, published at `now`: ordered by priority, and
+    /// inside a priority by the time of arrival, as the delay bounds assume.
     #[inline]
     pub fn admitted(priority: u8, deadline: Option<Nanos>, drop_late: bool, now: Nanos) -> Self {
         let latest = (1 << DEADLINE_BITS) - 1;
@@ -261,7 +260,7 @@ impl Stamp {
         }
     }
 
-    /// When a message of an admitted flow was published.
+    /// The publication time of a message of an admitted flow.
     #[inline]
     pub(crate) fn admitted_at(&self) -> Nanos {
         Nanos(self.rank.key & ((1 << DEADLINE_BITS) - 1))
@@ -325,8 +324,8 @@ mod tests {
             prop_assert_eq!(a.cmp(&b), d.cmp(&e));
         }
 
-        /// With a right to priorities up to `most`, nothing stated is before what
-        /// those may state who have more.
+        /// With a right to priorities up to `most`, no stated urgency ranks before those of
+        /// publishers with more rights.
         #[test]
         fn edf_counts_no_deadline_below_the_least(
             p in 0..8u8, d in 1..1u64 << 40, most in 0..7u8, now in 0..1u64 << 50,
@@ -339,7 +338,7 @@ mod tests {
             prop_assert_eq!(Stamp::new(Discipline::Edf, &bound, now).deadline, now + Nanos(d));
         }
 
-        /// Messages of which the same is stated keep their order.
+        /// Messages with the same stated urgency keep their order.
         #[test]
         fn later_messages_never_rank_before_earlier_ones(
             p in proptest::option::of(0..8u8),

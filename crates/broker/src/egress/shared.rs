@@ -1,13 +1,12 @@
-//! The queue of a shard in which an urgent message waits once, with the set of
-//! its receivers, instead of in a lane of each: what the PrioMQTT paper calls
-//! one message with an array of addresses.
+//! The shared queue of a shard, in which an urgent message waits once, with the set of its
+//! receivers, instead of in a lane of each: the PrioMQTT paper calls this one message with an array
+//! of addresses.
 //!
-//! A receiver takes its messages out when it can be sent them, in the order of
-//! their keys and then of arrival; who takes nothing holds up nobody. An entry
-//! leaves with its last receiver. Entries for others lie between those for one
-//! receiver, so finding its next, or the one it gives up, is linear in these;
-//! everything else is O(log n). What waits for one receiver is bounded by its
-//! egress, and so is all of this by what its receivers may have together.
+//! A receiver takes its messages out when they can be sent to it, in the order of their keys and
+//! then of arrival; a receiver that takes nothing does not block others. An entry leaves with its
+//! last receiver. Entries for others lie between those for one receiver, so finding the next
+//! message of a receiver, or the one that it drops, is linear in these; everything else is O(log
+//! n). The egress of each receiver bounds the messages that wait for it, and so the whole queue.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,7 +31,7 @@ pub(crate) struct Place {
     arrival: u64,
 }
 
-/// What one receiver is to get of a message.
+/// The delivery of a message to one receiver.
 #[derive(Debug)]
 struct Receiver {
     /// Slot of its connection.
@@ -42,27 +41,27 @@ struct Receiver {
     retain: bool,
     number: Option<Number>,
     attempt: Attempt,
-    /// It has taken the message out.
+    /// Whether the receiver has taken the message out.
     gone: bool,
     subscription_ids: Option<Arc<[u32]>>,
 }
 
-/// A message that waits.
+/// A waiting message.
 #[derive(Debug)]
 struct Common {
     class: Class,
     place: Place,
     message: Arc<Message>,
     since: Nanos,
-    /// By slot.
+    /// The receivers, sorted by slot.
     receivers: Vec<Receiver>,
-    /// Receivers that are not gone.
+    /// Number of receivers that have not taken the message out.
     left: usize,
 }
 
 impl Common {
-    /// Where the first of what `slot` has to get is among the receivers, of what
-    /// may go if that matters.
+    /// The position of the first delivery to `slot` among the receivers; with `give_up` of one that
+    /// may be dropped.
     fn position(&self, slot: u32, give_up: bool) -> Option<usize> {
         let from = self.receivers.partition_point(|r| r.slot < slot);
         let mut own = self.receivers[from..].iter().take_while(|r| r.slot == slot);
@@ -75,7 +74,7 @@ impl Common {
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     entries: Slab<Common>,
-    /// Of lanes 0 and 1: where in `entries`.
+    /// For lanes 0 and 1: the position in `entries` by place.
     order: [BTreeMap<Place, u32>; 2],
     /// The entry added last: further receivers of its message join it.
     last: u32,
@@ -84,13 +83,13 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// The part of the connection in that slot.
+    /// The part of the queue that belongs to the connection in that slot.
     #[inline]
     pub(crate) fn seat(&mut self, slot: u32) -> Seat<'_> {
         Seat { queue: self, slot }
     }
 
-    /// Messages that wait, for however many receivers.
+    /// Number of waiting messages, whatever their number of receivers.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.entries.len()
@@ -105,8 +104,8 @@ pub(crate) struct Seat<'a> {
 }
 
 impl Seat<'_> {
-    /// Adds a message. The receivers of one message are to be added one after
-    /// the other.
+    /// Adds a message for this receiver. The receivers of one message must be added one after the
+    /// other.
     pub(super) fn push(&mut self, class: Class, key: u64, entry: Entry) -> Place {
         let Entry {
             delivery,
@@ -153,7 +152,7 @@ impl Seat<'_> {
         place
     }
 
-    /// The place of its first message from that place on.
+    /// The place of the receiver's first message from that place on.
     pub(super) fn next(&self, class: Class, from: Place) -> Option<Place> {
         let order = &self.queue.order[class as usize & 1];
         let mut further = order.range(from..);
@@ -164,7 +163,7 @@ impl Seat<'_> {
         Some(*place)
     }
 
-    /// The place of the oldest of its least urgent messages that may go.
+    /// The place of the oldest of the receiver's least urgent messages that may be dropped.
     pub(super) fn worst(&self, class: Class) -> Option<Place> {
         let order = &self.queue.order[class as usize & 1];
         let goes = |at: &u32| {
@@ -180,7 +179,7 @@ impl Seat<'_> {
         Some(*oldest)
     }
 
-    /// Takes its message at that place out; with `give_up` one that may go.
+    /// Takes out the receiver's message at that place; with `give_up` one that may be dropped.
     pub(super) fn take(&mut self, class: Class, place: Place, give_up: bool) -> Option<Entry> {
         let queue = &mut *self.queue;
         let at = *queue.order[class as usize & 1].get(&place)?;
@@ -197,7 +196,7 @@ impl Seat<'_> {
                 retain: receiver.retain,
                 share: 0,
                 number: receiver.number,
-                // In the window, which has it in flight.
+                // The window, which has the message in flight, has the number.
                 entry: 0,
             },
             packet_id: receiver.packet_id,
@@ -229,7 +228,7 @@ mod tests {
 
     #[derive(Debug, Clone)]
     enum Step {
-        /// To the receivers in the mask, those in `twice` once more.
+        /// Publishes to the receivers in the mask, and to those in `twice` once more.
         Publish {
             class: Class,
             key: u64,
@@ -305,9 +304,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is published, written in part, dropped, and whoever leaves:
-        /// each receiver is sent the same bytes with either method, also when it
-        /// changes under way, and the same is counted.
+        /// Whatever is published, written in part or dropped, and whichever receivers leave: each
+        /// receiver is sent the same bytes with either method, also when the method changes
+        /// meanwhile, and the counters are the same.
         #[test]
         fn both_methods_send_the_same(
             steps in proptest::collection::vec(step(), 1..150),
@@ -369,7 +368,7 @@ mod tests {
             take(&mut world, &publish, number, Nanos(0));
         }
         assert_eq!(world.shared.len(), 4);
-        // Who does not read keeps them there, and holds up nobody.
+        // A receiver that does not read keeps its messages there, and blocks no other receiver.
         for of in 1..RECEIVERS {
             while world.write(of, 1000, Scope::All, Nanos(1)) > 0 {}
             assert!(world.egresses[of as usize].is_empty());

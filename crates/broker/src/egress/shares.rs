@@ -1,30 +1,27 @@
-//! Which lane sends next: the most urgent, with a minimum share for the others.
+//! The choice of the lane that sends next: the most urgent, with a minimum share for the others.
 //!
-//! Lane 0 comes before lane 1, that before lane 2, and so on. A lane with a
-//! configured share that has something to send earns credit for what others
-//! send meanwhile, and goes first once its credit covers its next packet. Lane
-//! 0 is shielded: such a packet is sent only between two packets of lane 0, so
-//! whoever finds lane 0 empty waits for no more than the packet under way.
+//! Lane 0 comes before lane 1, lane 1 before lane 2, and so on. A lane with a configured share that
+//! has a packet to send earns credit for bytes that others send meanwhile, and goes first once its
+//! credit covers its next packet. Lane 0 is shielded: such a packet is sent only between two
+//! packets of lane 0, so a message that finds lane 0 empty waits for at most the packet being sent.
 //!
-//! What follows, for bytes `W` sent while a lane has something to send, packets
-//! of at most `L` bytes, and shares that sum up to at most a half: lane i from
-//! 1 gets at least `share_i W - 3L`, and lane 0 at least
-//! `(1 - sum of shares) W - 3L`. So nobody starves.
+//! The resulting guarantee, for `W` bytes sent while a lane has packets to send, packets of at most
+//! `L` bytes, and shares that sum up to at most a half: lane i from 1 gets at least `share_i W -
+//! 3L`, and lane 0 at least `(1 - sum of shares) W - 3L`. So no lane starves.
 
 use super::Class;
 
-/// Least credit, in bytes, that a lane may save up: a frame.
+/// Minimum of the maximum credit, in bytes, that a lane may save up: a frame.
 const MIN_CAP: i64 = 1500;
 
-/// Minimum shares of what a receiver is sent, in per mille, by class; together
-/// at most 500. The one of [`Class::RealTime`] is 0, or [`Shares::ALL`]: then no
-/// other lane sends while lane 0 has something, which has to be bounded by other
-/// means.
+/// Minimum shares of the bytes that a receiver is sent, in per mille, by class; together at most
+/// 500. The share of [`Class::RealTime`] is 0, or [`Shares::ALL`]: then no other lane sends while
+/// lane 0 has a packet, and lane 0 has to be bounded by other means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shares(pub [u16; 4]);
 
 impl Shares {
-    /// Everything.
+    /// The share of a lane that gets all bytes.
     pub const ALL: u16 = 1000;
 }
 
@@ -34,11 +31,11 @@ impl Default for Shares {
     }
 }
 
-/// Bytes of the next packet of each lane that has one.
+/// Size in bytes of the next packet of each lane; `None` for an empty lane.
 pub type Heads = [Option<usize>; 4];
 
-/// What the lanes have earned, in thousandths of bytes. Whoever sends something
-/// of several lanes in turn keeps one: a connection, a paced listener.
+/// The credits of the lanes, in thousandths of bytes. Each sender that serves several lanes in
+/// turn, such as a connection or a paced listener, keeps one.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Credits {
     earned: [i64; 4],
@@ -47,7 +44,7 @@ pub struct Credits {
 }
 
 impl Credits {
-    /// The lane to send its next packet; `None` if none has one.
+    /// The lane that sends its next packet; `None` if all are empty.
     #[inline]
     pub fn pick(&mut self, shares: &Shares, heads: &Heads) -> Option<Class> {
         let first = heads.iter().position(Option::is_some)?;
@@ -68,14 +65,14 @@ impl Credits {
         Some(Class::ALL[chosen])
     }
 
-    /// Whoever comes to lane 0 next goes first.
+    /// Notes that lane 0 is empty: the next message of lane 0 goes first.
     #[inline]
     pub(crate) fn lane_0_is_empty(&mut self) {
         self.before_realtime = 0;
     }
 
-    /// The same of the rest of a packet that was begun before. That lane 0 was
-    /// sent something lets another lane go once, not twice.
+    /// As [`Self::sent`], for the rest of a packet that was begun before. A packet of lane 0 in two
+    /// parts lets another lane go once, not twice.
     pub(crate) fn sent_rest(&mut self, shares: &Shares, heads: &Heads, lane: Class, bytes: usize) {
         let before = self.before_realtime;
         self.sent(shares, heads, lane, bytes);
@@ -116,8 +113,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Sends until `total` bytes are sent, every lane in `sizes` always having
-    /// a packet; returns what each got.
+    /// Sends until `total` bytes are sent, every lane in `sizes` always having a packet; returns
+    /// the bytes of each lane.
     fn run(shares: &Shares, sizes: [Vec<usize>; 4], total: usize) -> [usize; 4] {
         let mut credits = Credits::default();
         let mut sent = [0; 4];
@@ -143,8 +140,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the sizes, lanes that always have something get their
-        /// shares, and lane 0 all but the others' shares.
+        /// Whatever the sizes, lanes that always have a packet get their shares, and lane 0 all but
+        /// the others' shares.
         #[test]
         fn everybody_gets_the_share(
             sizes in sizes(),
@@ -170,7 +167,7 @@ mod tests {
             }
         }
 
-        /// Who finds lane 0 empty is next, whatever the others have earned.
+        /// A message that finds lane 0 empty is next, whatever credit the others have.
         #[test]
         fn an_arrival_at_an_empty_lane_0_is_next(
             history in proptest::collection::vec((1..4usize, 1..5000usize, any::<bool>()), 1..200),

@@ -1,5 +1,5 @@
-//! Connections without sockets, for the tests of the egress: what is pushed to
-//! each, and the bytes that were written of it, be it in parts.
+//! Connections without sockets, for the tests of the egress: the messages pushed to each, and the
+//! bytes written of these, even in parts.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::message::{Form, Parts, Traits};
 use crate::stats::Stats;
 use crate::{Message, Nanos};
 
-/// Connections, and what each has been written.
+/// Connections, and the bytes written to each.
 pub(super) struct World {
     pub(super) egresses: Vec<Egress>,
     pub(super) written: Vec<Vec<u8>>,
@@ -109,7 +109,8 @@ impl World {
         taken
     }
 
-    /// Has what is next taken, in part or all of it; returns how many bytes were.
+    /// Offers the next output, of which `take` accepts a part or all; returns the number of
+    /// accepted bytes.
     pub(super) fn offer(
         &mut self,
         of: u32,

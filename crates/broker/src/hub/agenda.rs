@@ -3,21 +3,21 @@
 use crate::fanouts::FanOuts;
 use crate::tasks::{Subject, Tasks};
 
-/// What a shard has to do, beside what its connections send.
+/// Pending work of a shard, beside packets from connections.
 #[derive(Debug, Default)]
 pub(crate) struct Agenda {
     /// Work that continues with its next slice.
     pub(crate) tasks: Tasks,
-    /// The next piece of work is a task, even if timers are due.
+    /// Whether a task is the next piece of work, even if timers are due.
     pub(crate) tasks_next: bool,
-    /// Whom the last slice of a task was for.
+    /// The client and filter that the last slice of a task was for.
     pub(crate) worked_for: Subject,
-    /// Messages on their way to very many clients.
+    /// Messages in delivery to very many clients.
     pub(crate) fanouts: FanOuts,
-    /// Units of work of offering messages to receivers, ever.
+    /// Units of work for offering messages to receivers, in all since the start.
     pub(crate) offered: u64,
-    /// While sessions are given their rights anew: the slot of the next one.
+    /// While a task assigns the rights of all sessions again: the slot of the next session.
     pub(crate) rights_from: Option<u32>,
-    /// A task removes retained messages that have expired.
+    /// Whether a task is removing expired retained messages.
     pub(crate) expires: bool,
 }

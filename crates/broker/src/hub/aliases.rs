@@ -1,9 +1,9 @@
 //! Topic aliases that clients have defined, and those that the broker has defined to a client.
 //!
-//! Both ends of a link between brokers know of each alias where the last message under it was taken
-//! in, so that names of others from there need not say that: nearly always one broker after
-//! the other publishes on a topic. All messages under an alias come in the order in which they
-//! are written; others say it always.
+//! Both ends of a link between brokers remember for each alias the origin in the name of the last
+//! message under it, and later names under the alias omit the same origin: nearly always the
+//! messages of a topic have one origin for a long time. All messages under an alias arrive in the
+//! order in which they are written; messages without an alias always have the origin.
 
 use std::hash::BuildHasher;
 use std::num::NonZeroU32;
@@ -13,32 +13,32 @@ use hashbrown::HashTable;
 
 use crate::sequence::Number;
 
-/// What an alias that a client has defined stands for.
+/// A topic alias that a client has defined.
 #[derive(Debug, Default)]
 pub(crate) struct Alias {
-    /// Empty if it is not defined.
+    /// Empty if the alias is not defined.
     pub(crate) topic: Box<[u8]>,
-    /// Where a neighbour's last message under it was taken in.
+    /// Origin of a neighbour's last message under the alias.
     pub(crate) origin: Option<NonZeroU32>,
 }
 
-/// Topics by alias and aliases by topic. Most messages have the topic of the one before, which is
-/// looked at first.
+/// Topics by alias and aliases by topic. Most messages have the topic of the previous one, which is
+/// compared first.
 #[derive(Debug, Default)]
 pub(crate) struct Aliases {
-    /// That of alias 1 first.
+    /// By alias, the topic of alias 1 first.
     topics: Vec<Box<[u8]>>,
-    /// Where the last message under each was taken in, as the neighbour knows; 0 if it was not said.
+    /// By alias, the origin of the last message under it that the neighbour knows; 0 for none.
     origins: Vec<u32>,
-    /// Places in `topics`.
+    /// Positions in `topics`, hashed by topic.
     table: HashTable<u16>,
     hasher: RandomState,
-    /// The place that was asked for last.
+    /// The place that was looked up last.
     last: u16,
 }
 
 impl Aliases {
-    /// How many there are.
+    /// Number of aliases.
     pub(crate) fn len(&self) -> usize {
         self.topics.len()
     }
@@ -59,7 +59,7 @@ impl Aliases {
         self.table.find(hash, is_it).copied()
     }
 
-    /// Gives the next alias, of 65 535 at most, to a topic that has none.
+    /// Assigns the next alias to a topic that has none; at most 65 535 in all.
     pub(crate) fn insert(&mut self, topic: &[u8]) {
         let at = self.topics.len() as u16;
         self.topics.push(topic.into());
@@ -71,7 +71,8 @@ impl Aliases {
         self.last = at;
     }
 
-    /// A number as it is to be said under the alias that was asked for or inserted last.
+    /// The form of a number for a message under the alias that was looked up or inserted last:
+    /// without the origin if the neighbour knows it.
     #[inline]
     pub(crate) fn shorten(&self, number: Number) -> Number {
         let known = self.origins.get(usize::from(self.last));
@@ -81,7 +82,8 @@ impl Aliases {
         }
     }
 
-    /// A message with that number was written under that alias.
+    /// Records that a message with that number was written under the alias that was looked up or
+    /// inserted last.
     #[inline]
     pub(crate) fn wrote(&mut self, number: Number) {
         if let (Some(origin), Some(known)) = (

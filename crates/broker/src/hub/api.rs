@@ -1,4 +1,4 @@
-//! What a shell and a shard say to each other.
+//! The interface between a shell and a shard.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
@@ -14,118 +14,119 @@ use crate::index::target::Target;
 use crate::sequence::Number;
 use crate::{Credential, Message, Nanos};
 
-/// What the shell knows of a connection when it is opened.
+/// Facts about a connection that the shell passes when it opens the connection.
 #[derive(Debug, Clone, Default)]
 pub struct ConnMeta {
-    /// Peer, if it has an address.
+    /// Address of the peer, if it has one.
     pub peer: Option<SocketAddr>,
-    /// Address of this machine that the peer has connected to, if known.
+    /// Local address of the connection, if known.
     pub local: Option<SocketAddr>,
-    /// Which listener accepted it.
+    /// Number of the listener that accepted the connection.
     pub listener: u16,
-    /// Whether a client without user name is let in.
+    /// Whether a client without user name is accepted.
     pub allow_anonymous: bool,
-    /// User name proven below MQTT, for example by a client certificate.
+    /// User name that was authenticated below MQTT, for example by a client certificate.
     pub identity: Option<Arc<str>>,
-    /// That certificate, or another one that the peer had to have.
+    /// The certificate of `identity`, or another one that the peer had to present.
     pub credential: Option<Arc<Credential>>,
-    /// What clients have that this listener lets in although they prove nothing: revoked once it does
-    /// so no more.
+    /// The credential of clients that this listener accepts without authentication. It is revoked
+    /// once the listener no longer accepts them.
     pub unproven: Option<Arc<Credential>>,
-    /// Unpredictable; the client identifier is made of it if none is given.
+    /// Unpredictable bytes, from which the broker makes the client identifier if the client sends
+    /// none.
     pub nonce: [u8; 16],
-    /// Whether messages whose requirement is rejected are refused; `None`: as
-    /// [`Admission::refuse`](crate::Admission) says.
+    /// Whether messages whose requirement is rejected are refused; `None` for the value of
+    /// [`Admission::refuse`](crate::Admission).
     pub refuse: Option<bool>,
 }
 
 /// How a connection is to be treated after [`crate::Shard::receive`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flow {
-    /// Read on.
+    /// Continue to read.
     Read,
     /// Stop reading until [`Output::Resume`]; then hand in the bytes that were
     /// not consumed again.
     Pause,
-    /// The connection is gone for the shard; an [`Output::Close`] says more.
+    /// The shard has closed the connection; an [`Output::Close`] follows.
     Closed,
 }
 
 /// Result of [`crate::Shard::receive`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Received {
-    /// Bytes consumed. The rest is the start of a packet, or waits.
+    /// Bytes consumed. The rest is the start of a packet, or packets that are handled later.
     pub consumed: usize,
-    /// Size of the packet that is incomplete, if known: a hint for buffers.
+    /// Size in bytes of the packet that is incomplete, if known: a hint for buffers.
     pub needed: usize,
-    /// What to do next.
+    /// How to treat the connection next.
     pub flow: Flow,
-    /// Whether the last of it was a message of an admitted flow.
+    /// Whether the last packet was a message of an admitted flow.
     pub promised: bool,
-    /// Whether there is more that could be handled at once: others are to have their turn.
+    /// Whether further packets could be handled at once. The shell handles other connections first.
     pub more: bool,
 }
 
-/// What a shell is asked to do.
+/// A request of a shard to its shell.
 #[derive(Debug)]
 pub enum Output {
     /// Write `tail` if possible, then close. The shard has forgotten the
     /// connection already.
     Close {
-        /// Which.
+        /// The connection.
         conn: ConnId,
-        /// What was still to be written.
+        /// The last bytes to write.
         tail: Vec<u8>,
     },
     /// Read again from a connection that was paused.
     Resume(ConnId),
     /// Move the connection, with all unconsumed bytes, to another shard.
     Handover {
-        /// Which; forgotten by this shard.
+        /// The connection, which this shard has forgotten.
         conn: ConnId,
-        /// To which shard.
+        /// The index of the other shard.
         shard: u16,
-        /// What it was opened with.
+        /// The facts with which the connection was opened.
         meta: Box<ConnMeta>,
     },
     /// Check a user name and password, or continue an enhanced
     /// authentication, and answer with [`crate::Shard::authenticated`].
     Authenticate(Box<AuthRequest>),
-    /// Ask or tell whoever admits flows; only with [`crate::Config::admission`].
-    /// To be handed on in order, and none to be lost: there is at most one from
-    /// every connection that waits for an answer, one for every flow that QoS 0
-    /// messages ask for, and one for every session that ends.
+    /// A request or notification for the admission service; only with [`crate::Config::admission`].
+    /// The shell passes them on in order and loses none. There is at most one from every connection
+    /// that waits for an answer, one for every flow that QoS 0 messages request, and one for every
+    /// session that ends.
     Admission(Box<AdmissionRequest>),
-    /// Something for the log.
+    /// An event for the log.
     Event(Event),
 }
 
-/// Whether a client still waits for the answer to a question: an answer that nobody waits for needs no
-/// work.
+/// Whether a client still waits for an authentication. When its connection has ended, the
+/// authentication can be abandoned.
 #[derive(Debug, Clone, Default)]
 pub struct Waits(Option<Weak<()>>);
 
 impl Waits {
-    /// As long as that is there.
+    /// The client waits as long as `client` exists.
     pub(crate) fn with(client: &Arc<()>) -> Self {
         Self(Some(Arc::downgrade(client)))
     }
 
-    /// Whether its connection has ended.
+    /// Whether the client no longer waits, for example because its connection has ended.
     pub fn is_over(&self) -> bool {
         let client = self.0.as_ref();
         client.is_some_and(|client| client.strong_count() == 0)
     }
 }
 
-/// A client that wants to prove who it is.
+/// A client to authenticate.
 #[derive(Debug, Clone)]
 pub struct AuthRequest {
-    /// Which connection.
+    /// Its connection.
     pub conn: ConnId,
-    /// Listener it came by.
+    /// Number of the listener that accepted the connection.
     pub listener: u16,
-    /// Where the client is, if it has an address.
+    /// Address of the client, if it has one.
     pub peer: Option<SocketAddr>,
     /// Client identifier.
     pub client_id: Arc<str>,
@@ -135,13 +136,13 @@ pub struct AuthRequest {
     pub password: Option<Box<[u8]>>,
     /// Enhanced authentication: method and data.
     pub method: Option<(Box<str>, Box<[u8]>)>,
-    /// Whether an authenticated client does it again.
+    /// Whether the client re-authenticates.
     pub again: bool,
-    /// Whether it still waits.
+    /// Whether the client still waits for the answer.
     pub waits: Waits,
 }
 
-/// Something worth a line in the log.
+/// An event for the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A client connected.
@@ -155,45 +156,45 @@ pub enum Event {
         /// User name.
         username: Option<Arc<str>>,
     },
-    /// A client is gone.
+    /// A client has disconnected.
     Disconnected {
         /// Client identifier.
         client_id: Arc<str>,
         /// Why, in words.
         reason: String,
     },
-    /// Something of a session that moved is given up, since the other broker was away for too long.
+    /// A part of a session that moved is given up, since the other broker was away for too long.
     TransferGivenUp {
         /// Client identifier.
         client_id: Arc<str>,
-        /// What is lost.
+        /// The lost part, in words.
         what: &'static str,
     },
     /// A session came from another broker of the mesh.
     SessionCame {
         /// Client identifier.
         client_id: Arc<str>,
-        /// Where it was.
+        /// The broker that had the session.
         broker: Arc<str>,
     },
     /// A session went to another broker of the mesh, to which its client has connected.
     SessionLeft {
         /// Client identifier.
         client_id: Arc<str>,
-        /// Where it is.
+        /// The broker that has the session now.
         broker: Arc<str>,
-        /// Messages that went with it.
+        /// Number of messages that are still queued here, to be forwarded.
         messages: u64,
     },
-    /// A CONNECT was refused; [`Event::Refused`] comes for its connection, too.
+    /// A CONNECT was refused; [`Event::Refused`] follows for its connection.
     ConnectRefused {
         /// Client identifier, unless it could not be read.
         client_id: Option<Arc<str>>,
         /// Peer address.
         peer: Option<SocketAddr>,
-        /// User name that was given.
+        /// User name in CONNECT.
         username: Option<Arc<str>>,
-        /// What CONNACK says, in MQTT 5.
+        /// Reason code of CONNACK, in MQTT 5.
         reason: ReasonCode,
         /// Why, in words.
         why: String,
@@ -205,31 +206,32 @@ pub enum Event {
         /// Why, in words.
         reason: String,
     },
-    /// A receiver does not keep up.
+    /// A receiver is slow.
     SlowConsumer {
         /// Client identifier.
         client_id: Arc<str>,
-        /// Bytes that wait in its buffer.
+        /// Bytes in its send buffer.
         buffered: usize,
-        /// Messages that wait in its queue.
+        /// Messages in its queue.
         queued: usize,
     },
-    /// What a client states about the urgency of its messages is not followed.
+    /// The broker ignores the urgency that a client states for its messages.
     UrgencyIgnored {
         /// Client identifier.
         client_id: Arc<str>,
         /// Why, in words.
         reason: String,
     },
-    /// Something is not as it was promised.
+    /// A guarantee is violated.
     Alarm(Alarm),
     /// The queue of this session is full.
     QueueFull {
         /// Client identifier.
         client_id: Arc<str>,
-        /// Messages that wait.
+        /// Queued messages.
         queued: usize,
-        /// Whether publications are refused for that; else messages for it are dropped.
+        /// Whether publications are refused because of that; otherwise messages for the session are
+        /// dropped.
         refused: bool,
     },
 }
@@ -239,12 +241,12 @@ pub enum Event {
 pub struct RemoteMessage(pub(crate) Remote);
 
 impl RemoteMessage {
-    /// Its bytes that count.
+    /// Its size in bytes, for the bound of an outbox.
     pub(crate) fn size(&self) -> usize {
         self.message().map_or(0, |message| message.size())
     }
 
-    /// In which order urgent ones are to be handled.
+    /// The rank by which urgent messages are handled in order.
     pub fn rank(&self) -> Rank {
         self.message()
             .map_or(Stamp::PLAIN.rank, |message| message.stamp.rank)
@@ -262,44 +264,46 @@ impl RemoteMessage {
 
 #[derive(Debug)]
 pub(crate) enum Remote {
-    /// Deliver to these; with `promised`, places are reserved for those with
-    /// QoS above 0.
+    /// Deliver a message to these targets; with `promised`, room is reserved for targets with QoS
+    /// above 0.
     Publish {
         message: Arc<Message>,
         targets: Targets,
         promised: bool,
-        /// Numbers of their entries in the store, 0 for none; `None` if there are
-        /// none at all.
+        /// Numbers of the targets' entries in the store, 0 for none; `None` if no target has an
+        /// entry.
         entries: Option<Box<[u64]>>,
-        /// What it is called in the mesh, if it has a name.
+        /// The name of the message in the mesh, if it has one.
         name: Option<Number>,
-        /// Shard that it comes from.
+        /// Index of the sending shard.
         from: u16,
     },
-    /// Deliver to the one member of a shared subscription that was chosen.
+    /// Deliver a message to the chosen member of a shared subscription.
     Share {
         message: Arc<Message>,
         target: Target,
         promised: bool,
-        /// Number of its entry in the store; 0 for none.
+        /// Number of the entry in the store; 0 for none.
         entry: u64,
-        /// Shard that it comes from.
+        /// Index of the sending shard.
         from: u16,
     },
-    /// Sessions have done with entries that the receiver of this has emitted.
+    /// Sessions have finished entries that the receiving shard has emitted.
     Done {
-        /// Numbers of the sessions, and of the entries.
+        /// Pairs of the number of a session and the number of an entry.
         entries: Box<[[u64; 2]]>,
     },
-    /// A congested receiver has caught up, or nobody waits for it any more.
+    /// A congested receiver has caught up, or publishers no longer wait for it.
     Relief,
-    /// The shard `from` wants to know when all has come that was sent to it before.
+    /// The shard `from` requests a fence: an answer behind all messages that were sent to it
+    /// before.
     Fence { from: u16, number: u64 },
-    /// All has come that the shard `from` had sent when it was asked.
+    /// The answer of the shard `from`: all messages that it had sent before the fence was requested
+    /// have arrived.
     Passed { from: u16, number: u64 },
 }
 
-/// What is known about a client.
+/// Information about a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientInfo {
     /// Client identifier.
@@ -314,25 +318,26 @@ pub struct ClientInfo {
     pub listener: Option<u16>,
     /// Whether it is connected.
     pub connected: bool,
-    /// When it connected.
+    /// When it connected last.
     pub connected_at: Nanos,
-    /// Keep alive in seconds, while connected; 0 for none.
+    /// Keep Alive in seconds, while connected; 0 for none.
     pub keep_alive: u16,
-    /// Seconds its session outlives the connection; `u32::MAX` for ever.
+    /// Session Expiry Interval in seconds; `u32::MAX` if the session does not expire.
     pub session_expiry: u32,
-    /// Subscriptions.
+    /// Number of subscriptions.
     pub subscriptions: usize,
-    /// Messages that wait.
+    /// Queued messages.
     pub queued_messages: usize,
-    /// Their bytes.
+    /// Bytes of the queued messages.
     pub queued_bytes: usize,
-    /// Messages that it has lost because its queue was full.
+    /// Messages that were dropped because its queue was full.
     pub dropped: u64,
     /// Messages in flight.
     pub inflight: usize,
-    /// Bytes that wait to be written.
+    /// Bytes in its send buffer.
     pub buffered: usize,
-    /// Whether it counts as slow.
+    /// Whether it is slow: its publishers no longer wait for it, and its QoS 0 messages may be
+    /// dropped.
     pub slow: bool,
     /// Whether retained messages for its subscriptions are still to be sent.
     pub replaying: bool,

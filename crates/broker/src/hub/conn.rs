@@ -19,34 +19,34 @@ use punctual_model::Requirements;
 
 use crate::urgency::UrgencyRights;
 
-/// How far a connection is.
+/// The state of a connection.
 #[derive(Debug)]
 pub(crate) enum State {
-    /// Nothing but a CONNECT is accepted.
+    /// Only a CONNECT is accepted.
     Opening,
-    /// It waits for an answer from outside.
+    /// The client waits for an authentication outside the shard.
     Authenticating(Box<Authenticating>),
-    /// The session may be at another broker.
+    /// The client waits for its session, which may be at another broker.
     Awaiting(Box<Awaited>),
     /// A session is attached.
     Connected,
 }
 
-/// A client that proves who it is.
+/// A client that is being authenticated.
 #[derive(Debug)]
 pub(crate) struct Authenticating {
     /// The body of CONNECT.
     pub(crate) body: Box<[u8]>,
-    /// Gone when it does not wait any more.
+    /// Dropped when the client does not wait any more.
     pub(crate) waits: Arc<()>,
 }
 
-/// A client that is let in when its session has come.
+/// A client that waits for its session.
 #[derive(Debug)]
 pub(crate) struct Awaited {
     /// The body of CONNECT.
     pub(crate) body: Box<[u8]>,
-    /// Who it was found to be.
+    /// Its authenticated user name.
     pub(crate) username: Option<Arc<str>>,
     /// Authentication method and data for CONNACK.
     pub(crate) auth: Option<(Box<str>, Box<[u8]>)>,
@@ -58,47 +58,48 @@ pub(crate) struct Conn {
     pub(crate) state: State,
     pub(crate) version: Version,
     pub(crate) dirty: bool,
-    /// In the list of connections with something urgent to say.
+    /// Whether it is in the list of connections with urgent messages to write.
     pub(crate) urgent: bool,
-    /// Most urgent class it was sent, at least normal; bulk if it takes nothing
-    /// else.
+    /// Most urgent class of the messages that it was sent, at least normal; bulk if it accepts no
+    /// other class.
     pub(crate) class: Class,
     pub(crate) congested: bool,
     pub(crate) slow: bool,
-    /// It has not taken everything that was written, and what has waited since
-    /// has not all been sent.
+    /// Whether the peer has not accepted all bytes that were written, and the bytes that have
+    /// waited since are not all sent.
     pub(crate) behind: bool,
-    /// A timer looks whether congestion has lasted for long enough.
+    /// Whether the timer is armed that ends a congestion that lasts too long.
     pub(crate) pause_armed: bool,
-    /// Whether reason strings may be sent with everything.
+    /// Whether reason strings may be sent with all packets.
     pub(crate) problem_information: bool,
-    /// Receivers (and other reasons) that hold this publisher back.
+    /// Number of receivers and other reasons that hold this publisher back.
     pub(crate) paused: u32,
-    /// Whether one of the reasons is that it does not read what it is sent.
+    /// Whether one of the reasons is that the client does not read its own messages.
     pub(crate) unread: bool,
     pub(crate) session: u32,
     /// Number of the session, as publisher of messages.
     pub(crate) number: u64,
-    /// When its last whole packet came, or time began in which one may come.
+    /// When its last complete packet arrived, or when the present keep-alive interval began.
     pub(crate) last_received: Nanos,
-    /// It was not read for a while, and is again: its silence counts from the next look on.
+    /// Whether the shard reads from it again after a pause: its silence counts from the next check
+    /// on.
     pub(crate) resumed: bool,
-    /// It said in CONNECT that it is a bridge before MQTT 5.
+    /// Whether CONNECT identified it as a bridge, in a version before MQTT 5.
     pub(crate) bridge: bool,
     pub(crate) keep_alive: u16,
     pub(crate) receive_max: u16,
-    /// QoS 2 messages received on this connection and not released. What an
-    /// earlier connection left does not count (section 4.9).
+    /// QoS 2 messages received on this connection and not released. Those of earlier connections do
+    /// not count (section 4.9).
     pub(crate) unreleased: u16,
     pub(crate) max_packet: u32,
     /// Route of the last publication, and whether it was allowed.
     pub(crate) route: u64,
     pub(crate) route_allowed: bool,
-    /// What is promised about what it publishes.
+    /// Guaranteed durability of its publications.
     pub(crate) durability: Durability,
-    /// Acknowledgements to it that wait for commits.
+    /// Acknowledgements to the client that wait for commits.
     pub(crate) held: HeldAnswers,
-    /// Whether nothing is sent to it until its session is committed.
+    /// Whether nothing is sent to the client until its session is committed.
     pub(crate) corked: bool,
     /// Whether CONNECT stated requirements for all publications, or the session
     /// has flows.
@@ -106,58 +107,58 @@ pub(crate) struct Conn {
     /// Priority of the messages of admitted flows that it sends, as far as it
     /// sends nothing else.
     pub(crate) promised: Option<u8>,
-    /// It has sent something urgent lately.
+    /// Whether it has sent urgent messages recently.
     pub(crate) sends_urgent: bool,
-    /// When it has last, milliseconds.
+    /// When it sent the last one, in milliseconds.
     pub(crate) urgent_at: u32,
-    /// Its session is new, and nothing has come since CONNACK said so.
+    /// Whether nothing has arrived from the client since the CONNACK for its new session.
     pub(crate) unheard: bool,
-    /// A neighbour broker is at the other end.
+    /// Whether a neighbour broker is at the other end.
     pub(crate) link: bool,
-    /// A timer looks after acknowledgements to it that wait for company.
+    /// Whether the timer is armed that sends acknowledgements to a neighbour.
     pub(crate) answers_armed: bool,
     pub(crate) alias_max: u16,
     pub(crate) out: Egress,
     pub(crate) permissions: Option<Arc<dyn Permissions>>,
     pub(crate) connected_at: Nanos,
     pub(crate) meta: Box<Origin>,
-    /// What few connections have.
+    /// State that only few connections have.
     pub(crate) extra: Option<Box<Extra>>,
 }
 
-/// What few connections have; made when needed.
+/// State that only few connections have; created when needed.
 #[derive(Debug, Default)]
 pub(crate) struct Extra {
     pub(crate) aliases_in: Vec<Alias>,
-    /// Those that the broker has defined.
+    /// Topic aliases that the broker has defined.
     pub(crate) aliases_out: Aliases,
-    /// Publishers that wait for this receiver,
+    /// Publishers that wait for this receiver.
     pub(crate) waiters: Vec<ConnId>,
-    /// and when its congestion has lasted for long enough.
+    /// When its publishers stop waiting, if it is still congested.
     pub(crate) congested_until: Nanos,
-    /// For how long it may last.
+    /// Longest time for which its publishers wait.
     pub(crate) congested_for: Nanos,
-    /// How many messages its CONNACK says that its session has lost.
+    /// Number of lost messages of its session that its CONNACK reports.
     pub(crate) told_dropped: u64,
     /// Enhanced authentication method in use.
     pub(crate) auth_method: Option<Box<str>>,
-    /// Whether an authentication after CONNECT is under way.
+    /// Whether a re-authentication is in progress.
     pub(crate) authenticating_again: bool,
     /// DISCONNECT, to be sent last.
     pub(crate) farewell: Vec<u8>,
-    /// What CONNECT states for all publications.
+    /// Requirements that CONNECT states for all publications.
     pub(crate) default: Requirements,
-    /// What may be stated on the topic of the last publication.
+    /// Route of the last publication, and the urgency that the client may state on its topic.
     pub(crate) rights: Option<(u64, UrgencyRights)>,
-    /// Its client as a publisher, once it has published a message that is retained.
+    /// Its client as the author of retained messages, once it has published one.
     pub(crate) author: Option<Arc<Author>>,
-    /// What has been decided about the SUBSCRIBE that comes next.
+    /// The decision about the next SUBSCRIBE.
     pub(crate) subscribed: Option<SubscriptionDecision>,
 }
 
 impl Conn {
-    /// Notes the route of the last publication, and whether the client may publish to its topic. What
-    /// was found for the last route is not looked for again.
+    /// Records the route of the last publication, and whether the client may publish to its topic.
+    /// The check is not repeated for the same route.
     #[inline]
     pub(crate) fn set_route(&mut self, route: u64, topic: &str) {
         if self.route != route {
@@ -166,12 +167,12 @@ impl Conn {
         }
     }
 
-    /// Whether messages on a topic may be sent to it.
+    /// Whether its client may receive messages on a topic.
     pub(crate) fn may_receive(&self, topic: &[u8]) -> bool {
         may_receive(self.permissions.as_deref(), topic)
     }
 
-    /// Silence after which it is gone (section 3.1.2.10).
+    /// Silence after which the client counts as gone (section 3.1.2.10).
     pub(crate) fn patience(&self) -> Nanos {
         Nanos(u64::from(self.keep_alive) * 1_500_000_000)
     }
@@ -204,7 +205,7 @@ impl Conn {
         });
     }
 
-    /// Of the connection in that slot.
+    /// The identifier of this connection, which is in that slot.
     #[inline]
     pub(crate) fn id(&self, slot: u32) -> ConnId {
         ConnId {
@@ -213,19 +214,19 @@ impl Conn {
         }
     }
 
-    /// Whether something waits that it did not take at once.
+    /// Whether bytes wait that the peer did not accept at once.
     #[inline]
     pub(crate) fn is_behind(&self) -> bool {
         self.behind && self.out.backlog() > 0
     }
 
-    /// The aliases that the client has defined, that of alias 1 first.
+    /// The topic aliases that the client has defined, alias 1 first.
     #[inline]
     pub(crate) fn aliases_in(&self) -> &[Alias] {
         self.extra.as_ref().map_or(&[], |extra| &extra.aliases_in)
     }
 
-    /// Notes where a neighbour's last message under that alias was taken in.
+    /// Records the origin in the name of a neighbour's last message under that alias.
     #[inline]
     pub(crate) fn note_origin(&mut self, alias: u16, origin: NonZeroU32) {
         if let Some(extra) = &mut self.extra
@@ -246,7 +247,7 @@ impl Conn {
         }
     }
 
-    /// Whether the user name of its client, if it has one, is more than a claim.
+    /// Whether the user name of its client, if it has one, is authenticated.
     pub(crate) fn is_proven(&self, config: &Config) -> bool {
         self.meta.identity().is_some()
             || self.auth_method().is_some()
@@ -268,11 +269,11 @@ mod tests {
     use crate::base::handle::SessionHandle;
     use crate::session::Session;
 
-    /// The counters of an [`Arc`], or what is left where an allocator rounds up.
+    /// Bytes of the counters of an [`Arc`], or of the rounding by an allocator.
     const OVERHEAD: usize = 16;
 
-    /// A broker has one of each for every client, however little it says: what few clients have
-    /// belongs into a box of its own.
+    /// A broker has one of each for every idle client: state that only few clients have belongs
+    /// into a separate box.
     #[test]
     fn an_idle_connection_takes_little() {
         let sizes = [

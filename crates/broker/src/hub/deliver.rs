@@ -24,14 +24,14 @@ use crate::sequence::Number;
 use crate::session::{Step, first_step};
 use crate::timers::Timer;
 
-/// Bytes that a queue takes more memory for, which the kernel may have to find first, and that take as
-/// long as a unit of work.
+/// Bytes of growth of a queue's memory that count as one unit of work, as the kernel may have to
+/// provide the memory.
 const GROWTH: usize = 128;
 
 impl Hub {
-    /// Delivers to one local subscriber. Returns the receiver's connection if
-    /// its publishers should hold back. It runs once for each receiver of each message, and every step
-    /// needs the session and its connection, which a function for a step would have to look up again.
+    /// Delivers to one local subscriber. Returns the receiver's connection if its publishers should
+    /// hold back. It runs once for each receiver of each message, and every step needs the session
+    /// and its connection, which a function for a step would have to look up again.
     #[inline]
     #[expect(
         clippy::too_many_lines,
@@ -50,7 +50,7 @@ impl Hub {
             return self.deliver_demoted(publication, target, now);
         }
         if self.links.unpacking.is_some() && self.takes_runs(target) {
-            // It has the whole run.
+            // The neighbour receives the whole run as one message.
             return None;
         }
         let session = self.sessions.get_mut(target.slot)?;
@@ -65,7 +65,8 @@ impl Hub {
         if session.classes & (1 << class as u8) == 0 {
             return None;
         }
-        // A member of a shared subscription is given a message once in all of the mesh.
+        // A shared subscription needs no history: one member in the whole mesh receives the
+        // message.
         if let Some(history) = session.history.as_mut().filter(|_| target.share == 0)
             && let Some(name) = publication.named(&self.directory)
         {
@@ -82,7 +83,7 @@ impl Hub {
             }
         }
         let number = match target.numbered {
-            // What is urgent goes in an order of its own.
+            // Urgent messages have an order of their own.
             true if session.link.is_some() => match class.is_urgent() {
                 true => publication.named(&self.directory).map(Number::alone),
                 false => publication.named(&self.directory),
@@ -93,7 +94,7 @@ impl Hub {
             }
             false => None,
         };
-        // What is kept of it for a neighbour that is away is enough.
+        // The copy that is queued for a neighbour that is away suffices.
         let receive_max = || Some(self.outlets.conns.get(session.conn?)?.receive_max);
         if session.link.is_some() && session.keeps_copy(number, receive_max()) {
             return None;
@@ -132,7 +133,7 @@ impl Hub {
             return receiver;
         }
         if conn.receive_max == 0 {
-            // A link that carries nothing now.
+            // A link that carries no messages now.
             self.stats.dropped_offline += 1;
             return None;
         }
@@ -179,8 +180,8 @@ impl Hub {
         self.note_put(slot, sent.then_some(size), class, now)
     }
 
-    /// Writes a message with QoS 0 that is not retained to a connection with the plain ones.
-    /// Returns like [`Self::deliver`].
+    /// Writes a QoS 0 message without the retain flag to a connection, in the lane of plain
+    /// messages. Returns like [`Self::deliver`].
     #[inline(never)]
     pub(crate) fn put_at_once(
         &mut self,
@@ -223,8 +224,8 @@ impl Hub {
         self.note_put(slot, sent.then_some(size), Class::Normal, now)
     }
 
-    /// Counts a message with QoS 0 that was written to a connection, with its size; `None` if the
-    /// client does not take one so large. Returns like [`Self::deliver`].
+    /// Counts a QoS 0 message that was written to a connection. `sent` is its payload in bytes;
+    /// `None` if the packet is too large for the client. Returns like [`Self::deliver`].
     #[inline]
     fn note_put(
         &mut self,
@@ -252,7 +253,7 @@ impl Hub {
         None
     }
 
-    /// Delivers a message of real time with the plain ones.
+    /// Delivers a real-time message as a plain one, to a receiver with another class for it.
     #[inline(never)]
     fn deliver_demoted(
         &mut self,
@@ -268,7 +269,7 @@ impl Hub {
             message: None,
             sole: false,
             keeping: Keeping {
-                // With another stamp it is another message for the store.
+                // With another stamp the store needs another content.
                 written: false,
                 ..match publication.keeping.entry {
                     0 => self.keeping(publication.keeping.durability, true),
@@ -318,8 +319,8 @@ impl Hub {
         }
     }
 
-    /// How a subscriber takes plain publications of that protocol version, if with one copy of
-    /// all their bytes.
+    /// How a subscriber accepts a run of encoded plain publications of that protocol version;
+    /// `None` if it cannot receive the bytes as they are.
     #[inline]
     pub(crate) fn takes_packets(&self, target: &Target, v5: bool) -> Option<Taking> {
         if target.subscription_ids.is_some() || target.numbered {
@@ -354,8 +355,8 @@ impl Hub {
         (conn.alias_max == 0).then_some(taking)
     }
 
-    /// Delivers a run of plain publications to a local subscriber that takes
-    /// them so. Returns like [`Self::deliver`].
+    /// Delivers a run of plain publications to a local subscriber for which [`Self::takes_packets`]
+    /// is not `None`. Returns like [`Self::deliver`].
     #[inline]
     pub(crate) fn deliver_run(
         &mut self,
@@ -400,8 +401,8 @@ impl Hub {
         None
     }
 
-    /// Delivers with QoS 1 or 2: sends at once if the window allows and
-    /// nothing waits, queues otherwise.
+    /// Delivers with QoS 1 or 2: sends at once if the window has room and the queue is empty, and
+    /// queues otherwise.
     #[inline]
     pub(crate) fn deliver_acknowledged(
         &mut self,
@@ -548,8 +549,8 @@ impl Hub {
         self.enqueue(publication, target, qos, retain, number, now)
     }
 
-    /// Promises room to a message whose only receiver is to keep it, or refuses it. Whether there is
-    /// room.
+    /// Reserves room for a message in the session of its only receiver, or refuses the message.
+    /// Returns whether there is room.
     fn make_promise(
         &mut self,
         publication: &mut Publication<'_>,
@@ -564,7 +565,7 @@ impl Hub {
             true => Promise::Made,
             false => Promise::Refused,
         };
-        // Its publisher is told; for the receiver it has never been.
+        // The publisher is notified; the receiver's sequence number is taken back.
         if let (false, Some(number)) = (room, number)
             && let Some(session) = self.sessions.get_mut(target.slot)
             && let Some(sequences) = &mut session.sequences
@@ -574,7 +575,8 @@ impl Hub {
         room
     }
 
-    /// Applies the policy for a full queue. Whether there is room for the message then.
+    /// Applies the policy for a full queue. Returns whether there is room for the message
+    /// afterwards.
     fn find_room(
         &mut self,
         policy: QueueFull,
@@ -584,8 +586,8 @@ impl Hub {
     ) -> bool {
         match policy {
             QueueFull::DropOldest => self.make_room(target, (need, qos), rank, now),
-            // With a policy that refuses, the publisher was told beforehand; what comes here is
-            // a will or another message nobody waits for an answer to.
+            // With a policy that refuses, the publisher was refused before; a message in this
+            // branch is a will, or another message that needs no answer.
             QueueFull::DropNew | QueueFull::Refuse | QueueFull::Hold => false,
             QueueFull::Disconnect => {
                 self.end_overflowing(target.slot, now);
@@ -594,9 +596,8 @@ impl Hub {
         }
     }
 
-    /// Puts a message into a session's queue, by the policy if that is full.
-    /// Returns the receiver's connection if its publishers should hold back. Each policy is one arm: they
-    /// share what was reserved and what has to be given back.
+    /// Puts a message into a session's queue; applies the policy if that is full. Returns the
+    /// receiver's connection if its publishers should hold back.
     pub(super) fn enqueue(
         &mut self,
         publication: &mut Publication<'_>,
@@ -642,7 +643,7 @@ impl Hub {
             subscription_ids: target.ids(),
         };
         let entry = match qos {
-            // What nobody acknowledges is not promised.
+            // QoS 0 messages are not stored.
             QoS::AtMostOnce => 0,
             _ => {
                 let (journal, directory) = (&mut self.journal, &self.directory);
@@ -682,7 +683,7 @@ impl Hub {
         let held = need.braked && target.session.holds();
         self.stats.publishes_braked += u64::from(need.braked && !held);
         self.stats.publishes_held += u64::from(held);
-        // Almost always it was promised room, which counts it already.
+        // Almost always its room was reserved, and so counted, before.
         if reserved < size {
             self.directory
                 .queued_bytes
@@ -695,7 +696,7 @@ impl Hub {
         let slot = session.conn.filter(|_| !session.handle.is_away());
         let (braked, braked_bytes) = session.queue.braked();
         let (len, bytes) = match need.braked {
-            // Half of it may be kept back.
+            // Half of the queue may be held back.
             true => (2 * braked, 2 * braked_bytes),
             false => (
                 session.queue.len() - braked,
@@ -708,7 +709,8 @@ impl Hub {
             self.look_at_brakes(now);
         }
         if need.braked {
-            // More has no room, or would take that of what it waits for.
+            // More held messages would have no room, or take the room of the copies that they wait
+            // for.
             let limits = &self.config.limits;
             let is_much = braked >= (limits.max_queued_messages / 4).max(1)
                 || braked_bytes >= limits.max_queued_bytes / 4;
@@ -728,8 +730,8 @@ impl Hub {
         Some(slot)
     }
 
-    /// The policy `disconnect`: the session's next timer ends it, because its
-    /// subscriptions are in use by the caller right now.
+    /// The policy `disconnect`: a timer ends the session, because the caller is using its
+    /// subscriptions.
     pub(super) fn end_overflowing(&mut self, slot: u32, now: Nanos) {
         if let Some(session) = self.sessions.get_mut(slot) {
             session.expiry = 0;
@@ -741,14 +743,14 @@ impl Hub {
         }
     }
 
-    /// Corrects the totals for messages that came into a queue.
+    /// Adds messages that were put into a queue to the totals.
     pub(crate) fn note_queued(&mut self, come: &Load) {
         self.stats.queued(come);
         let queued = &self.directory.queued_bytes;
         queued.fetch_add(come.bytes, Ordering::Relaxed);
     }
 
-    /// A session without a connection has queued something that expires then.
+    /// A session without a connection has queued a message that expires at `expires`.
     fn queued_while_away(&mut self, slot: u32, expires: Nanos, now: Nanos) {
         let Some(session) = self.sessions.get_mut(slot) else {
             return;
@@ -763,7 +765,7 @@ impl Hub {
         }
     }
 
-    /// Corrects the totals for messages that left a queue.
+    /// Subtracts messages that left a queue from the totals.
     pub(crate) fn forget_queued(&mut self, gone: &Load) {
         self.stats.left_queue(gone);
         self.directory
@@ -772,8 +774,8 @@ impl Hub {
     }
 }
 
-/// Appends a PUBLISH, with a topic alias if the client takes them; false if it
-/// is too large for the client.
+/// Appends a PUBLISH, with a topic alias if the client accepts them; false if the packet is too
+/// large for the client.
 #[inline]
 pub(crate) fn put_publish(
     conn: &mut Conn,
@@ -783,8 +785,7 @@ pub(crate) fn put_publish(
     class: Class,
 ) -> bool {
     if class == Class::Bulk {
-        // An alias is known only to what is written later: other lanes have
-        // none.
+        // An alias is valid only for packets that are written later, so other lanes use none.
         let max = conn.max_packet;
         return parts.put(&form, max, conn.out.bulk(pool), pool);
     }

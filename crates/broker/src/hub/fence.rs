@@ -1,8 +1,10 @@
-//! Fences between shards: whether all has come that other shards had sent at a moment.
+//! Fences between shards: they pass when all messages have arrived that other shards had sent
+//! before a moment.
 //!
-//! A shard asks the others, and each answers behind what it has sent before. Retained messages are the
-//! same for all shards, while live ones come through queues between them: so a retained message that
-//! is newer than a subscription is sent for it only when older live messages of its topic have come.
+//! A shard sends a request to the other shards, and each sends its answer behind its earlier
+//! messages. Retained messages are common to all shards, while live ones pass through queues
+//! between them: so a retained message that is newer than a subscription is sent for it only when
+//! older live messages of its topic have arrived.
 
 use std::collections::VecDeque;
 
@@ -13,16 +15,17 @@ use crate::tasks::Task;
 /// The fences of one shard.
 #[derive(Debug)]
 pub(crate) struct Fences {
-    /// Number of the last one that was asked for; 0 if there was none.
+    /// Number of the last requested fence; 0 for none.
     asked: u64,
-    /// By shard, the number of the last one that it has answered.
+    /// By shard, the number of the last fence that it has answered.
     answered: Box<[u64]>,
-    /// Sessions that wait for one, each with its slot and its number; each session once at most.
+    /// Sessions that wait for a fence: the number of the fence, and slot and number of the session;
+    /// each session at most once.
     waiting: VecDeque<(u64, u32, u64)>,
 }
 
 impl Fences {
-    /// Of the shard `own` of so many.
+    /// The fences of the shard `own` of that many shards.
     pub(crate) fn new(own: u16, shards: u16) -> Self {
         let answered = (0..shards).map(|shard| match shard == own {
             true => u64::MAX,
@@ -35,14 +38,16 @@ impl Fences {
         }
     }
 
-    /// Asks for one that is passed when all has come that was sent until now. Returns its number.
+    /// Requests a fence that passes when all messages that other shards have sent until now have
+    /// arrived. Returns its number; 0 with a single shard.
     pub(crate) fn ask(&mut self, own: u16, outboxes: &mut [Outbox]) -> u64 {
         if self.answered.len() < 2 {
             return 0;
         }
         let others = outboxes.iter_mut().enumerate();
         let mut others = others.filter(|(shard, _)| *shard != usize::from(own));
-        // The answer to a question that is still here comes after all that was sent until now.
+        // The answer to a request that is still in the outbox comes after all messages that were
+        // sent until now.
         if others.all(|(_, outbox)| outbox.asks) {
             return self.asked;
         }
@@ -58,13 +63,13 @@ impl Fences {
         number
     }
 
-    /// Whether all others have answered that one.
+    /// Whether a fence has passed: all other shards have answered it.
     #[inline]
     pub(crate) fn is_passed(&self, number: u64) -> bool {
         number == 0 || self.answered.iter().all(|answered| *answered >= number)
     }
 
-    /// A session goes on with retained messages when that one is passed.
+    /// A session continues with retained messages when that fence has passed.
     pub(crate) fn wait(&mut self, number: u64, slot: u32, session: u64) {
         self.waiting.push_back((number, slot, session));
     }

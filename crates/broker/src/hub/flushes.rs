@@ -1,4 +1,4 @@
-//! Queues of neighbours that are to be acknowledged.
+//! Requests to report when a neighbour has acknowledged its queue.
 
 use crate::Nanos;
 use crate::flush::AGAIN;
@@ -6,7 +6,7 @@ use crate::hub::Hub;
 use crate::timers::Timer;
 
 impl Hub {
-    /// It is time to look again.
+    /// The timer fires: checks the flush requests again.
     pub(crate) fn flushes_are_due(&mut self, now: Nanos) {
         self.look_after_flushes(now);
         if !self.links.flushes.is_empty() {

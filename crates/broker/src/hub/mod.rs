@@ -1,5 +1,5 @@
-//! Connections, sessions and delivery of one shard: everything that needs no
-//! routing decision. [`crate::Shard`] adds routing and the packets' meaning.
+//! Connections, sessions and delivery of one shard: everything that needs no routing decision.
+//! [`crate::Shard`] adds routing and the handling of packets.
 
 pub(crate) mod agenda;
 mod aliases;
@@ -53,15 +53,15 @@ use crate::session::{Step, Will, first_step};
 use crate::timers::{Timer, Timers};
 use crate::{Config, Nanos, Stats};
 
-/// For so long acknowledgements to a neighbour wait for company: longer than the message takes
-/// over many brokers, so that they go between two messages rather than beside one; no client
-/// notices, nor TCP, which acknowledges by itself after 40 ms.
+/// Longest time for which acknowledgements to a neighbour wait for further bytes: longer than a
+/// message takes over many brokers, so that they are sent between two messages rather than with
+/// one. Clients do not notice it, nor does TCP, which acknowledges by itself after 40 ms.
 const LATE: Nanos = Nanos::from_millis(5);
-/// The same of a broker with a store: shorter than a commit, as neighbours have one, too, and need not
-/// store what is acknowledged before.
+/// The same for a broker with a store: shorter than a commit, as neighbours have a store, too, and
+/// need not store a message that is acknowledged before.
 const LATE_BESIDE_STORE: Nanos = Nanos(250_000);
-/// Bytes of them that do not wait; also as many as a quarter of what a neighbour may
-/// have in flight takes, at four bytes each.
+/// Number of unsent bytes from which acknowledgements do not wait. Likewise from as many bytes as
+/// Receive Maximum: a quarter of the neighbour's window, at four bytes for an acknowledgement.
 const TOGETHER: usize = 4 << 10;
 
 #[derive(Debug)]
@@ -81,25 +81,25 @@ pub(crate) struct Hub {
     pub(crate) queue_full_reported: Nanos,
     /// Whether a publication may be refused because the queue of a client is full.
     pub(crate) may_refuse: bool,
-    /// Who makes room where all sessions together have too much.
+    /// The session that makes room when all sessions together exceed their bound.
     pub(crate) fullest: Fullest,
     pub(crate) urgency_reported: Nanos,
-    /// With a store.
+    /// `None` without a store.
     pub(crate) journal: Option<Box<Journal>>,
-    /// When the bytes that are being handled arrived at this machine; the present if the transport does not
-    /// say.
+    /// When the bytes that are being handled arrived at this machine; the present time if the
+    /// transport does not report that.
     pub(crate) arrived: Nanos,
-    /// The buffer of the packet that is handled, if it has one of its own.
+    /// The buffer of the packet that is being handled, if it has one of its own.
     pub(crate) packet: Option<Bytes>,
-    /// Times messages by samples.
+    /// Measures the times of sampled messages.
     pub(crate) sampling: Sampling,
-    /// Of publishers of retained messages.
+    /// Rights of publishers of retained messages.
     pub(crate) author_rights: AuthorRights,
 }
 
 impl Hub {
-    /// Appends a packet to what a connection is sent. A packet larger than the
-    /// client accepts is left out [MQTT-3.1.2-24]: then it is false.
+    /// Appends a packet to the send buffer of a connection. Omits a packet larger than the client
+    /// accepts [MQTT-3.1.2-24], and returns false.
     pub(crate) fn send(&mut self, slot: u32, packet: &Packet<'_>) -> bool {
         let Some(conn) = self.outlets.conns.get_mut(slot) else {
             return true;
@@ -136,9 +136,9 @@ impl Hub {
         }
     }
 
-    /// The same, but that a PUBACK for a neighbour waits up to [`LATE`] for what else
-    /// goes there. No client waits for it, and whoever is sent the message meanwhile,
-    /// here or behind this broker, may need the processor.
+    /// Like [`Self::send_ack`], but a PUBACK for a neighbour waits up to [`LATE`] for further
+    /// packets to it. No client waits for the PUBACK, while deliveries of the message, on this
+    /// broker and behind it, may need the processor.
     #[inline]
     pub(crate) fn send_ack_late(
         &mut self,
@@ -167,7 +167,7 @@ impl Hub {
             self.timers.arm(conn.last_received + late, timer);
         }
     }
-    /// Lets acknowledgements to a neighbour go.
+    /// Sends the acknowledgements to a neighbour that have waited.
     pub(crate) fn send_answers(&mut self, id: ConnId) {
         if let Some(conn) = self
             .outlets
@@ -182,8 +182,8 @@ impl Hub {
         }
     }
 
-    /// Chooses what a connection is to be written next, and forgets what may
-    /// not be sent any more.
+    /// Chooses the next bytes to write to a connection, and drops messages that must not be sent
+    /// any more.
     #[inline]
     pub(crate) fn plan(&mut self, slot: u32, scope: Scope, now: Nanos) {
         let Some(conn) = self.outlets.conns.get_mut(slot) else {
@@ -219,9 +219,8 @@ impl Hub {
         }
     }
 
-    /// Forgets a connection and asks the shell to close it after what was
-    /// still to be written; but for urgent messages if its peer is `gone`. The
-    /// session is left to the caller.
+    /// Removes a connection and asks the shell to close it after the remaining bytes are written;
+    /// drops urgent messages if its peer is `gone`. The caller handles the session.
     pub(crate) fn drop_conn(&mut self, slot: u32, gone: bool, now: Nanos) {
         let Some(mut conn) = self.outlets.conns.remove(slot) else {
             return;
@@ -261,8 +260,8 @@ impl Hub {
         }
     }
 
-    /// Makes DISCONNECT with a reason the last packet of a connection that is
-    /// about to be dropped, if the client's protocol has that.
+    /// Makes DISCONNECT with a reason the last packet of a connection that is about to be dropped,
+    /// if the client uses MQTT 5.
     pub(crate) fn send_disconnect(&mut self, slot: u32, reason: ReasonCode, why: &str) {
         let Some(conn) = self.outlets.conns.get(slot) else {
             return;
@@ -291,8 +290,8 @@ impl Hub {
         }
     }
 
-    /// Detaches and returns the will if it is to be published now; arms its
-    /// delay otherwise.
+    /// Removes and returns the will if it is to be published now; otherwise arms the timer of its
+    /// delay.
     pub(crate) fn will_of(&mut self, session_slot: u32, now: Nanos) -> Option<Box<Will>> {
         let session = self.sessions.get_mut(session_slot)?;
         let will = session.will.as_mut()?;
@@ -308,7 +307,7 @@ impl Hub {
         };
         self.timers.arm(due, timer);
         self.store_will(session_slot);
-        // The session may end earlier than was told.
+        // The session may end earlier than was reported to the federation.
         self.tell_will(session_slot);
         None
     }

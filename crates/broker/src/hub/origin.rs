@@ -1,4 +1,4 @@
-//! Where a connection comes from, in little room: a broker has one of these for each.
+//! The origin of a connection, in little memory: a broker has one for each connection.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -6,13 +6,14 @@ use std::sync::Arc;
 use super::ConnMeta;
 use crate::Credential;
 
-/// What [`ConnMeta`] says.
+/// The facts of a [`ConnMeta`].
 #[derive(Debug)]
 pub(crate) struct Origin {
     ends: Ends,
-    /// Most connections have none: this takes a word.
+    /// `None` for most connections; so it takes one word.
     certified: Option<Box<Certified>>,
-    /// A password. Until the client has proven something, that of clients that prove nothing.
+    /// The password by which the client was authenticated; before that, the credential of clients
+    /// without authentication.
     proof: Option<Arc<Credential>>,
     pub(crate) nonce: [u8; 16],
     pub(crate) listener: u16,
@@ -20,11 +21,11 @@ pub(crate) struct Origin {
     pub(crate) refuse: Option<bool>,
 }
 
-/// What the layers below MQTT have found out about a client.
+/// The result of an authentication below MQTT.
 #[derive(Debug, Default)]
 struct Certified {
     identity: Option<Arc<str>>,
-    /// A certificate.
+    /// The client certificate.
     credential: Option<Arc<Credential>>,
 }
 
@@ -43,7 +44,7 @@ impl Certified {
 /// The addresses of the peer and of this machine.
 #[derive(Debug)]
 enum Ends {
-    /// Both are of IPv4: a quarter of the room that any two take.
+    /// Both are IPv4 addresses: a quarter of the memory of any two.
     V4([(Ipv4Addr, u16); 2]),
     Any(Box<[Option<SocketAddr>; 2]>),
 }
@@ -76,29 +77,30 @@ impl Origin {
         self.ends = Ends::new(peer, self.local());
     }
 
-    /// The user name that is proven below MQTT.
+    /// The user name that was authenticated below MQTT.
     pub(crate) fn identity(&self) -> Option<&Arc<str>> {
         self.certified.as_ref()?.identity.as_ref()
     }
 
-    /// The client has proven that user name below MQTT.
+    /// Sets the user name that was authenticated below MQTT.
     pub(crate) fn identify(&mut self, identity: Arc<str>) {
         self.certified.get_or_insert_default().identity = Some(identity);
     }
 
-    /// The client has proven who it is by that certificate.
+    /// Sets the certificate by which the client was authenticated.
     pub(crate) fn credit(&mut self, credential: Option<Arc<Credential>>) {
         let identity = self.certified.take().and_then(|it| it.identity);
         self.certified = Certified::new(identity, credential);
     }
 
-    /// The client has proven who it is by that, too, if it can be revoked.
+    /// Sets the password by which the client was authenticated, too; `None` if it cannot be
+    /// revoked.
     pub(crate) fn prove(&mut self, password: Option<Arc<Credential>>) {
         self.proof = password;
     }
 
-    /// Whether something by which the client has proven who it is does so no more, or clients that prove
-    /// nothing are not let in any more and this is one.
+    /// Whether a credential by which the client was authenticated is revoked, or the client was not
+    /// authenticated and such clients are not accepted any more.
     pub(crate) fn is_revoked(&self) -> bool {
         let certificate = self.certified.iter().flat_map(|it| &it.credential);
         let mut all = certificate.chain(&self.proof);

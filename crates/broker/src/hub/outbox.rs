@@ -1,21 +1,21 @@
-//! Messages on their way to one other shard.
+//! Messages in transit to one other shard.
 
 use crate::base::connection::ConnId;
 use crate::hub::api::RemoteMessage;
 
-/// Messages to one other shard before publishers are held back.
+/// Number of messages to one other shard from which publishers are held back.
 const OUTBOX: usize = 8192;
 
-/// Bytes of them.
+/// Number of their bytes from which publishers are held back.
 const OUTBOX_BYTES: usize = 1 << 20;
 
-/// Messages on their way to one other shard.
+/// Messages in transit to one other shard.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     pub(crate) messages: Vec<RemoteMessage>,
-    /// Those that are urgent, which are not to wait for the others.
+    /// Urgent messages, which do not wait for the others.
     pub(crate) urgent: Vec<RemoteMessage>,
-    /// Of both.
+    /// Bytes of all messages.
     pub(crate) bytes: usize,
     /// Publishers that wait until the messages are taken.
     pub(crate) waiters: Vec<ConnId>,

@@ -1,24 +1,24 @@
-//! Messages on their way to other shards.
+//! Messages in transit to other shards.
 
 use crate::base::connection::ConnId;
 use crate::hub::api::{Remote, RemoteMessage};
 use crate::hub::fence::Fences;
 use crate::hub::outbox::Outbox;
 
-/// What a shard sends to the others.
+/// The messages of a shard to the other shards.
 #[derive(Debug)]
 pub(crate) struct Outboxes {
-    /// By shard.
+    /// Outboxes by shard.
     pub(crate) list: Vec<Outbox>,
     pub(crate) fences: Fences,
-    /// There may be something urgent in one of them.
+    /// Whether an outbox may have urgent messages.
     pub(crate) posts_urgent: bool,
     /// Publishers that wait for congested receivers of other shards.
     pub(crate) remote_waiters: Vec<ConnId>,
 }
 
 impl Outboxes {
-    /// Of shard `own` of that many.
+    /// The outboxes of the shard `own` of that many shards.
     pub(crate) fn new(own: u16, shards: u16) -> Self {
         Self {
             list: (0..shards).map(|_| Outbox::default()).collect(),
@@ -28,12 +28,13 @@ impl Outboxes {
         }
     }
 
-    /// Whether no more should be posted to another shard now.
+    /// Whether the outbox to another shard is full.
     pub(crate) fn is_full(&self, shard: u16) -> bool {
         self.list[usize::from(shard)].is_full()
     }
 
-    /// Asks for a fence: it has passed when all messages that were sent before have been delivered.
+    /// Requests a fence: it has passed when all messages that other shards sent before have been
+    /// delivered. Returns its number.
     pub(crate) fn fence(&mut self, own: u16) -> u64 {
         self.fences.ask(own, &mut self.list)
     }

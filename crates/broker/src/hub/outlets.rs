@@ -1,4 +1,4 @@
-//! Connections, and what they are sent.
+//! Connections, and the packets to write to them.
 //!
 //! Invariant: each of `dirty` and `urgent` has a connection at most once.
 
@@ -12,29 +12,29 @@ use crate::hub::api::Output;
 use crate::hub::conn::Conn;
 use crate::slab::Slab;
 
-/// The connections of a shard, and what waits to be written to them.
+/// The connections of a shard, and the packets that wait to be written to them.
 #[derive(Debug, Default)]
 pub(crate) struct Outlets {
     pub(crate) conns: Slab<Conn>,
-    /// Connections in the order they were opened, those gone or connected since
-    /// included.
+    /// Connections in the order in which they were opened, including some that have closed or
+    /// connected since.
     pub(crate) opening: VecDeque<ConnId>,
     next_generation: u32,
     pub(crate) outputs: Vec<Output>,
     pub(crate) dirty: Vec<ConnId>,
-    /// Connections with something urgent to say.
+    /// Connections with urgent messages to write.
     pub(crate) urgent: Vec<ConnId>,
-    /// Reused to put them in order.
+    /// Reused memory to sort them.
     pub(crate) ranked: Vec<(Rank, usize, ConnId)>,
-    /// Reused for messages that [`crate::egress::Egress::plan`] dropped.
+    /// Reused memory for messages that [`crate::egress::Egress::plan`] dropped.
     pub(crate) dropped: Vec<Dropped>,
     pub(crate) pool: Pool,
-    /// Urgent messages that wait once for several connections.
+    /// Urgent messages that are stored once for several connections.
     pub(crate) shared: Shared,
 }
 
 impl Outlets {
-    /// The connection, if it is still there.
+    /// The connection, if it is still open.
     #[inline]
     pub(crate) fn conn(&mut self, id: ConnId) -> Option<&mut Conn> {
         self.conns
@@ -48,7 +48,7 @@ impl Outlets {
         self.next_generation
     }
 
-    /// Notes that something is to be written to a connection.
+    /// Lists a connection as one with bytes to write.
     #[inline]
     pub(crate) fn mark_dirty(conn: &mut Conn, slot: u32, dirty: &mut Vec<ConnId>) {
         if !conn.dirty {
@@ -60,7 +60,7 @@ impl Outlets {
         }
     }
 
-    /// Notes that a connection has something that goes before plain messages.
+    /// Lists a connection as one with messages to write before plain ones.
     #[inline]
     pub(crate) fn mark_urgent(conn: &mut Conn, slot: u32, urgent: &mut Vec<ConnId>) {
         if !conn.urgent {

@@ -1,4 +1,4 @@
-//! Dropping from full queues.
+//! Drops messages from full queues.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ use crate::room::{Need, Shortage};
 use crate::session::Session;
 
 impl Hub {
-    /// A session ends, or leaves: neither its losses nor that its queue is full matters any more.
+    /// A session ends, or leaves this broker: removes it from the lists of full and lossy clients.
     pub(crate) fn forget_fullness(&self, session: &Session) {
         if session.is_full {
             self.directory.full_clients().remove(session.handle.number);
@@ -29,14 +29,16 @@ impl Hub {
         }
     }
 
-    /// Whether a message is refused if a session has no room for it; `topic` is what is said of its
-    /// topic.
+    /// Whether a message is refused if a session has no room for it; `topic` is the policy of its
+    /// topic, if there is one.
     #[inline]
     pub(crate) fn refuses(&self, handle: &SessionHandle, topic: Option<QueueFull>) -> bool {
         (self.may_refuse || handle.link) && self.config.queue_full_of(handle, topic).refuses()
     }
 
-    /// Drops what waits for a session until a message has room there. False if it has none even so.
+    /// Drops queued messages until a message has room in a session: those of the session, or of the
+    /// session with the most bytes if all together exceed their bound. False if there is no room
+    /// even then.
     #[cold]
     pub(crate) fn make_room(
         &mut self,
@@ -53,7 +55,7 @@ impl Hub {
             let victim = match self.shortage(target, need) {
                 None => return true,
                 Some(Shortage::Session) => target.slot,
-                // All together have no more than before.
+                // The total does not grow by this message.
                 Some(Shortage::Total) if freed >= need.size => return true,
                 Some(Shortage::Total) => self.fullest(target.slot),
             };
@@ -69,8 +71,8 @@ impl Hub {
         self.shortage(target, need).is_none()
     }
 
-    /// Drops what is to go first of what waits for a session, before a message with that QoS and rank.
-    /// Returns its size.
+    /// Drops the queued message of a session that is the first to be dropped for a message with
+    /// that QoS and rank. Returns its size in bytes.
     fn drop_oldest(&mut self, slot: u32, (qos, rank): (QoS, Rank), now: Nanos) -> Option<usize> {
         let config = &self.config;
         let session = self.sessions.get_mut(slot)?;
@@ -110,7 +112,7 @@ impl Hub {
         self.report_full(&handle, false, now);
     }
 
-    /// Reports a full queue now and then.
+    /// Reports a full queue, at most once in [`REPORT_INTERVAL`].
     pub(crate) fn report_full(&mut self, handle: &SessionHandle, refused: bool, now: Nanos) {
         if now >= self.queue_full_reported {
             self.queue_full_reported = now + REPORT_INTERVAL;
@@ -122,7 +124,8 @@ impl Hub {
         }
     }
 
-    /// The session that is to make room where all together have too much: that one, or one with more.
+    /// The session that has to make room when all sessions together exceed their bound: `own`, or
+    /// one with more queued bytes.
     fn fullest(&mut self, own: u32) -> u32 {
         let bytes = |hub: &Self, slot| hub.sessions.get(slot).and_then(|it| hub.droppable(it));
         let least = bytes(self, own).unwrap_or(0);
@@ -144,7 +147,8 @@ impl Hub {
         }
     }
 
-    /// How many bytes wait in a session, if it may be made to drop some for others.
+    /// Queued bytes of a session, if its policy allows dropping them for other sessions; `None`
+    /// otherwise.
     fn droppable(&self, session: &Session) -> Option<usize> {
         let policy = self.config.queue_full_of(&session.handle, None);
         (policy == QueueFull::DropOldest).then(|| session.queue.bytes())

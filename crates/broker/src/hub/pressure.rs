@@ -1,8 +1,7 @@
-//! Back-pressure: a receiver whose unsent bytes or queue pass a high mark is
-//! *congested*; whoever publishes to it stops being read until it has caught
-//! up, or for `max_publisher_pause`. A receiver that has not caught up by then
-//! is *slow*: from then on its QoS 0 messages are dropped above the mark and
-//! nobody waits for it, until it has drained.
+//! Back-pressure: a receiver whose unsent bytes or queue exceed a high mark is *congested*; the
+//! broker does not read from its publishers until it has caught up, or for `max_publisher_pause`. A
+//! receiver that has not caught up by then is *slow*: from then on its QoS 0 messages are dropped
+//! above the mark and publishers do not wait for it, until it has drained.
 
 use std::sync::atomic::Ordering;
 
@@ -16,7 +15,8 @@ impl Hub {
         self.congest_for(slot, self.config.max_publisher_pause, now);
     }
 
-    /// The same for so long at most. What holds publishers for longer already goes on.
+    /// Like [`Self::congest`], but publishers wait for `most` at most. A longer wait that has begun
+    /// continues.
     pub(super) fn congest_for(&mut self, slot: u32, most: Nanos, now: Nanos) {
         let Some(conn) = self.outlets.conns.get_mut(slot) else {
             return;
@@ -28,7 +28,7 @@ impl Hub {
         let was = std::mem::replace(&mut conn.congested, true);
         let extra = conn.extra();
         if was {
-            // When the timer that is armed fires, it is armed for the rest.
+            // When the armed timer fires, it is armed again for the remaining time.
             if most > extra.congested_for {
                 extra.congested_until = extra.congested_until + (most - extra.congested_for);
                 extra.congested_for = most;
@@ -65,8 +65,8 @@ impl Hub {
         }
     }
 
-    /// Makes a publisher wait for a congested receiver of another shard. That
-    /// shard tells everyone when one of its receivers is relieved.
+    /// Makes a publisher wait for a congested receiver of another shard. That shard notifies all
+    /// other shards when one of its receivers is relieved.
     pub(crate) fn wait_for_remote(&mut self, publisher: ConnId) {
         if !self.outboxes.remote_waiters.contains(&publisher) {
             self.outboxes.remote_waiters.push(publisher);
@@ -87,7 +87,7 @@ impl Hub {
         }
     }
 
-    /// Moves the messages for another shard to the end of `list`, those first that are urgent.
+    /// Moves the messages for another shard to the end of `list`, urgent ones first.
     pub(crate) fn take_outbox(&mut self, shard: u16, list: &mut Vec<RemoteMessage>) {
         let outbox = &mut self.outboxes.list[usize::from(shard)];
         list.append(&mut outbox.urgent);
@@ -106,7 +106,8 @@ impl Hub {
         self.resume(waiters);
     }
 
-    /// Lets publishers go on.
+    /// Ends one wait of each of these publishers; reads again from those that wait for nothing
+    /// else.
     pub(crate) fn resume(&mut self, waiters: Vec<ConnId>) {
         for waiter in waiters {
             if let Some(conn) = self.outlets.conn(waiter) {
@@ -132,7 +133,7 @@ impl Hub {
         self.tell_relief();
     }
 
-    /// Lets the publishers of other shards go on.
+    /// Notifies other shards, so that their publishers go on.
     pub(super) fn tell_relief(&mut self) {
         for (shard, outbox) in self.outboxes.list.iter_mut().enumerate() {
             if shard != usize::from(self.index) {
@@ -141,7 +142,8 @@ impl Hub {
         }
     }
 
-    /// A receiver has perhaps held its publishers back for as long as it may.
+    /// The timer of a congested receiver fires: if its publishers have waited long enough, the
+    /// receiver counts as slow and they go on.
     pub(crate) fn pause_over(&mut self, slot: u32, now: Nanos) {
         let Some(conn) = self.outlets.conns.get_mut(slot) else {
             return;
@@ -176,8 +178,8 @@ impl Hub {
         self.relieve(slot);
     }
 
-    /// Whether a client has so much to read that nothing more is read from it
-    /// until it has read half of that.
+    /// Whether a client has `limit` unsent bytes or more; then the broker does not read from it
+    /// until half of them are sent.
     #[inline]
     pub(crate) fn check_unread(conn: &mut Conn, limit: usize) -> bool {
         if conn.out.backlog() < limit {
@@ -188,13 +190,13 @@ impl Hub {
         true
     }
 
-    /// Lets a client go on that has read enough.
+    /// Reads again from a client that has read enough.
     pub(crate) fn has_read(&mut self, id: ConnId, now: Nanos) {
         let limit = self.config.limits.send_buffer;
         let Some(conn) = self.outlets.conn(id) else {
             return;
         };
-        // It is alive, although its packets are not looked at.
+        // The client is alive, although its packets are not read.
         conn.last_received = now;
         if conn.out.backlog() <= limit / 2 {
             conn.unread = false;

@@ -1,4 +1,4 @@
-//! Sending what waits: again, retained, queued.
+//! Sends waiting messages: those in flight again, retained ones, and queued ones.
 
 use std::sync::Arc;
 
@@ -20,28 +20,27 @@ use crate::session::{Session, Step, first_step};
 use crate::tasks::Task;
 use crate::{Budget, Directory, Nanos, Stats};
 
-/// Bytes of retained and queued messages that are put into the buffers at once.
+/// Unsent bytes in a connection's buffer up to which retained and queued messages are added.
 const AHEAD: usize = 64 << 10;
-/// The same of messages that may expire, for a client that is behind: what is
-/// encoded is sent, whatever the time.
+/// The same for messages that may expire, for a client that is behind: an encoded message is sent
+/// even when it has expired.
 const AHEAD_FLEETING: usize = 4 << 10;
-/// Retained messages fetched for a subscription at once.
+/// Largest number of retained messages fetched for a subscription at once.
 const REPLAY_BATCH: usize = 256;
-/// Units of work of looking retained messages up, and sending them, that are done wherever it is
-/// begun.
+/// Units of work for retained messages, to find and to send them, that a call of [`Hub::pump`] may
+/// do.
 const AT_ONCE: u64 = 64;
 
 impl Hub {
-    /// Sends what a session's window and its connection's buffer allow: first
-    /// what has to be sent again, then urgent messages that wait, then retained
-    /// messages for new subscriptions, then the others that wait.
+    /// Sends as much as a session's window and its connection's buffer allow: first redeliveries,
+    /// then queued urgent messages, then retained messages for new subscriptions, then other queued
+    /// messages.
     pub(crate) fn pump(&mut self, session_slot: u32, now: Nanos) {
         self.pump_within(session_slot, &mut Budget::new(AT_ONCE), now);
     }
 
-    /// The same. Looking up and sending retained messages takes no more than the budget: then a task
-    /// goes on. It is one loop over retained and queued messages, because these alternate and every step
-    /// needs the session, its connection and the counters at once.
+    /// Like [`Self::pump`], with a budget for finding and sending retained messages. When the
+    /// budget is spent, a task continues.
     #[expect(
         clippy::too_many_lines,
         reason = "retained and queued messages alternate, and each step needs the session, its connection and the counters"
@@ -57,7 +56,7 @@ impl Hub {
             return;
         };
         let limit = self.config.limits.send_buffer;
-        // What comes now waits behind what is sent of the past.
+        // New messages wait behind the bytes that are added here.
         let ahead = limit.min(AHEAD);
         let (mut sent, mut taken) = (false, Taken::default());
         let mut outlet = Outlet {
@@ -72,7 +71,7 @@ impl Hub {
         };
         taken.resend(session, conn, &mut outlet, limit, now);
         taken.send(session, conn, &mut outlet, ahead, now);
-        // What a neighbour lacks waits for what is new.
+        // Retained messages that a neighbour lacks wait for new messages.
         let waits = session.link.is_some() && !session.queue.is_empty();
         while conn.out.backlog() < ahead && !waits {
             let Some(replay) = session.replays.front_mut() else {
@@ -115,7 +114,7 @@ impl Hub {
                     }
                 }
                 drop(retained);
-                // Older live messages with QoS 0 may be on their way from other shards.
+                // Older live messages with QoS 0 may be in transit from other shards.
                 let (began, most) = (replay.began, replay.qos);
                 let may_be_late =
                     |it: &Found| it.change > began && it.message.qos.min(most) == QoS::AtMostOnce;
@@ -136,7 +135,7 @@ impl Hub {
             let class = 1 << found.message.stamp.class() as u8;
             if qos != QoS::AtMostOnce && found.change > replay.began && session.classes & class != 0
             {
-                // It came live after the subscription, and waits in the queue, or was sent.
+                // It was published after the subscription, and was queued or sent then.
                 replay.ready.pop_front();
                 continue;
             }
@@ -149,7 +148,7 @@ impl Hub {
             let message = &found.message;
             let allowed = conn.may_receive(message.topic_bytes());
             let own = replay.no_local && message.publisher == session.handle.number;
-            // One that was replaced since it was fetched would come after its
+            // A retained message that was replaced since it was fetched would arrive after its
             // successor, which was delivered when it was published.
             if !allowed || own || message.is_expired(now) {
                 continue;
@@ -216,7 +215,7 @@ impl Hub {
                 number,
                 entry,
             };
-            // Not urgent any more, whatever it was when it was published.
+            // A retained message is not urgent any more, whatever its class when it was published.
             sent |= send_delivery(delivery, Class::Normal, session, conn, &mut outlet, now);
         }
         if session.replays.is_empty() {
@@ -241,26 +240,26 @@ impl Hub {
         }
     }
 
-    /// Whether a session has something that [`Self::pump`] could send.
+    /// Whether a session has messages that [`Self::pump`] could send.
     #[inline]
     pub(crate) fn has_backlog(session: &Session) -> bool {
         !session.queue.is_empty() || !session.replays.is_empty() || session.window.is_rewound()
     }
 }
 
-/// What was taken from a session's queue.
+/// Messages that were taken from a session's queue, or sent again.
 #[derive(Default)]
 struct Taken {
     load: Load,
-    /// Some of it was sent.
+    /// Whether a message was sent.
     sent: bool,
-    /// Some of that was urgent.
+    /// Whether an urgent message was sent.
     urgent: bool,
 }
 
 impl Taken {
-    /// Sends again what was in flight on an earlier connection, as far as the window and `limit` bytes
-    /// in the connection's buffer allow.
+    /// Sends messages that were in flight on an earlier connection again, as far as the window and
+    /// `limit` bytes in the connection's buffer allow.
     fn resend(
         &mut self,
         session: &mut Session,
@@ -333,9 +332,9 @@ impl Taken {
         }
     }
 
-    /// Ends the delivery of a message that the client has lost the right to receive. A QoS 1 message is
-    /// dropped. For a QoS 2 message the broker sends PUBREL: the client may have stored the packet
-    /// identifier, and would take another message with that identifier for a duplicate.
+    /// Ends the delivery of a message that the client has lost the right to receive. A QoS 1
+    /// message is dropped. For a QoS 2 message the broker sends PUBREL: the client may have stored
+    /// the packet identifier, and would take another message with that identifier for a duplicate.
     fn withhold(
         &mut self,
         packet_id: u16,
@@ -362,8 +361,7 @@ impl Taken {
         self.sent = true;
     }
 
-    /// Sends what waits in the queue: while retained messages are to be sent to a
-    /// client, urgent ones only.
+    /// Sends queued messages; only urgent ones while retained messages are to be sent to a client.
     fn send(
         &mut self,
         session: &mut Session,
@@ -424,7 +422,7 @@ impl Taken {
             Journal::done(outlet.journal, session, delivery.entry);
             return;
         }
-        // It may have been queued under other rights, or at another broker.
+        // The message may have been queued under other rights, or at another broker.
         if !conn.may_receive(delivery.message.topic_bytes()) {
             outlet.stats.dropped_not_authorized += 1;
             Journal::done(outlet.journal, session, delivery.entry);
@@ -438,8 +436,8 @@ impl Taken {
     }
 }
 
-/// Sends a message that was queued or retained; false if it was dropped or has to
-/// wait until its packet identifier is on disk.
+/// Sends a queued or retained message; false if it was dropped, or has to wait for the commit of
+/// its packet identifier.
 fn send_delivery(
     delivery: Delivery,
     class: Class,
@@ -457,7 +455,7 @@ fn send_delivery(
         }
     };
     let keeps = qos != QoS::AtMostOnce && (!session.is_transient() || delivery.share != 0);
-    // In the window alone where that is enough: thousands may be sent in a row.
+    // Not cloned if a place in the window suffices: thousands may be sent in a row.
     let own = match (keeps, class.is_urgent()) {
         (true, false) => {
             session.window.keep(delivery);
@@ -525,7 +523,7 @@ fn send_delivery(
     sent
 }
 
-/// Parts of the hub that sending needs.
+/// The parts of the hub that sending a message needs.
 struct Outlet<'a> {
     messages: &'a mut Messages,
     limits: &'a LaneLimits,
@@ -538,7 +536,7 @@ struct Outlet<'a> {
 }
 
 impl Outlet<'_> {
-    /// Adds a message to the urgent lanes; false if it was dropped instead.
+    /// Adds a message to the urgent lanes; false if it was dropped.
     fn push(&mut self, entry: Entry, conn: &mut Conn) -> bool {
         conn.class = conn.class.min(entry.delivery.message.stamp.class());
         conn.out

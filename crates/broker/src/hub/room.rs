@@ -19,13 +19,13 @@ impl Hub {
             .filter(|session| Arc::ptr_eq(&session.handle, &target.session))
     }
 
-    /// The same receiver, where another session has taken the place of the one of a client of a mesh
-    /// and has a subscription for it, too: what was on its way between shards then is for that.
+    /// The receiver of a message in transit between shards whose session was replaced by another
+    /// one of the same client of a mesh: the new session, if it has a subscription for the message.
     pub(crate) fn successor(&self, target: &Target, topic: &str) -> Option<Target> {
         let slot = self.sessions.named(&target.session.client_id)?;
         let session = self.sessions.get(slot)?;
         let wants = |it: &Subscription| topic::matches(&it.filter, topic);
-        // One that began with Clean Start 1 has nothing of before.
+        // A session that began with Clean Start 1 receives no earlier messages.
         let follows = session.history.is_some() && session.link.is_none() && target.share == 0;
         let follows = follows && session.subscriptions.iter().any(wants);
         follows.then(|| Target {
@@ -45,8 +45,8 @@ impl Hub {
         conn.is_some_and(|conn| takes_at_once(session, conn, self.config.limits.send_buffer, need))
     }
 
-    /// Whether an urgent message with QoS above 0 would be sent at once,
-    /// whatever plain messages wait.
+    /// Whether an urgent message with QoS above 0 would be sent at once, without regard to plain
+    /// messages.
     pub(crate) fn sends_urgent_at_once(&self, session: &Session) -> bool {
         let conn = session.conn.and_then(|slot| self.outlets.conns.get(slot));
         conn.is_some_and(|conn| {
@@ -55,8 +55,8 @@ impl Hub {
         })
     }
 
-    /// Whether a message with QoS above 0 can be kept for a local session now, or
-    /// sent at once, or is not waited for.
+    /// Whether a message with QoS above 0 can be sent to a local session at once or queued, or the
+    /// session is gone or away, so that publishers do not wait for it.
     #[inline]
     pub(crate) fn has_room(&self, target: &Target, need: Need) -> bool {
         let Some(session) = self.session_of(target) else {
@@ -67,7 +67,7 @@ impl Hub {
             || self.queue_has_room(target, need)
     }
 
-    /// Whether a message can wait in a local session.
+    /// Whether a message fits into the queue of a local session.
     pub(crate) fn queue_has_room(&self, target: &Target, need: Need) -> bool {
         let Need { class, size, .. } = need;
         let Some(session) = self.session_of(target) else {
@@ -78,8 +78,9 @@ impl Hub {
         bounds.fit(session, need, 0) && total + size <= bounds.total
     }
 
-    /// What keeps a message from waiting in a local session where others may be dropped for it: what is
-    /// promised to messages on their way from other shards does not count.
+    /// The bound that a message would exceed in the queue of a local session where other messages
+    /// may be dropped for it. Room that is reserved for messages in transit from other shards does
+    /// not count.
     pub(crate) fn shortage(&self, target: &Target, need: Need) -> Option<Shortage> {
         let session = self.session_of(target)?;
         let bounds = Bounds::of(&self.config.limits, need.class);
@@ -90,7 +91,7 @@ impl Hub {
         (total + need.size > bounds.total).then_some(Shortage::Total)
     }
 
-    /// Whether a message could wait in a session if nothing else did.
+    /// Whether a message would fit into an empty queue.
     pub(crate) fn may_ever_fit(&self, need: Need) -> bool {
         let bounds = Bounds::of(&self.config.limits, need.class);
         let empty = Filled {
@@ -101,9 +102,9 @@ impl Hub {
         bounds.have(&empty, need, 0) && need.size <= bounds.total
     }
 
-    /// Promises room for a message with QoS above 0 in a local session, of which
-    /// `copies` copies go there before. What it will take in the queue is added to
-    /// the bytes of all sessions right away, and to `reserved`.
+    /// Reserves room for a message with QoS above 0 in a local session that receives `copies`
+    /// earlier copies of it. Its bytes in the queue are added to the total of all sessions at once,
+    /// and to `reserved`. Returns whether there is room.
     #[inline]
     pub(crate) fn promise(
         &self,
@@ -119,7 +120,8 @@ impl Hub {
         if copies == 0 && self.sends_at_once(session, need) {
             return true;
         }
-        // Nobody waits for who is away for long: what has no room then is dropped.
+        // Publishers do not wait for a session that is away for long: a message without room is
+        // dropped.
         if target.session.is_away() {
             return true;
         }
@@ -132,7 +134,7 @@ impl Hub {
         bounds.fit(session, need, copies) && total + size <= bounds.total
     }
 
-    /// Gives back what was reserved and not used.
+    /// Releases reserved bytes that were not used.
     #[inline]
     pub(crate) fn release(&self, reserved: usize) {
         if reserved > 0 {
@@ -142,7 +144,7 @@ impl Hub {
         }
     }
 
-    /// Whether a session of another shard seems to have room.
+    /// Whether a session of another shard has room, by its shared counters.
     pub(crate) fn may_have_room(&self, handle: &SessionHandle, need: Need) -> bool {
         if handle.is_away() {
             return true;
@@ -153,8 +155,8 @@ impl Hub {
         bounds.have(&Filled::of_handle(handle, messages, bytes), need, 0)
     }
 
-    /// Promises room for one message in a session of another shard, where it is
-    /// of that class, if it has that, or without asking.
+    /// Reserves room for one message in a session of another shard; unless `asks`, also beyond the
+    /// bounds. Returns whether the room is reserved.
     pub(crate) fn reserve(&self, handle: &SessionHandle, need: Need, asks: bool) -> bool {
         let Need { class, size, .. } = need;
         let bounds = Bounds::of(&self.config.limits, class);
@@ -174,16 +176,16 @@ impl Hub {
         fits
     }
 
-    /// Ends a reservation in a session; its bytes among those of all sessions
-    /// stay, for the message that comes in its place or [`Self::release`].
+    /// Ends a reservation in a session. Its bytes stay in the total of all sessions, for the
+    /// message in its place or for [`Self::release`].
     pub(crate) fn give_back(&self, handle: &SessionHandle, size: usize) {
         handle.reserved.fetch_sub(1, Ordering::AcqRel);
         handle.reserved_bytes.fetch_sub(size, Ordering::AcqRel);
     }
 }
 
-/// Whether a session with that connection is sent a plain message with QoS above 0
-/// at once, with `send_buffer` as bound for what waits before it in the connection.
+/// Whether a plain message with QoS above 0 can be sent to a session at once. At most `send_buffer`
+/// bytes may wait before it in the connection.
 #[inline(always)]
 pub(super) fn takes_at_once(
     session: &Session,

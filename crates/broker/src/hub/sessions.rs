@@ -19,17 +19,18 @@ impl Sessions {
         self.names.find(&self.slab, client_id)
     }
 
-    /// From now on the client's session is found in that slot.
+    /// Enters the session in that slot under its client identifier.
     pub(crate) fn name(&mut self, slot: u32) {
         self.names.insert(&self.slab, slot);
     }
 
-    /// From now on the client's session is not found in that slot any more.
+    /// Removes the entry of the session in that slot under its client identifier.
     pub(crate) fn unname(&mut self, client_id: &str, slot: u32) {
         self.names.remove(client_id, slot);
     }
 
-    /// A number that no session has had yet: timers of an earlier connection of a session are void.
+    /// A new epoch, which no session has had: it makes the timers of an earlier connection of a
+    /// session void.
     pub(crate) fn next_epoch(&mut self) -> u64 {
         self.last_epoch += 1;
         self.last_epoch

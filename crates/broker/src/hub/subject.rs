@@ -1,10 +1,10 @@
-//! Whom work is done for.
+//! The clients and filters that tasks work for.
 
 use crate::hub::Hub;
 use crate::tasks::{Subject, Task};
 
 impl Hub {
-    /// Whom its next slice is for.
+    /// The client and filter that the next slice of a task is for.
     pub(crate) fn subject_of(&self, task: &Task) -> Subject {
         let session = |slot: u32| self.sessions.get(slot);
         let client = |slot: u32| Some(session(slot)?.handle.client_id.clone());

@@ -1,9 +1,9 @@
-//! Shared subscriptions: one of the members gets each message.
+//! Shared subscriptions: one member gets each message.
 //!
-//! A group is one object that the index and all cached routes have in common. Members come and go
-//! in it, so that a route costs nothing for them, and stays true; only when the first comes or the
-//! last goes, routes change. Its lock is taken for each message, for as long as it takes to choose a
-//! member; whoever holds it takes none but those of sessions.
+//! A group is one object that the index and all cached routes share. Members are added and removed
+//! in it, so that routes need no update and stay valid; routes change only when the first member
+//! joins or the last one leaves. The lock of the group is taken for each message, for the time of
+//! choosing a member; while it is held only locks of sessions are taken.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,26 +20,26 @@ use crate::lock::{read, write};
 #[derive(Debug)]
 pub(crate) struct Group {
     name: Box<str>,
-    /// Of its filter, see [`crate::mesh::federation::sign`].
+    /// Sign of its filter, see [`crate::base::name::sign`].
     pub(crate) sign: u32,
-    /// Whose turn it is, among members and among brokers.
+    /// The turn among members and among brokers.
     cursor: AtomicU32,
-    /// Place of a member that was connected when it was last looked at.
+    /// Place of a member that was connected when it was last considered.
     connected: AtomicU32,
     members: RwLock<Members>,
 }
 
-/// Members that are looked through for one of them; of more it is noted where they are.
+/// Maximum number of members that are searched linearly; for more, their places are indexed.
 const FEW: usize = 32;
 
 /// The members of a shared subscription.
 #[derive(Debug, Default)]
 pub(crate) struct Members {
-    /// Those of this broker, in no order.
+    /// The members on this broker, in no order.
     pub(crate) here: Vec<Target>,
     /// Their places by the numbers of their sessions, if there are more than [`FEW`].
     places: HashMap<u64, u32, RandomState>,
-    /// Signs of other brokers of the mesh where it has members.
+    /// Signs of other brokers of the mesh that have members.
     pub(crate) elsewhere: Vec<u32>,
 }
 
@@ -86,7 +86,7 @@ impl Members {
 }
 
 impl Group {
-    /// One without members; `filter` with the share prefix.
+    /// A group without members; `filter` has the share prefix.
     pub(crate) fn new(name: &str, filter: &str) -> Self {
         Self {
             name: name.into(),
@@ -105,7 +105,7 @@ impl Group {
         read(&self.members)
     }
 
-    /// Its member, if that is the only one in the mesh.
+    /// The member of the group, if it is the only one in the mesh.
     pub(crate) fn only_member(&self) -> Option<Target> {
         let members = self.members();
         match &*members.here {
@@ -114,7 +114,7 @@ impl Group {
         }
     }
 
-    /// Adds or replaces the member of that session. Says whether it is new.
+    /// Adds or replaces the member of that session. Returns whether it is new.
     pub(crate) fn add(&self, member: Target) -> bool {
         let mut members = write(&self.members);
         if let Some(at) = members.place_of(&member.session) {
@@ -127,7 +127,7 @@ impl Group {
         true
     }
 
-    /// Removes the member of that session. Says whether there was one.
+    /// Removes the member of that session. Returns whether it existed.
     pub(crate) fn remove(&self, session: &Arc<SessionHandle>) -> bool {
         let mut members = write(&self.members);
         let place = members.place_of(session);
@@ -137,7 +137,7 @@ impl Group {
         place.is_some()
     }
 
-    /// Notes at which other brokers there are members, instead of those before.
+    /// Replaces the set of other brokers that have members.
     pub(crate) fn set_elsewhere(&self, brokers: &[u32]) {
         write(&self.members).elsewhere = brokers.to_vec();
     }
@@ -157,7 +157,7 @@ impl Group {
         self.connected.store(place as u32, Ordering::Relaxed);
     }
 
-    /// The place noted last; there may be nobody any more.
+    /// The place that was noted last, which may be empty by now.
     pub(crate) fn last_connected(&self) -> usize {
         self.connected.load(Ordering::Relaxed) as usize
     }
@@ -171,7 +171,7 @@ mod tests {
     use crate::Directory;
     use crate::index::subscriber::Subscriber;
 
-    /// Each member is found, replaced and removed, whatever others come and go.
+    /// Each member is found, replaced and removed, whatever other members are added or removed.
     #[test]
     fn members_come_and_go() {
         let directory = Directory::new(1);

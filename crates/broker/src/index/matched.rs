@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 /// Shared subscriptions of one topic.
 pub(crate) type Groups = SmallVec<[Arc<Group>; 1]>;
 
-/// Receivers on their way into a [`Matched`].
+/// Receivers that are collected for a [`Matched`].
 pub(crate) type TargetList = SmallVec<[Target; 1]>;
 
 /// The receivers of one topic on one shard: most often one, which takes no memory of its own.
@@ -39,11 +39,11 @@ pub(crate) struct Matched {
     /// By shard, each list in the order of session numbers.
     pub(crate) shards: SmallVec<[(u16, Targets); 1]>,
     pub(crate) groups: Groups,
-    /// There are more clients than are delivered to in one piece: none is in the lists, and
-    /// [`Directory::clients_after`] finds them.
+    /// Whether there are more clients than one piece of work can serve: then none is in the lists,
+    /// and [`Directory::clients_after`] finds them.
     pub(crate) crowd: bool,
-    /// Highest QoS anyone receives with; with groups, whose members come and go, and a crowd the highest of
-    /// all.
+    /// Highest QoS of any receiver; with groups, whose members change, or with a crowd, the highest
+    /// QoS of all.
     pub(crate) max_qos: QoS,
 }
 
@@ -77,7 +77,7 @@ impl Matched {
         self.shards.is_empty() && self.groups.is_empty() && !self.crowd
     }
 
-    /// The same with a crowd of clients besides, or without it.
+    /// The same receivers, with or without a crowd of clients.
     pub(crate) fn with_crowd(self, crowd: bool) -> Self {
         Self {
             crowd,
@@ -89,7 +89,7 @@ impl Matched {
         }
     }
 
-    /// All but those of groups and of a crowd.
+    /// All receivers except members of groups and clients of a crowd.
     pub(crate) fn targets(&self) -> impl Iterator<Item = &Target> {
         self.shards.iter().flat_map(|(_, targets)| targets.iter())
     }

@@ -1,5 +1,6 @@
-//! Who subscribed to one filter, in the order of [`Place`]: in a list while they are few, in a tree when
-//! they are many, so that one more or less costs the logarithm of their number at most.
+//! The subscribers to one filter, in the order of [`Place`]: in a list while they are few, in a
+//! tree when they are many, so that adding or removing one costs at most the logarithm of their
+//! number.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -8,16 +9,16 @@ use std::sync::Arc;
 use crate::base::handle::SessionHandle;
 use crate::index::subscriber::Subscriber;
 
-/// Members that are kept in a list.
+/// Maximum number of members that are kept in a list.
 const FEW: usize = 32;
 
-/// The place of a session among those that receive a message: neighbours of a mesh come before clients,
-/// and sessions in the order of their numbers.
+/// The place of a session among those that receive a message: neighbours of a mesh come before
+/// clients, and sessions in the order of their numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place(u64);
 
 impl Place {
-    /// No client comes before it or has it, and no neighbour comes after it.
+    /// The place before all clients and after all neighbours.
     pub(crate) const FIRST_CLIENT: Self = Self(1 << 63);
 
     pub(crate) fn of(session: &SessionHandle) -> Self {
@@ -57,12 +58,12 @@ impl Members {
         }
     }
 
-    /// How many there are without neighbours.
+    /// Number of members that are no neighbours.
     pub(super) fn clients(&self) -> usize {
         self.len() - self.links().count()
     }
 
-    /// Adds or replaces the subscription of a session. Says whether it is new.
+    /// Adds or replaces the subscription of a session. Returns whether it is new.
     pub(super) fn insert(&mut self, subscriber: Subscriber) -> bool {
         let place = Place::of(&subscriber.session);
         match self {
@@ -89,14 +90,15 @@ impl Members {
         }
     }
 
-    /// Removes the subscription of a session. Says whether there was one.
+    /// Removes the subscription of a session. Returns whether it existed.
     pub(super) fn remove(&mut self, session: &Arc<SessionHandle>) -> bool {
         let place = Place::of(session);
         match self {
             Self::Few(list) => find(list, place).map(|at| list.remove(at)).is_ok(),
             Self::Many(tree) => {
                 let removed = tree.remove(&place).is_some();
-                // Not at the bound, or one that comes and goes would have all copied each time.
+                // Well below the bound, or a member that is added and removed repeatedly would copy
+                // all each time.
                 if tree.len() <= FEW / 2 {
                     *self = Self::Few(std::mem::take(&mut **tree).into_values().collect());
                 }
@@ -105,13 +107,13 @@ impl Members {
         }
     }
 
-    /// Those of neighbours.
+    /// The subscriptions of neighbours.
     pub(super) fn links(&self) -> impl Iterator<Item = &Subscriber> {
         self.range(Bound::Unbounded)
             .take_while(|it| it.session.link)
     }
 
-    /// Those of a place after `place`.
+    /// The subscriptions with a place after `place`.
     pub(super) fn after(&self, place: Place) -> impl Iterator<Item = &Subscriber> {
         self.range(Bound::Excluded(place))
     }

@@ -14,14 +14,14 @@ pub(crate) struct Subscriber {
     pub(crate) options: SubscribeOptions,
     /// Subscription identifier; 0 for none.
     pub(crate) id: u32,
-    /// Messages of admitted flows go to it with the plain ones.
+    /// Whether messages of admitted flows are sent to it as plain ones.
     pub(crate) demoted: bool,
-    /// What it is sent is numbered.
+    /// Whether messages to it are numbered.
     pub(crate) numbered: bool,
 }
 
-/// How a neighbour's session gets what it gets: as it was published, and not what it
-/// has sent itself.
+/// The options of a neighbour's session: it gets messages as they were published, and not those
+/// that it has sent itself.
 pub(crate) const OPTIONS: SubscribeOptions = SubscribeOptions {
     qos: QoS::ExactlyOnce,
     no_local: true,
@@ -29,7 +29,8 @@ pub(crate) const OPTIONS: SubscribeOptions = SubscribeOptions {
     retain_handling: RetainHandling::DoNotSend,
 };
 
-/// A neighbour as a subscriber. What goes by the root comes back from there.
+/// A neighbour as a subscriber. With `by_root`, a message that goes through the root of the mesh
+/// comes back from there.
 pub(crate) fn subscriber(session: &Arc<SessionHandle>, by_root: bool) -> Subscriber {
     Subscriber {
         session: session.clone(),

@@ -15,11 +15,11 @@ pub(crate) struct Target {
     pub(crate) qos: QoS,
     pub(crate) no_local: bool,
     pub(crate) retain_as_published: bool,
-    /// Messages of admitted flows go to it with the plain ones.
+    /// Whether messages of admitted flows are sent to it as plain ones.
     pub(crate) demoted: bool,
-    /// What it is sent is numbered.
+    /// Whether messages to it are numbered.
     pub(crate) numbered: bool,
-    /// The sign of the shared subscription that it is a member of; 0: it is none.
+    /// The sign of the shared subscription of which it is a member; 0 for none.
     pub(crate) share: u32,
     pub(crate) subscription_ids: Option<Arc<[u32]>>,
 }
@@ -48,7 +48,8 @@ impl Target {
         self.subscription_ids.as_ref().map_or(&[], |ids| ids)
     }
 
-    /// Takes `other` in if it is a subscription of the same session.
+    /// Merges `other` into this target if it is a subscription of the same session. Returns whether
+    /// it is.
     pub(crate) fn merge(&mut self, other: &Self) -> bool {
         if !Arc::ptr_eq(&self.session, &other.session) {
             return false;

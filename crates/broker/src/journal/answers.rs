@@ -1,4 +1,4 @@
-//! Answers to a connection that wait, in the order of their kinds.
+//! Answers to a connection that wait for commits, ordered within each kind.
 
 use std::collections::VecDeque;
 
@@ -6,43 +6,44 @@ use punctual_codec::{PacketType, ReasonCode};
 
 use super::Journal;
 
-/// Answers for which a connection keeps memory when none waits.
+/// Number of answers for which a connection keeps memory when none waits.
 const USUAL: usize = 32;
 
-/// What an answer waits for.
+/// The condition that an answer waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct After {
-    /// That this is committed,
+    /// The answer may be sent when this ticket is committed,
     pub(crate) ticket: u64,
-    /// or that this is not needed any more.
+    /// or when this is not needed any more.
     pub(crate) or: Needed,
 }
 
-/// What need not be committed once its receivers have done with it.
+/// The part of a message that need not be committed once its receivers have finished it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Needed {
-    /// Whatever they do.
+    /// Nothing: the commit is needed in any case.
     Always,
-    /// A content.
+    /// The content with that number.
     Content(u64),
-    /// A message with only that entry.
+    /// A message whose only entry has that number.
     Light(u64),
 }
 
 impl After {
-    /// That a ticket is committed.
+    /// Waits for the commit of a ticket.
     pub(crate) fn ticket(ticket: u64) -> Self {
         let or = Needed::Always;
         Self { ticket, or }
     }
 
-    /// The same, or that a content is not needed before.
+    /// Waits for the commit of a ticket, or until a content is not needed any more.
     pub(crate) fn needed(content: u64, ticket: u64) -> Self {
         let or = Needed::Content(content);
         Self { ticket, or }
     }
 
-    /// The same with a message that has only that entry.
+    /// Waits for the commit of a ticket, or until a message with only that entry is not needed any
+    /// more.
     pub(crate) fn light(entry: u64, ticket: u64) -> Self {
         let or = Needed::Light(entry);
         Self { ticket, or }
@@ -61,14 +62,13 @@ impl After {
 /// An acknowledgement, or another answer.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    /// Without properties.
+    /// An answer without properties.
     Plain {
         kind: PacketType,
         packet_id: u16,
         reason: ReasonCode,
     },
-    /// Encoded; its kind, its identifier, and whether it says that something was
-    /// done.
+    /// An encoded answer; its kind, its packet identifier, and whether it reports success.
     Encoded {
         kind: PacketType,
         packet_id: u16,
@@ -84,7 +84,7 @@ impl Answer {
         }
     }
 
-    /// Packet identifier, for one that says that a message was accepted.
+    /// The packet identifier of an answer that reports success.
     pub(crate) fn accepted(&self) -> Option<u16> {
         match self {
             Self::Plain {
@@ -100,26 +100,26 @@ impl Answer {
     }
 }
 
-/// An answer in the order of its kind.
+/// An answer in the queue of its kind.
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    /// `None` if it only waits for those before it.
+    /// `None` if it waits only for the answers before it.
     pub(crate) after: Option<After>,
     pub(crate) answer: Answer,
 }
 
-/// Answers to a connection that wait.
+/// The waiting answers to a connection.
 #[derive(Debug, Default)]
 pub(crate) struct HeldAnswers(pub(crate) Option<Box<Places>>);
 
 #[derive(Debug, Default)]
 pub(crate) struct Places {
-    /// PUBACK, PUBREC and PUBREL: those of one kind must not overtake each other
-    /// (MQTT 5, 4.6).
+    /// Queues of PUBACK, PUBREC and PUBREL: answers of one kind must not overtake each other (MQTT
+    /// 5, 4.6).
     pub(crate) queues: [VecDeque<Waiting>; 3],
-    /// Others, which are in the gate.
+    /// Number of other answers, which are in the gate.
     pub(crate) others: usize,
-    /// It is among the connections with answers that wait.
+    /// Whether the connection is in the list of those with waiting answers.
     pub(super) is_listed: bool,
 }
 
@@ -148,7 +148,7 @@ impl HeldAnswers {
         self.in_order() + self.0.as_ref().map_or(0, |places| places.others)
     }
 
-    /// The next that may leave.
+    /// Removes and returns the next answer that may be sent.
     pub(crate) fn next(&mut self, journal: &Journal) -> Option<Answer> {
         let places = self.0.as_mut()?;
         let is_over = |it: &mut Waiting| it.after.is_none_or(|after| after.is_over(journal));
@@ -156,19 +156,20 @@ impl HeldAnswers {
         queues.find_map(|queue| Some(queue.pop_front_if(is_over)?.answer))
     }
 
-    /// Notes that it is listed if it has to be; whether it was not.
+    /// Marks the connection as listed if it has ordered answers; returns whether it has to be added
+    /// to the list.
     pub(crate) fn begin_list(&mut self) -> bool {
         let is_ordered = self.in_order() > 0;
         let places = self.0.as_mut().filter(|_| is_ordered);
         places.is_some_and(|places| !std::mem::replace(&mut places.is_listed, true))
     }
 
-    /// Notes whether it is listed.
+    /// Sets whether the connection is listed.
     pub(crate) fn list(&mut self, is_listed: bool) {
         if let Some(places) = &mut self.0 {
             places.is_listed = is_listed;
             if !is_listed {
-                // Many connections have nothing that waits most of the time.
+                // Most of the time many connections have no waiting answers.
                 let queues = places.queues.iter_mut();
                 queues.for_each(|queue| queue.shrink_to(USUAL));
             }

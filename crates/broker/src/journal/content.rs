@@ -1,4 +1,5 @@
-//! What is stored of a message, and of one whose content is not needed any more.
+//! The stored form of the content of a message, and of a message whose content is not needed any
+//! more.
 
 use punctual_codec::QoS;
 use punctual_store::op::{Content, EntryOp};
@@ -7,7 +8,7 @@ use crate::journal::wall::Offset;
 use crate::publication::Publication;
 use crate::sequence::Number;
 
-/// What a session has of a QoS 2 message without its content: it only waits for PUBCOMP.
+/// The entry of a QoS 2 message without content, which only waits for PUBCOMP.
 pub(crate) fn released(session: u64, entry: u64) -> EntryOp<'static> {
     EntryOp {
         session,
@@ -20,7 +21,7 @@ pub(crate) fn released(session: u64, entry: u64) -> EntryOp<'static> {
     }
 }
 
-/// Says what is stored of the content of a publication.
+/// Calls `say` with the stored form of the content of a publication.
 pub(crate) fn with_content<R>(
     publication: &Publication<'_>,
     offset: Offset,
@@ -43,7 +44,7 @@ pub(crate) fn with_content<R>(
     })
 }
 
-/// Routed topics are valid.
+/// The topic of a publication. Topics that were routed are valid UTF-8.
 pub(crate) fn topic_of<'a>(publication: &Publication<'a>) -> &'a str {
     std::str::from_utf8(publication.parts.topic).unwrap_or_default()
 }

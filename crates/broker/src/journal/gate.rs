@@ -1,4 +1,4 @@
-//! Packets that wait until what they say is on disk.
+//! Packets that wait for the commit of operations.
 
 use punctual_codec::ReasonCode;
 
@@ -8,10 +8,10 @@ use crate::base::connection::ConnId;
 use crate::base::durability::StoreTrouble;
 use crate::egress::Class;
 
-/// Connections that may have ended and are of no account.
+/// Number of ended connections that may stay in the list of connections with waiting answers.
 pub(crate) const FEW: usize = 64;
 
-/// A packet that waits, but for the answers of which an order is kept.
+/// A held packet that is not an ordered answer.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) ticket: u64,
@@ -19,7 +19,7 @@ pub(crate) struct Held {
     pub(crate) what: What,
 }
 
-/// Which packet.
+/// The kind of a held packet.
 #[derive(Debug)]
 pub(crate) enum What {
     Answer(Answer),
@@ -29,20 +29,20 @@ pub(crate) enum What {
         class: Class,
         dup: bool,
     },
-    /// CONNACK, and with it everything that comes after it: the connection is
-    /// corked. Whether its session is new.
+    /// CONNACK, and with it all later packets: the connection is corked. `new` is whether its
+    /// session is new.
     Connection {
         new: bool,
     },
 }
 
 impl Journal {
-    /// Packets that are held, but for the answers of which an order is kept.
+    /// Number of held packets that are not ordered answers.
     pub(crate) fn gate(&self) -> usize {
         self.gate.len()
     }
 
-    /// Holds a packet until a ticket is committed, and all before it.
+    /// Holds a packet until `ticket` is committed, and until the packets before it are sent.
     pub(crate) fn hold(&mut self, ticket: u64, conn: ConnId, what: What) {
         self.hurry |= self.kept.has(ticket);
         let last = self.gate.back().map_or(0, |held| held.ticket);
@@ -53,8 +53,7 @@ impl Journal {
         });
     }
 
-    /// Holds the PUBLISH of a message in flight until what was emitted last is
-    /// committed.
+    /// Holds the PUBLISH of a message in flight until the last operation is committed.
     pub(super) fn hold_publish(&mut self, conn: ConnId, packet_id: u16, class: Class) {
         let what = What::Publish {
             packet_id,
@@ -64,8 +63,8 @@ impl Journal {
         self.hold(self.latest(), conn, what);
     }
 
-    /// Holds what is sent again while commits fail: perhaps it is what they
-    /// would say. False if it may be sent.
+    /// Holds a redelivery while commits fail: the uncommitted operations may be those of its packet
+    /// identifier. False if it may be sent.
     pub(crate) fn hold_again(
         &mut self,
         conn: ConnId,
@@ -87,7 +86,7 @@ impl Journal {
 }
 
 impl StoreTrouble {
-    /// For MQTT 5.
+    /// The reason code for MQTT 5 clients.
     pub(crate) fn reason(self) -> ReasonCode {
         match self {
             Self::Full => ReasonCode::QuotaExceeded,

@@ -1,4 +1,4 @@
-//! What is stored of what a session has had, in values under keys of their own.
+//! Stored delivery history of a session, in values under keys of their own.
 
 use std::collections::VecDeque;
 
@@ -6,28 +6,29 @@ use punctual_store::Op;
 
 use crate::journal::Journal;
 
-/// Keys begin with this; the number of the session follows, and that of the value.
+/// Prefix of the keys; the number of the session follows, and the number of the value.
 pub(crate) const PREFIX: &str = "mesh/had/";
 
-/// Names in a value that is not written again.
+/// Number of names from which a value is full, and not written again.
 pub(crate) const FULL: usize = 64;
 
-/// Names in any value.
+/// Largest number of names in a value.
 const MOST: usize = 1 << 12;
 
-/// Names that came by themselves and are stored at least.
+/// Least number of stored names of messages that were delivered at this broker.
 pub(crate) const MAX_OWN: usize = 1 << 12;
 
-/// What names are of, as the first byte of a value.
+/// The kind of the names in a value, as its first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// What the session has had, wherever it comes from.
+    /// Messages that the session has received, from any broker.
     DeliveryHistory,
-    /// What came here by itself.
+    /// Messages that were delivered at this broker.
     Own,
-    /// What had passed where the session was.
+    /// Messages that had passed the session's former broker.
     Passed,
-    /// Names that were given there, as the last before each row of them and the last of it.
+    /// Ranges of names that the former broker issued, each as the last name before the range and
+    /// the last name of it.
     Given,
 }
 
@@ -35,36 +36,37 @@ impl Kind {
     pub(crate) const ALL: [Self; 4] = [Self::DeliveryHistory, Self::Own, Self::Passed, Self::Given];
 }
 
-/// What of it is stored, and what is to be.
+/// The stored names of a session, and those that are to be stored.
 #[derive(Debug, Default)]
 pub(crate) struct HistoryLog {
     fresh: [Vec<u64>; Kind::ALL.len()],
-    /// It is listed among those with something fresh.
+    /// Whether the session is listed as one with names to store.
     listed: bool,
     /// Number of the next value.
     pub(crate) next: u32,
-    /// Values with what came by itself, and how many names each has.
+    /// Values with messages that were delivered at this broker, and the number of names of each.
     pub(crate) own: VecDeque<(u32, usize)>,
     pub(crate) own_names: usize,
-    /// Names of the last of them, unless it is full.
+    /// Names of the last one of these values, unless it is full.
     open: Vec<u64>,
-    /// Other values.
+    /// Numbers of the values of other kinds.
     pub(crate) others: Vec<u32>,
 }
 
 impl HistoryLog {
-    /// Notes names that are to be stored.
+    /// Adds names that are to be stored.
     pub(crate) fn note(&mut self, kind: Kind, names: impl IntoIterator<Item = u64>) {
         self.fresh[kind as usize].extend(names);
     }
 
-    /// Whether it has to be listed among those with something fresh, once.
+    /// Whether the session has to be listed as one with names to store; true once until the next
+    /// [`Self::emit`].
     pub(crate) fn is_to_be_listed(&mut self) -> bool {
         let fresh = self.fresh.iter().any(|names| !names.is_empty());
         fresh && !std::mem::replace(&mut self.listed, true)
     }
 
-    /// Emits what was noted since the last time, and which values are given up.
+    /// Emits the names that were added since the last call, and the removal of the oldest values.
     pub(crate) fn emit(&mut self, journal: &mut Journal, session: u64) {
         self.listed = false;
         for kind in [Kind::DeliveryHistory, Kind::Passed, Kind::Given] {
@@ -101,7 +103,7 @@ impl HistoryLog {
         }
     }
 
-    /// Emits that nothing of it is needed any more.
+    /// Emits the removal of all values.
     pub(crate) fn end(self, journal: &mut Journal, session: u64) {
         let own = self.own.into_iter().map(|(number, _)| number);
         for number in own.chain(self.others) {

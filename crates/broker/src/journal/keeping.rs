@@ -18,27 +18,28 @@ pub(crate) struct Keeping {
     pub(crate) message: u64,
     /// Whether its content was emitted.
     pub(crate) written: bool,
-    /// Whether anything was emitted that its publisher waits for.
+    /// Whether operations were emitted whose commit the publisher waits for.
     pub(crate) awaited: bool,
-    /// Whether nobody could be told that it is refused.
+    /// Whether the message has no publisher to which a refusal could be sent, so that it is stored
+    /// even while the store is in trouble.
     pub(crate) insists: bool,
     /// Number of the entry that the publisher's shard has emitted for the only
     /// receiver of this copy; 0 for none.
     pub(crate) entry: u64,
-    /// Number of its content among what is kept in the shard; 0 for none.
+    /// Number of its content among the operations that stay in the shard; 0 for none.
     pub(crate) content: u64,
-    /// Whether something was emitted that acknowledgements of receivers do not make
-    /// needless, as far as this shard knows.
+    /// Whether operations were emitted that have to be committed even if all receivers acknowledge
+    /// the message, as far as this shard knows.
     pub(crate) firm: bool,
-    /// Connection that published it, if one session of this shard receives it, and nobody
-    /// else, and there is nothing about it that most messages have not.
+    /// The publisher's connection, if exactly one session, of this shard, receives the message, and
+    /// the message has no uncommon traits.
     pub(crate) alone: Option<ConnId>,
-    /// Number of the entry if that is kept together with the message; 0 otherwise.
+    /// Number of the entry if that stays in the shard together with the message; 0 otherwise.
     pub(crate) light: u64,
 }
 
 impl Keeping {
-    /// Of what is not stored.
+    /// For a message that is not stored.
     pub(crate) const NOT: Self = Self {
         durability: Durability::None,
         message: 0,
@@ -52,7 +53,7 @@ impl Keeping {
         light: 0,
     };
 
-    /// Of a new publication with that durability.
+    /// For a new publication with that durability.
     pub(crate) fn new(durability: Durability, directory: &Directory) -> Self {
         match durability {
             Durability::None => Self::NOT,
@@ -74,7 +75,7 @@ pub(crate) struct Reception<'a> {
     pub(crate) subscription_ids: &'a [u32],
 }
 
-/// What decides whether something of a publication would have to be stored.
+/// The traits of a publication that decide whether it has to be stored.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Nature {
     pub(crate) qos: QoS,
@@ -83,7 +84,7 @@ pub(crate) struct Nature {
     pub(crate) relayed: bool,
 }
 
-/// A message that gets a packet identifier.
+/// A message to which a packet identifier is assigned.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Flight {
     pub(crate) entry: u64,

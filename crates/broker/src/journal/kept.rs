@@ -1,28 +1,27 @@
-//! What was emitted and is not committed: operations that have not been handed over
-//! yet, and which messages need them.
+//! Operations that were emitted and have not been handed over to the store, and the messages that
+//! need them.
 //!
-//! A message that all its receivers acknowledge in time need not be stored. So the
-//! operations of a turn, a *chunk*, stay here for a while ([`Kept::take`]): an entry
-//! that is done with before its chunk is handed over is withdrawn together with
-//! what was said of it, and the content with the last of them. Its publisher is told
-//! at once when nothing of a message has to survive, also if it was handed over
-//! already.
+//! A message that all its receivers acknowledge in time need not be stored. So the operations of a
+//! turn, a *chunk*, stay here for a limited time ([`Kept::take`]): an entry that is finished before
+//! its chunk is handed over is withdrawn together with later operations on it, and the content with
+//! its last entry. The publisher is answered at once when nothing of a message has to survive, even
+//! if its operations were handed over.
 //!
-//! Invariant: chunks are handed over whole and in their order, but for what was
-//! withdrawn, so that what is on disk is the state at some moment, without what was
-//! over soon afterwards. A content is withdrawn only with all entries that refer to it, and
-//! an entry only if its session has done with the message: one that is copied stays
-//! ([`Kept::insist`]), for a store gives up a content that comes without entries.
+//! Invariant: chunks are handed over whole and in order, except for withdrawn operations, so that
+//! the state on disk is that of some moment, without messages that were finished soon afterwards. A
+//! content is withdrawn only with all entries that refer to it, and an entry only if its session
+//! has finished the message: an entry that is copied stays ([`Kept::insist`]), since a store
+//! discards a content without entries.
 //!
-//! A message that one session of this shard receives, and nobody else, is not even made into
-//! operations before it is handed over ([`light`]).
+//! A message with a single receiver, a session of this shard, is encoded into operations only when
+//! it is handed over ([`light`]).
 //!
-//! An entry of a session of another shard is treated like one of this shard: that shard
-//! tells this one when the session has done with it, unless it has handed over something
-//! about it itself, or the message is copied.
+//! An entry of a session of another shard is treated like one of this shard: that shard notifies
+//! this one when the session has finished it, unless that shard has handed over operations on it
+//! itself, or the message is copied.
 //!
-//! How long a chunk stays is as long as receivers take lately, within bounds, and
-//! not at all while most of them take longer: then waiting would only delay commits.
+//! A chunk stays about as long as receivers have taken recently, within bounds, and not at all
+//! while most of them take longer: then waiting would only delay commits.
 
 mod foreign;
 mod light;
@@ -38,20 +37,20 @@ use super::wall::Offset;
 use crate::Nanos;
 use crate::base::connection::ConnId;
 
-/// Turns that a chunk stays at least: what is sent in one is acknowledged in the next
-/// but one at the earliest, if all are busy.
+/// Least number of turns that a chunk stays: under load a message that is sent in one turn is
+/// acknowledged two turns later at the earliest.
 const TURNS: u64 = 3;
-/// Bytes up to which it is not load that makes receivers slow, and nobody is to wait
-/// longer than commits take.
+/// Bytes below which slow receivers are not a sign of load, and no publisher waits longer than a
+/// commit takes.
 const LITTLE: usize = 64 << 10;
-/// The part of the longest time that a chunk stays which is the shortest under load, and
-/// the longest otherwise.
+/// Divisor of the longest time that a chunk stays: the quotient is the shortest time under load,
+/// and the longest time otherwise.
 const SHORT: u64 = 16;
-/// Number of entries after which the shard decides anew whether it pays to keep operations back.
+/// Number of entries after which the shard decides again whether deferring operations is useful.
 const SAMPLE: u32 = 1024;
-/// Messages with one receiver for which there is memory while there is none.
+/// Number of messages with one receiver for which memory stays allocated while there are none.
 const SPARE_LIGHTS: usize = 4096;
-/// Bytes of memory of a chunk that are kept for another.
+/// Largest memory of a chunk, in bytes, that is reused for another chunk.
 const SPARE: usize = 1 << 20;
 
 /// Operations of one turn.
@@ -59,11 +58,12 @@ const SPARE: usize = 1 << 20;
 struct Chunk {
     ticket: u64,
     ops: TentativeBatch,
-    /// Messages beside these, bytes of their operations, and the first of their entries.
+    /// Number of [`Light`] messages of the chunk, bytes of their operations, and number of the
+    /// first entry of them.
     light: usize,
     light_bytes: usize,
     first_light: u64,
-    /// When it began, and in which turn.
+    /// Time and number of the turn in which the chunk began.
     at: Nanos,
     turn: u64,
 }
@@ -83,96 +83,96 @@ impl Chunk {
 struct Content {
     /// Number of its message in the store.
     message: u64,
-    /// Chunk, and its place there.
+    /// Ticket of its chunk, and its place there.
     ticket: u64,
     place: Option<usize>,
-    /// What refers to it.
+    /// Number of references to the content.
     needs: u32,
-    /// Whom to tell when nothing does any more.
+    /// Connection to notify when there is no reference any more.
     publisher: Option<ConnId>,
 }
 
 /// An entry that this shard has emitted.
 #[derive(Debug)]
 struct Entry {
-    /// Number of its content here; 0 if that was committed before.
+    /// Number of its content in [`Kept`]; 0 if that was committed before.
     content: u64,
     at: Nanos,
     ticket: u64,
     place: Option<usize>,
-    /// Where its packet identifier was said.
+    /// Ticket and place of the operation with its packet identifier.
     sent: Option<(u64, usize)>,
 }
 
-/// What has to be said about an entry that a session has done with.
+/// The notification that is needed for an entry that a session has finished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Done {
-    /// Nothing: it was not handed over, and never will be.
+    /// None: the entry was not handed over, and never will be.
     Needless,
-    /// That.
+    /// An [`Op::Done`] of this shard.
     Stored,
-    /// That, to the shard that has emitted it.
+    /// A message to the shard that has emitted the entry.
     Elsewhere(u16),
 }
 
-/// What is to be handed over.
+/// Operations to hand over.
 #[derive(Debug)]
 pub(super) struct Taken {
-    /// Of its last chunk.
+    /// Ticket of the last chunk.
     pub(super) ticket: u64,
-    /// Empty if all of it was withdrawn.
+    /// Empty if all operations were withdrawn.
     pub(super) batch: Batch,
-    /// When the first of it came.
+    /// When the first chunk in the batch began.
     pub(super) since: Nanos,
 }
 
-/// Operations and messages of one shard.
+/// Operations of one shard that are not handed over, and the messages that need them.
 #[derive(Debug)]
 pub(crate) struct Kept {
-    /// Of this turn.
+    /// The chunk of this turn.
     open: Chunk,
     begun: bool,
     /// Operations since the start.
     emitted: u64,
-    /// The oldest first; their tickets are consecutive.
+    /// Chunks of earlier turns, the oldest first; their tickets are consecutive.
     closed: VecDeque<Chunk>,
-    /// Ticket up to which all were handed over.
+    /// Ticket up to which all chunks were handed over.
     handed: u64,
-    /// Bytes of all that were not.
+    /// Bytes of all chunks that were not handed over.
     bytes: usize,
     contents: RisingMap<Content>,
     last_content: u64,
-    /// No content has a lower number in the store.
+    /// Least message number of all contents.
     least_message: u64,
     entries: RisingMap<Entry>,
     lights: RisingMap<light::Known>,
     foreign: Foreign,
-    /// Whose messages are not needed any more.
+    /// Publishers with messages that are not needed any more.
     pub(crate) freed: Vec<ConnId>,
     now: Nanos,
     turn: u64,
-    /// How long a chunk stays at most; 0 for not at all.
+    /// Longest time that a chunk stays; 0 to hand over at once.
     patience: Nanos,
     habits: Habits,
     spare: TentativeBatch,
 }
 
-/// What receivers and commits take lately.
+/// Recent times of receivers and commits.
 #[derive(Debug)]
 struct Habits {
-    /// Entries that were done with in time, and others, lately.
+    /// Numbers of recent entries that were finished in time, and of others.
     quick: u32,
     slow: u32,
-    /// Time until nearly all of the quick ones were done with.
+    /// Time within which nearly all of the quick entries were finished.
     answer: Nanos,
-    /// Time until what was handed over is committed.
+    /// Average time from handing over to commit.
     commit: Nanos,
-    /// Whether it is of use to wait for them.
+    /// Whether waiting for receivers is useful.
     useful: bool,
 }
 
 impl Kept {
-    /// Whose first chunk has that ticket.
+    /// Empty; the first chunk has that ticket.
     pub(super) fn new(ticket: u64) -> Self {
         Self {
             open: Chunk {
@@ -205,12 +205,12 @@ impl Kept {
         }
     }
 
-    /// Of the operation that was emitted last.
+    /// Ticket of the operation that was emitted last.
     pub(super) fn latest(&self) -> u64 {
         self.open.ticket - u64::from(!self.begun)
     }
 
-    /// Whether something was emitted in this turn.
+    /// Whether an operation was emitted in this turn.
     pub(super) fn has_begun(&self) -> bool {
         self.begun
     }
@@ -220,22 +220,22 @@ impl Kept {
         self.emitted
     }
 
-    /// Whether there is something to hand over, now or later.
+    /// Whether there are operations to hand over, now or later.
     pub(super) fn has_some(&self) -> bool {
         self.begun || !self.closed.is_empty()
     }
 
-    /// Whether what has that ticket was not handed over.
+    /// Whether the operations with that ticket were not handed over.
     pub(super) fn has(&self, ticket: u64) -> bool {
         ticket > self.handed
     }
 
-    /// Bytes that were not handed over.
+    /// Bytes of operations that were not handed over.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Time passes.
+    /// Sets the present time.
     pub(super) fn see(&mut self, now: Nanos) {
         self.now = self.now.max(now);
     }
@@ -246,7 +246,7 @@ impl Kept {
         }
     }
 
-    /// Appends an operation; returns where it is in the chunk of this turn.
+    /// Appends an operation; returns its place in the chunk of this turn.
     pub(super) fn emit(&mut self, op: &Op<'_>) -> Option<usize> {
         self.begin();
         self.emitted += 1;
@@ -256,7 +256,7 @@ impl Kept {
         place
     }
 
-    /// Notes that the content of a message was emitted; returns its number here.
+    /// Records that the content of a message was emitted; returns the content's number.
     pub(super) fn add_content(&mut self, message: u64, place: Option<usize>) -> u64 {
         if self.contents.is_empty() {
             self.least_message = u64::MAX;
@@ -274,15 +274,15 @@ impl Kept {
         self.last_content
     }
 
-    /// Whether a content is there. If not it was withdrawn, or is committed.
+    /// Whether a content is recorded. Otherwise it was withdrawn, or is committed.
     pub(super) fn has_content(&self, content: u64) -> bool {
         self.contents.get(content).is_some()
     }
 
-    /// The content of a message by its number in the store; 0 if it is not here, and
-    /// so is committed if it is stored.
+    /// The number of the content of a message, by the message's number in the store; 0 if it is not
+    /// recorded, and so is committed if it is stored.
     pub(super) fn content_of(&self, message: u64) -> u64 {
-        // Mostly it was there long before.
+        // Mostly the content was committed long before.
         if message < self.least_message {
             return 0;
         }
@@ -292,28 +292,27 @@ impl Kept {
             .map_or(0, |(number, _)| number)
     }
 
-    /// Whether something of a message has to survive, as far as it is known here.
+    /// Whether something of a message has to survive, as far as this shard knows.
     pub(super) fn is_needed(&self, content: u64) -> bool {
         let content = self.contents.get(content);
         content.is_some_and(|content| content.needs > 0)
     }
 
-    /// Something refers to a content that is not withdrawn.
+    /// Adds a reference to a content, so that it is not withdrawn.
     pub(super) fn pin(&mut self, content: u64) {
         if let Some(content) = self.contents.get_mut(content) {
             content.needs += 1;
         }
     }
 
-    /// Tells a publisher when a message is not needed any more.
+    /// Sets the publisher to notify when a message is not needed any more.
     pub(crate) fn tell(&mut self, content: u64, publisher: ConnId) {
         if let Some(content) = self.contents.get_mut(content) {
             content.publisher = Some(publisher);
         }
     }
 
-    /// Notes that an entry was emitted, which is withdrawn if its session has done
-    /// with it soon.
+    /// Records an emitted entry, which is withdrawn if its session finishes it soon.
     pub(super) fn add_entry(&mut self, entry: u64, content: u64, place: Option<usize>) {
         self.pin(content);
         let known = Entry {
@@ -326,23 +325,24 @@ impl Kept {
         self.entries.insert(entry, known);
     }
 
-    /// Notes an entry of a session of this shard that another shard has emitted, and
-    /// that may stay there for a while.
+    /// Records an entry of a session of this shard that another shard has emitted, and may not have
+    /// handed over.
     pub(crate) fn add_foreign(&mut self, entry: u64, home: u16) {
         self.foreign.add(entry, home, self.now);
     }
 
-    /// Whether it knows entries that other shards have emitted.
+    /// Whether entries that other shards have emitted are recorded.
     pub(crate) fn has_foreign(&self) -> bool {
         !self.foreign.is_empty()
     }
 
-    /// Whether another shard has emitted an entry, and may not have handed it over.
+    /// Whether another shard has emitted that entry, and may not have handed it over.
     pub(crate) fn is_foreign(&self, entry: u64) -> bool {
         self.foreign.has(entry)
     }
 
-    /// Notes where the packet identifier of an entry was said.
+    /// Records the place of the operation with the packet identifier of an entry, and withdraws an
+    /// earlier one.
     pub(super) fn was_sent(&mut self, entry: u64, place: Option<usize>) {
         let ticket = self.open.ticket;
         let foreign = self.foreign.get_mut(entry).map(|known| &mut known.sent);
@@ -357,7 +357,7 @@ impl Kept {
         }
     }
 
-    /// A session has done with an entry; what has to be said of that.
+    /// A session has finished an entry; returns the notification that is needed.
     pub(super) fn done(&mut self, entry: u64) -> Done {
         if let Some(done) = self.light_done(entry) {
             return done;
@@ -393,8 +393,8 @@ impl Kept {
         }
     }
 
-    /// An entry is handed over, whatever its session says: another one is to take its place,
-    /// and until that is committed this one has to be there. Its content stays with it.
+    /// Makes sure that an entry is handed over, even if its session finishes it: it is to be
+    /// copied, and has to be in the store until the copy is committed. Its content stays with it.
     pub(super) fn insist(&mut self, entry: u64) {
         let foreign = self.foreign.get_mut(entry).map(|known| &mut known.insisted);
         let light = self.lights.get_mut(entry).map(|known| &mut known.insisted);
@@ -422,14 +422,14 @@ impl Kept {
         }
     }
 
-    /// A message is not needed any more.
+    /// Lists the publisher of a message that is not needed any more.
     fn free(&mut self, publisher: ConnId) {
         if self.freed.last() != Some(&publisher) {
             self.freed.push(publisher);
         }
     }
 
-    /// One that was not handed over.
+    /// The chunk with that ticket, if it was not handed over.
     fn chunk_mut(&mut self, ticket: u64) -> Option<&mut Chunk> {
         if ticket == self.open.ticket {
             return Some(&mut self.open);
@@ -438,15 +438,15 @@ impl Kept {
         self.closed.get_mut(ticket.checked_sub(first)? as usize)
     }
 
-    /// Takes back an operation unless it was handed over.
+    /// Withdraws an operation unless it was handed over.
     fn withdraw(&mut self, ticket: u64, place: Option<usize>) {
         if let (Some(chunk), Some(place)) = (self.chunk_mut(ticket), place) {
             self.bytes -= chunk.ops.withdraw(place);
         }
     }
 
-    /// Ends a turn, and hands over what has stayed for long enough; with `all`,
-    /// everything. Times are stored as `offset` says.
+    /// Ends a turn, and hands over the chunks that have stayed long enough; all of them with `all`.
+    /// `offset` converts times to those of the wall clock.
     pub(super) fn take(
         &mut self,
         now: Nanos,
@@ -466,7 +466,7 @@ impl Kept {
             let chunk = std::mem::replace(&mut self.open, next);
             self.closed.push_back(chunk);
         }
-        // As long as it may stay there, and some more.
+        // Twice the time for which an entry may stay at another shard.
         let before = Nanos(now.0.saturating_sub(2 * patience.0));
         self.habits.slow += self.foreign.forget(before);
         self.habits.judge();
@@ -506,7 +506,7 @@ impl Kept {
         }
     }
 
-    /// How long chunks stay.
+    /// How long chunks stay now.
     fn stay(&self) -> Nanos {
         let least = Nanos(self.patience.0 / SHORT);
         match self.bytes < LITTLE {
@@ -515,12 +515,12 @@ impl Kept {
         }
     }
 
-    /// When something is to be handed over that stays now.
+    /// When the oldest chunk is to be handed over.
     pub(super) fn due(&self) -> Option<Nanos> {
         Some(self.closed.front()?.at + self.stay())
     }
 
-    /// What has a ticket up to that is committed, of what was handed over `took` ago.
+    /// Operations with tickets up to `ticket` are committed; they were handed over `took` ago.
     pub(super) fn committed(&mut self, ticket: u64, took: Nanos) {
         self.habits.commit = match self.habits.commit {
             Nanos::MAX => took,
@@ -529,7 +529,7 @@ impl Kept {
         self.forget(ticket);
     }
 
-    /// What has a ticket up to that is safe or not needed.
+    /// Forgets contents and entries with tickets up to `ticket`, which are committed or not needed.
     pub(crate) fn forget(&mut self, ticket: u64) {
         self.contents.pop_while(|content| content.ticket <= ticket);
         let late = self.entries.pop_while(|entry| entry.ticket <= ticket)
@@ -539,21 +539,21 @@ impl Kept {
 }
 
 impl Habits {
-    /// An entry was done with after that time.
+    /// Records that an entry was finished after the time `took`.
     fn answered(&mut self, took: Nanos, patience: Nanos) {
         if took > patience {
             self.slow += 1;
             return;
         }
         self.quick += 1;
-        // Near the longest: it rises soon and falls slowly.
+        // An estimate near the longest time: it rises fast and falls slowly.
         self.answer = match took > self.answer {
             true => self.answer + Nanos((took - self.answer).0 / 4),
             false => self.answer - Nanos((self.answer - took).0 / 256),
         };
     }
 
-    /// Decides whether it is of use to wait, by what was seen lately.
+    /// Decides whether waiting is useful, by the recent entries.
     fn judge(&mut self) {
         let all = self.quick.saturating_add(self.slow);
         if all < SAMPLE {
@@ -564,7 +564,7 @@ impl Habits {
         } else if self.quick < all / 4 {
             self.useful = false;
         }
-        // What was before counts half.
+        // Earlier entries count half.
         (self.quick, self.slow) = (self.quick / 2, self.slow / 2);
     }
 }

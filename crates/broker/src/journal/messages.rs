@@ -1,5 +1,5 @@
-//! What is stored of messages: content once, an entry for every session that
-//! keeps it, and how far its handshake is.
+//! The operations of messages: the content once, and for every session that keeps the message an
+//! entry and the state of its handshake.
 
 use std::sync::atomic::Ordering;
 
@@ -21,13 +21,13 @@ use crate::sequence::Number;
 use crate::session::Session;
 use crate::{Directory, Message};
 
-/// Bytes of a shard that may wait for their commit while the store fails, before
-/// wills are not stored any more.
+/// Uncommitted bytes of a shard from which wills, copies and QoS 2 messages are not stored any more
+/// while the store is in trouble.
 const MOST_INSISTING: usize = 1 << 20;
 
 impl Journal {
-    /// Emits that a session keeps a message; returns the number of the entry, 0
-    /// if it is not stored.
+    /// Emits the entry of a message for a session; returns the number of the entry, 0 if it is not
+    /// stored.
     #[inline]
     pub(crate) fn keep(
         journal: &mut Option<Box<Self>>,
@@ -50,7 +50,7 @@ impl Journal {
         session: &mut Session,
         reception: Reception<'_>,
     ) -> u64 {
-        // Its publisher's shard has emitted it already.
+        // The publisher's shard may have emitted the entry already.
         let entry = std::mem::take(&mut publication.keeping.entry);
         if entry != 0 && !session.durable {
             self.dropped(session.handle.number, entry);
@@ -67,8 +67,9 @@ impl Journal {
         entry
     }
 
-    /// The same for a publication that nobody else receives ([`Keeping::alone`]); with
-    /// `packet_id` it is sent at once. Returns 0 if it is one like others.
+    /// Like [`Self::keep`], for a publication with a single receiver
+    /// ([`Keeping::alone`](crate::journal::keeping::Keeping::alone)); it is sent at once with
+    /// `packet_id`, unless that is 0. Returns 0 if the publication is not of that kind.
     #[inline]
     pub(crate) fn keep_alone(
         journal: &mut Option<Box<Self>>,
@@ -97,8 +98,8 @@ impl Journal {
         entry
     }
 
-    /// Emits an entry for a session, and the content before the first. Returns its
-    /// number, 0 if it is not stored, and its place.
+    /// Emits an entry for a session, and the content before the first entry. Returns the number of
+    /// the entry, 0 if it is not stored, and its place.
     pub(crate) fn entry(
         &mut self,
         directory: &Directory,
@@ -106,8 +107,8 @@ impl Journal {
         session: u64,
         reception: Reception<'_>,
     ) -> (u64, Option<usize>) {
-        // A QoS 2 message of which nothing is stored would be sent with an identifier
-        // that may be another's after a crash.
+        // Without an entry, the packet identifier of a QoS 2 message could be assigned to another
+        // message after a crash.
         let insists = publication.keeping.insists && self.uncommitted() < MOST_INSISTING;
         if publication.keeping.message == 0 || (self.trouble().is_some() && !insists) {
             return (0, None);
@@ -119,9 +120,9 @@ impl Journal {
         (entry, place)
     }
 
-    /// Notes that an entry was emitted for a session. With QoS 1 it is
-    /// needless once that has done with it; with QoS 2 its identifier is to be safe
-    /// before it is seen.
+    /// Records that an entry was emitted for a session. With QoS 1 the entry is needless once the
+    /// session has finished it; with QoS 2 its packet identifier must be committed before the
+    /// receiver sees it.
     pub(crate) fn may_be_done(
         &mut self,
         publication: &mut Publication<'_>,
@@ -137,8 +138,8 @@ impl Journal {
         }
     }
 
-    /// What was emitted of a publication has to be committed, whatever its receivers
-    /// say.
+    /// Makes sure that the operations of a publication are committed, even if all receivers
+    /// acknowledge it.
     pub(crate) fn make_firm(&mut self, publication: &mut Publication<'_>) {
         publication.keeping.firm = true;
         self.kept.pin(publication.keeping.content);
@@ -162,8 +163,8 @@ impl Journal {
         }))
     }
 
-    /// Emits the content of a publication, once, and again if nothing that referred to
-    /// it is left; its publisher waits for it.
+    /// Emits the content of a publication, once, and again if it was withdrawn; the publisher waits
+    /// for it.
     pub(crate) fn write(&mut self, publication: &mut Publication<'_>) {
         let keeping = &mut publication.keeping;
         keeping.awaited = true;
@@ -180,17 +181,17 @@ impl Journal {
         publication.keeping.content = self.kept.add_content(message, place);
     }
 
-    /// What one session has is to be copied to another, as [`Self::keep_retained`] says: until
-    /// that is committed, it is with the first.
+    /// Makes sure that an entry of one session is stored until its copy for another session, see
+    /// [`Self::keep_retained`], is committed.
     pub(crate) fn insist(journal: &mut Option<Box<Self>>, entry: u64) {
         if let Some(journal) = journal {
             journal.kept.insist(entry);
         }
     }
 
-    /// Emits an entry for a message that a session gets later than others: a retained one,
-    /// because it has subscribed, or a copy; its content is there already. With `insists`
-    /// also while nothing can be stored.
+    /// Emits an entry for a message that was published before: a retained message for a new
+    /// subscription, or a copy. The content has been emitted. With `insists`, the entry is emitted
+    /// even while the store is in trouble.
     pub(crate) fn keep_retained(
         journal: &mut Option<Box<Self>>,
         directory: &Directory,
@@ -202,7 +203,7 @@ impl Journal {
         let Some(journal) = journal else {
             return 0;
         };
-        // What was begun with QoS 2 goes on, see `Self::entry`.
+        // A QoS 2 message needs its entry, see [`Self::entry`].
         let insists = insists || reception.qos == QoS::ExactlyOnce;
         let insists = insists && journal.uncommitted() < MOST_INSISTING;
         if !session.durable || message.stored == 0 || journal.trouble().is_some() && !insists {
@@ -218,9 +219,9 @@ impl Journal {
         entry
     }
 
-    /// Emits the packet identifier of the message that was put into flight last. True if its
-    /// PUBLISH is held until that is committed: another identifier after a crash would
-    /// be another message for the receiver.
+    /// Emits the packet identifier of the last message in flight. True if its PUBLISH is held until
+    /// that is committed: with another identifier after a crash, the receiver would take it for
+    /// another message.
     #[inline]
     pub(crate) fn sent(
         journal: &mut Option<Box<Self>>,
@@ -258,9 +259,10 @@ impl Journal {
         qos == QoS::ExactlyOnce
     }
 
-    /// Emits that a packet identifier is in use for a QoS 2 message of which nothing else is
-    /// stored: given to another one after a crash, the receiver could take that for a repetition.
-    /// What is left of it after one is PUBREL, which ends it whether PUBLISH has come or not.
+    /// Emits that a packet identifier is in use for a QoS 2 message that is not stored: if it were
+    /// assigned to another message after a crash, the receiver could take that for a duplicate.
+    /// After a crash the broker sends PUBREL for it, which ends the handshake whether PUBLISH has
+    /// arrived or not.
     #[cold]
     fn identifier(&mut self, directory: &Directory, session: &mut Session, packet_id: u16) {
         let entry = directory.next_entry.fetch_add(1, Ordering::Relaxed);
@@ -278,8 +280,8 @@ impl Journal {
         session.window.name_last(entry);
     }
 
-    /// Emits that the receiver has a QoS 2 message; returns the ticket that its
-    /// PUBREL waits for.
+    /// Emits that the receiver has acknowledged a QoS 2 message with PUBREC; returns the ticket
+    /// that PUBREL waits for.
     pub(crate) fn step(&mut self, session: &Session, entry: u64) -> Option<u64> {
         if entry == 0 || !session.durable {
             return None;
@@ -289,7 +291,7 @@ impl Journal {
         Some(self.latest())
     }
 
-    /// Emits that a session has done with an entry.
+    /// Emits that a session has finished an entry.
     #[inline]
     pub(crate) fn done(journal: &mut Option<Box<Self>>, session: &Session, entry: u64) {
         if entry != 0
@@ -300,7 +302,8 @@ impl Journal {
         }
     }
 
-    /// Emits that nobody keeps an entry, or notes that another shard is to do so.
+    /// Emits that an entry is finished, withdraws the entry, or lists it for the shard that has
+    /// emitted it.
     pub(crate) fn dropped(&mut self, session: u64, entry: u64) {
         match self.kept.done(entry) {
             Done::Needless => {}
@@ -311,8 +314,8 @@ impl Journal {
         }
     }
 
-    /// Emits what a topic retains now: `publication`, or nothing. `version` says
-    /// which came last, `before` whether something of it may be stored.
+    /// Emits the new retained message of a topic: `publication`, or none. `version` orders the
+    /// changes of a topic; `before` is whether the store may have an earlier message.
     pub(crate) fn retain(&mut self, publication: &mut Publication<'_>, version: u64, before: bool) {
         let topic = topic_of(publication);
         if publication.parts.payload.is_empty() || publication.keeping.message == 0 {
@@ -341,7 +344,7 @@ impl Journal {
     }
 }
 
-/// Whether something of a publication would have to be stored.
+/// Whether a publication has to be stored, if it is durable.
 pub(crate) fn is_to_be_stored(matched: &Matched, nature: Nature) -> bool {
     if nature.qos == QoS::AtMostOnce {
         return false;

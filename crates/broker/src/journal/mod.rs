@@ -1,23 +1,20 @@
-//! What is to outlive the process: operations for a store, emitted while
-//! packets are handled, and packets that may not leave before their operations
-//! are committed.
+//! The journal: operations for a store, emitted while packets are handled, and packets that must
+//! not be sent before their operations are committed.
 //!
-//! A shard never waits for a store. Its shell takes the operations of a turn as
-//! one [`Operations`] with a rising ticket ([`crate::Shard::take_operations`]) and
-//! says which tickets are committed ([`crate::Shard::committed`]). Until then
-//! the *gate* holds acknowledgements to publishers, answers to SUBSCRIBE and
-//! CONNECT of sessions that survive, and PUBLISH and PUBREL of QoS 2 messages to
-//! them: a packet identifier that a client has seen must not be given to another
-//! message after a crash. Everything else goes its way at once.
+//! A shard never waits for a store. Its shell takes the operations of a turn as one [`Operations`]
+//! with a rising ticket ([`crate::Shard::take_operations`]) and reports which tickets are committed
+//! ([`crate::Shard::committed`]). Until then the *gate* holds acknowledgements to publishers,
+//! answers to SUBSCRIBE and CONNECT of sessions that survive, and PUBLISH and PUBREL of QoS 2
+//! messages to them: a packet identifier that a client has seen must not be assigned to another
+//! message after a crash. All other packets are sent at once.
 //!
-//! Operations of messages stay in the shard for a while ([`kept`]): those of one that
-//! its receivers acknowledge meanwhile are never handed over, and its publisher need
+//! Operations of messages stay in the shard for a limited time ([`kept`]): if all receivers
+//! acknowledge a message meanwhile, its operations are never handed over, and its publisher need
 //! not wait.
 //!
-//! Invariant: what a client was told is safe is in the operations of a committed
-//! batch, or needs none any more; answers of one kind to a client leave in the order
-//! in which they came. Without a store there is no journal, and each of these
-//! questions is one branch.
+//! Invariant: every message that was acknowledged to a client is in the operations of a committed
+//! batch, or needs none any more; answers of one kind to a client are sent in the order in which
+//! they were made. Without a store there is no journal, and each check of it is one branch.
 
 pub(crate) mod answers;
 pub(crate) mod content;
@@ -47,28 +44,29 @@ use crate::Nanos;
 use crate::base::connection::ConnId;
 use crate::base::durability::StoreTrouble;
 
-/// Acknowledgements to one client that may wait before it is not read any more.
+/// Number of waiting acknowledgements to one client from which the broker stops reading from it.
 pub(crate) const HELD: usize = 4096;
 
 /// Operations that were emitted between two calls of
 /// [`crate::Shard::take_operations`].
 #[derive(Debug)]
 pub struct Operations {
-    /// Rises with each of a shard.
+    /// Rises with each [`Operations`] of a shard.
     pub ticket: u64,
-    /// In the order in which they happened.
+    /// The operations, in the order in which they were emitted.
     pub batch: Batch,
-    /// Whether it is to be committed without waiting for more.
+    /// Whether the batch is to be committed without waiting for further ones.
     pub sync: bool,
-    /// How long the first of them has waited in the shard.
+    /// How long the first operation has waited in the shard.
     pub waited: Nanos,
 }
 
-/// What was handed over and is not committed.
+/// Operations that were handed over and are not committed.
 #[derive(Debug)]
 struct Outstanding {
     ticket: u64,
-    /// The last of the tickets of which nothing is left that follow it.
+    /// The last of the following tickets whose operations were all withdrawn; they are committed
+    /// with this one.
     covers: u64,
     bytes: usize,
     since: Nanos,
@@ -78,42 +76,42 @@ struct Outstanding {
 #[derive(Debug)]
 pub(crate) struct Journal {
     pub(crate) kept: Kept,
-    /// Something is not to wait for acknowledgements of receivers.
+    /// Whether the next operations must not wait for acknowledgements of receivers.
     hurry: bool,
     sync: bool,
-    /// Nothing is to wait any more.
+    /// Whether no operations wait any more, since the shard ends.
     ending: bool,
     pub(crate) committed: u64,
     outstanding: VecDeque<Outstanding>,
-    /// Bytes of all of them.
+    /// Bytes of all outstanding operations.
     outstanding_bytes: usize,
     pub(crate) gate: VecDeque<Held>,
-    /// Connections with answers that wait, and perhaps some that have ended.
+    /// Connections with waiting answers; some may have ended.
     pub(crate) answering: Vec<ConnId>,
-    /// So many of these are looked through for those that have ended.
+    /// Length of `answering` beyond which ended connections are removed from it.
     pub(crate) most_answering: usize,
     /// Publishers that wait for commits.
     pub(crate) waiters: Vec<ConnId>,
-    /// Shards, and sessions of this one with entries that those have emitted, which are
-    /// done with.
+    /// Finished entries of sessions of this shard that other shards have emitted: the shard, and
+    /// the numbers of session and entry.
     pub(crate) elsewhere: Vec<(u16, [u64; 2])>,
-    /// Since a commit failed, until one succeeds.
+    /// The trouble of the last commit, if that failed.
     pub(crate) failed: Option<StoreTrouble>,
-    /// Why the store has room only for what was emitted already, if it has no more.
+    /// Why the store accepts only operations that were emitted already; `None` if it has room.
     pub(crate) full: Option<StoreTrouble>,
-    /// Topics whose retained message changed while nothing could be stored.
+    /// Topics whose retained message changed while the store failed or was full.
     pub(crate) stale_topics: HashSet<Box<str>, foldhash::fast::RandomState>,
-    /// Slots of sessions that changed meanwhile.
+    /// Slots of sessions that changed while the store failed.
     pub(crate) stale_sessions: Vec<u32>,
     pub(crate) offset: Offset,
 }
 
 impl Journal {
-    /// Of what was committed before the start.
+    /// Ticket of all that was committed before the start.
     pub(crate) const BEFORE: u64 = 1;
 
-    /// With the wall clock's time at the zero of the broker's clock, in
-    /// nanoseconds since 1970.
+    /// A journal; `wall` is the wall-clock time at the zero of the broker's clock, in nanoseconds
+    /// since 1970.
     pub(crate) fn new(wall: u64) -> Self {
         Self {
             kept: Kept::new(Self::BEFORE + 1),
@@ -140,17 +138,18 @@ impl Journal {
         self.kept.has_some()
     }
 
-    /// Whether something was emitted since the last call of [`Self::take`].
+    /// Whether an operation was emitted since the last call of [`Self::take`].
     pub(crate) fn has_begun(&self) -> bool {
         self.kept.has_begun()
     }
 
-    /// Number of operations emitted since the start. What does not change it stores nothing.
+    /// Number of operations emitted since the start. A step that does not change it stores nothing.
     pub(crate) fn emitted(&self) -> u64 {
         self.kept.emitted()
     }
 
-    /// What is to be committed now. What need not be any more is committed with it.
+    /// Takes the operations to commit now; `None` if there are none. Tickets whose operations were
+    /// all withdrawn count as committed with the ones before them.
     pub(crate) fn take(&mut self, patience: Nanos, now: Nanos) -> Option<Operations> {
         let all = std::mem::take(&mut self.hurry) || self.ending || self.is_failing();
         let taken = self.kept.take(now, patience, all, self.offset)?;
@@ -178,18 +177,18 @@ impl Journal {
         })
     }
 
-    /// When [`Self::take`] has something that it has not yet.
+    /// When [`Self::take`] is to be called again for operations that stay in the shard now.
     pub(crate) fn due(&self) -> Option<Nanos> {
         self.kept.due()
     }
 
-    /// Time passes.
+    /// Sets the present time.
     #[inline]
     pub(crate) fn see(&mut self, now: Nanos) {
         self.kept.see(now);
     }
 
-    /// From now on nothing waits for acknowledgements of receivers.
+    /// From now on no operations wait for acknowledgements of receivers.
     pub(crate) fn end(&mut self) {
         self.ending = true;
     }
@@ -204,12 +203,12 @@ impl Journal {
         self.failed.is_some()
     }
 
-    /// Of the operation that was emitted last.
+    /// Ticket of the operation that was emitted last.
     pub(crate) fn latest(&self) -> u64 {
         self.kept.latest()
     }
 
-    /// The same, and nothing that was emitted stays here.
+    /// The same ticket; the next [`Self::take`] hands over everything up to it.
     pub(crate) fn settle(&mut self) -> u64 {
         let ticket = self.latest();
         self.hurry |= self.kept.has(ticket);
@@ -220,7 +219,7 @@ impl Journal {
         ticket <= self.committed
     }
 
-    /// Bytes that are not committed.
+    /// Bytes of all operations that are not committed.
     pub(crate) fn uncommitted(&self) -> usize {
         self.outstanding_bytes + self.kept.bytes()
     }
@@ -228,7 +227,7 @@ impl Journal {
     /// Emits an operation; returns its place in the chunk of this turn.
     pub(crate) fn emit(&mut self, op: &Op<'_>) -> Option<usize> {
         self.hurry |= match op {
-            // PUBLISH waits for it.
+            // The PUBLISH of a QoS 2 message waits for its entry.
             Op::Entry(entry) => entry.qos == QoS::ExactlyOnce as u8,
             Op::Message { .. } | Op::Sent { .. } | Op::Done { .. } => false,
             _ => true,
@@ -236,7 +235,7 @@ impl Journal {
         self.kept.emit(op)
     }
 
-    /// Everything up to that ticket is committed; the gate is the caller's.
+    /// Notes that everything up to `ticket` is committed. The caller opens the gate.
     pub(crate) fn commit(&mut self, ticket: u64, now: Nanos) {
         self.committed = self.committed.max(ticket);
         self.failed = None;

@@ -1,8 +1,8 @@
-//! What a store hands over becomes sessions, queues and retained messages again.
+//! Makes sessions, queues and retained messages from the operations that a store returns after a
+//! restart.
 //!
-//! Invariant: a restored shard goes on as the one that was lost would have after
-//! it lost all connections, when it was told to restore; times go on while the
-//! broker is down.
+//! Invariant: a restored shard continues as the lost one would have if all its connections had been
+//! lost at the time of restoring; expiry intervals run while the broker is down.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,27 +24,27 @@ use crate::sequence::Number;
 use crate::session::{Replays, Session, Step, Subscription, Will, first_step};
 use crate::{Directory, Message, Nanos};
 
-/// Puts together what a store tells when it recovers, for all shards of a broker.
+/// Collects the operations that a store returns on recovery, for all shards of a broker.
 ///
-/// Numbers, contents and retained messages come first, then one session after
-/// the other.
+/// The store returns numbers, contents and retained messages first, then one session after the
+/// other.
 #[derive(Debug)]
 pub struct Restorer {
     offset: Offset,
     directory: Arc<Directory>,
     messages: ByNumber<Arc<Message>>,
-    /// Publishers of retained messages: each once.
+    /// Publishers of retained messages, each once.
     authors: HashSet<Arc<Author>, foldhash::fast::RandomState>,
     /// The publishers of messages that may be retained, by the messages' numbers.
     authored: HashMap<u64, Arc<Author>, foldhash::fast::RandomState>,
-    /// By sessions, which come later.
+    /// Delivery histories by the number of the session; the sessions come later.
     history: HashMap<u64, history::Restored, foldhash::fast::RandomState>,
     session: Option<RestoredSession>,
-    /// What waits for it.
+    /// Messages of `session`.
     waiting: Vec<Waiting>,
 }
 
-/// A message that waits for the session that was begun.
+/// A message of the session that is being read.
 #[derive(Debug)]
 struct Waiting {
     message: u64,
@@ -53,11 +53,11 @@ struct Waiting {
     retain: bool,
     number: Option<Number>,
     entry: u64,
-    /// The packet identifier that it was sent with, and whether PUBREC came.
+    /// Packet identifier, if the message was sent, and whether PUBREC has arrived.
     sent: Option<(u16, bool)>,
 }
 
-/// A session as it was.
+/// A session as it was stored.
 #[derive(Debug)]
 pub struct RestoredSession {
     pub(crate) number: u64,
@@ -67,13 +67,15 @@ pub struct RestoredSession {
     pub(crate) detached: Option<Wall>,
     pub(crate) next_packet_id: u16,
     pub(crate) subscriptions: Vec<Subscription>,
-    /// Of a neighbour: brokers behind it with members of shared subscriptions, and all.
+    /// For a neighbour: filters of shared subscriptions, [`AWAITED`] filters and [`BEHIND`], each
+    /// with brokers behind the neighbour.
     pub(crate) members: Vec<(Box<str>, Vec<Box<str>>)>,
     pub(crate) replays: Replays,
     pub(crate) classes: Option<u8>,
-    /// Identifiers of QoS 2 messages of its client, each with its gist.
+    /// Packet identifiers of unreleased QoS 2 messages from its client, each with a digest of the
+    /// message.
     pub(crate) received: Vec<(u16, u32)>,
-    /// And when it is to be published, if that is known.
+    /// The will, and when it is to be published, if that is known.
     pub(crate) will: Option<(Will, Option<Wall>)>,
     pub(crate) entries: Vec<RestoredEntry>,
     pub(crate) history: history::Restored,
@@ -82,13 +84,12 @@ pub struct RestoredSession {
 #[derive(Debug)]
 pub(crate) struct RestoredEntry {
     pub(crate) delivery: Delivery,
-    /// The packet identifier that it was sent with, and whether PUBREC came.
+    /// Packet identifier, if the message was sent, and whether PUBREC has arrived.
     pub(crate) sent: Option<(u16, bool)>,
 }
 
 impl Restorer {
-    /// For the shards of `directory`; `wall` as in
-    /// [`crate::Shard::attach_store`].
+    /// A restorer for the shards of `directory`; `wall` as in [`crate::Shard::attach_store`].
     pub fn new(directory: Arc<Directory>, wall: u64) -> Self {
         Self {
             offset: Offset(wall),
@@ -102,7 +103,7 @@ impl Restorer {
         }
     }
 
-    /// Takes the next operation. Returns a session when the next one begins.
+    /// Reads the next operation. Returns the complete session when the next one begins.
     pub fn take(&mut self, op: &Op<'_>) -> Option<RestoredSession> {
         match op {
             Op::Highest(highest) => self.directory.resume(*highest),
@@ -153,9 +154,9 @@ impl Restorer {
         self.waiting.len() > 1
     }
 
-    /// Takes the operations of the current session that were read since the last call. The last message
-    /// stays for the next call, since operations on it may follow, and so does the content with that
-    /// number, since its entry may follow.
+    /// Takes the operations of the current session that were read since the last call. The last
+    /// message stays for the next call, since operations on it may follow, and so does the content
+    /// with that number, since its entry may follow.
     pub(crate) fn take_so_far(&mut self, content: u64) -> Option<RestoredSession> {
         let last = self.waiting.pop();
         let session = self.complete()?;
@@ -168,22 +169,22 @@ impl Restorer {
         Some(session)
     }
 
-    /// The same, including the last message.
+    /// Like [`Self::take_so_far`], including the last message.
     pub(crate) fn take_all(&mut self) -> Option<RestoredSession> {
         self.complete()
     }
 
-    /// The last session.
+    /// Returns the last session.
     pub fn finish(mut self) -> Option<RestoredSession> {
         self.complete()
     }
 
-    /// The session that was begun, with what waits for it.
+    /// The session that was read, with its messages.
     fn complete(&mut self) -> Option<RestoredSession> {
         let mut session = self.session.take()?;
         session.history = self.history.remove(&session.number).unwrap_or_default();
-        // All of them are looked for before any is touched: each is somewhere else
-        // in memory, and a processor waits for many at a time, if it is let.
+        // All messages are looked up before one is accessed: they are scattered in memory, and in
+        // this way the processor loads many at the same time.
         let waiting = std::mem::take(&mut self.waiting);
         let found: Vec<Option<&Arc<Message>>> = waiting
             .iter()
@@ -193,7 +194,7 @@ impl Restorer {
         session.entries = entries
             .map(|(waiting, message)| RestoredEntry {
                 delivery: Delivery {
-                    // What only waits for PUBCOMP needs no content.
+                    // A message that only waits for PUBCOMP needs no content.
                     message: message.cloned().unwrap_or_else(|| self.empty()),
                     subscription_ids: waiting.subscription_ids,
                     qos: waiting.qos,
@@ -229,7 +230,7 @@ impl Restorer {
         Message::from_parts(&parts, traits)
     }
 
-    /// What belongs to the session that was begun.
+    /// Reads an operation on the present session.
     fn detail(&mut self, op: &Op<'_>) {
         let Some(own) = &mut self.session else {
             return;
@@ -338,11 +339,11 @@ impl RestoredSession {
         })
     }
 
-    /// Which of that many shards it is for.
+    /// The index of the shard for this session, of that many shards.
     pub fn home(&self, shards: u16) -> u16 {
         match peer_of(&self.client_id) {
             Some(_) => 0,
-            // All that there is of a client is on one shard.
+            // Session, copies and stubs of a client are on one shard.
             None => {
                 let client = punctual_model::digest(self.client_id.bytes());
                 (client % u64::from(shards.max(1))) as u16
@@ -352,7 +353,7 @@ impl RestoredSession {
 
     fn subscribe(&mut self, subscription: &SubscriptionOp<'_>) {
         let options = SubscribeOptions::from_byte(subscription.options, Version::V5);
-        // One that is not valid was not stored by a broker.
+        // A broker does not store an invalid subscription.
         let (Ok(options), Ok(())) = (options, topic::validate_filter(subscription.filter)) else {
             return;
         };
@@ -377,24 +378,26 @@ impl RestoredSession {
             reserved: None,
         };
         if flags & OWED != 0 {
-            // All that is owed was there before, as far as that is known.
+            // All retained messages that are still to be sent count as older than the subscription.
             self.replays.begin(&mut subscription, u64::MAX, 0);
         }
         self.subscriptions.push(subscription);
     }
 }
 
-/// Messages that are not committed at a time: fewer by far have that many bytes.
+/// Upper bound of the number of uncommitted messages: the bound of uncommitted bytes allows far
+/// fewer.
 const MOST_UNCOMMITTED: u64 = 1 << 24;
 
 impl Directory {
-    /// Numbers that were used before are not used again.
+    /// Raises all counters, so that numbers of before the restart are not used again.
     fn resume(&self, highest: HighestNumbers) {
         let raise = |next: &AtomicU64, highest: u64| {
             next.fetch_max(highest.saturating_add(1), Ordering::Relaxed);
         };
         raise(&self.next_number, highest.session);
-        // Nor are those of messages that were not committed: some were sent by names that have them.
+        // Numbers of uncommitted messages are not used again, either: they are part of names that
+        // were sent.
         let message = match highest.message {
             0 => 0,
             highest => highest.saturating_add(MOST_UNCOMMITTED),
@@ -405,15 +408,16 @@ impl Directory {
     }
 }
 
-/// The slot of what was made of a session, what that subscribes to, and who is behind it if it is a
+/// The slot of a restored session, its subscriptions, and the brokers behind it if it is a
 /// neighbour's.
 pub(crate) type PlacedSession = (u32, Vec<Subscription>, Vec<(Box<str>, Vec<Box<str>>)>);
 
-/// Of a session with more subscriptions it is not looked for by which its messages have come.
+/// Largest number of subscriptions of a session for which the subscription of each message is
+/// determined.
 const MOST_MATCHED: usize = 64;
 
-/// The sign of the shared subscription that a message came to a session by, if that is the only one of
-/// the session's subscriptions that it may have come by; else 0.
+/// The sign of the shared subscription that matched a message, if that is the only subscription of
+/// the session that matches; otherwise 0.
 fn share_of(subscriptions: &[Subscription], delivery: &Delivery) -> u32 {
     let name = delivery.message.topic();
     let filters = subscriptions.iter().map(|it| &it.filter);
@@ -424,10 +428,11 @@ fn share_of(subscriptions: &[Subscription], delivery: &Delivery) -> u32 {
     }
 }
 
-/// A message in flight: its packet identifier, what it waits for, and what it is.
+/// A message in flight: its packet identifier, the step of the handshake that it waits for, and the
+/// delivery.
 pub(crate) type InFlight = (u16, Step, Delivery);
 
-/// Queues the messages that wait in a session; returns the messages in flight.
+/// Puts restored messages into the queue of a session; returns the messages in flight.
 pub(crate) fn queue_entries(
     session: &mut Session,
     subscriptions: &[Subscription],

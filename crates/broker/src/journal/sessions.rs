@@ -1,5 +1,4 @@
-//! What is stored of sessions beside their messages: who they are, what they
-//! subscribe to, what they leave behind.
+//! The operations of sessions beside their messages: identity, subscriptions and wills.
 
 use punctual_codec::Version;
 use punctual_store::Op;
@@ -10,20 +9,19 @@ use crate::Nanos;
 use crate::mesh::journal::names;
 use crate::session::{Session, Subscription, Will};
 
-/// Bits of the first byte of what is stored of a subscription beside its
-/// options; the second has the classes that the session takes.
+/// Bits of the first of two bytes that are stored with a subscription beside its options; the
+/// second byte has the classes that the session accepts.
 pub(super) const NUMBERED: u8 = 1;
 pub(super) const DEMOTED: u8 = 2;
-/// Not all that was retained when it was made has been sent or queued.
+/// Some retained messages for the new subscription have not been sent or queued.
 pub(super) const OWED: u8 = 4;
 
-/// What is stored of the brokers that a neighbour leads to, beside those with members of shared
-/// subscriptions: no filter of a client's subscription.
+/// The filter under which the brokers behind a neighbour are stored; no client subscribes to it.
 pub(crate) const BEHIND: &str = "$mesh/behind";
-/// Before a filter that persistent sessions at brokers behind a neighbour await.
+/// Prefix of a filter on which persistent sessions at brokers behind a neighbour await messages.
 pub(crate) const AWAITED: &str = "$mesh/awaited/";
 
-/// Between names of brokers, which have no such character.
+/// Separator of the names of brokers, which do not contain it.
 pub(crate) const BETWEEN: &str = "/";
 
 impl Journal {
@@ -39,8 +37,8 @@ impl Journal {
         }));
     }
 
-    /// Notes that a session has changed while nothing can be stored: clients that
-    /// come and go are not to fill the memory.
+    /// Records that a session has changed while the store fails. It is emitted later, so that
+    /// clients that come and go do not fill the memory.
     pub(crate) fn defer(&mut self, session: &mut Session, slot: u32) {
         if !std::mem::replace(&mut session.stale, true) {
             self.stale_sessions.push(slot);
@@ -53,7 +51,7 @@ impl Journal {
         });
     }
 
-    /// Says what is stored of a subscription.
+    /// Calls `say` with the operation of a subscription.
     pub(crate) fn with_subscription(
         session: &Session,
         subscription: &Subscription,
@@ -82,8 +80,8 @@ impl Journal {
         });
     }
 
-    /// Emits that what was retained is with the session. While nothing can be stored it
-    /// is not said, and comes again after a restart.
+    /// Emits that all retained messages for a subscription were sent or queued. While the store is
+    /// in trouble, nothing is emitted, and they are sent again after a restart.
     pub(crate) fn replayed(journal: &mut Option<Box<Self>>, session: &Session, filter: &str) {
         if let Some(journal) = journal
             && session.durable
@@ -96,7 +94,7 @@ impl Journal {
 
     pub(crate) fn will(&mut self, session: u64, will: &Will) {
         let message = &will.message;
-        // An interval until it is published.
+        // Until a will is published, its expiry is an interval.
         let interval = (message.expires < Nanos::MAX).then(|| message.expires.as_secs() as u32);
         self.emit(&Op::Will(WillOp {
             session,
@@ -111,7 +109,7 @@ impl Journal {
                 qos: message.qos as u8,
                 retain: message.retain,
                 expires: None,
-                // A will has no stamp yet, but perhaps a name.
+                // A will has no stamp yet, but may have a name.
                 stamp: &will.name.map(names::bytes).unwrap_or_default(),
             },
         }));

@@ -1,5 +1,4 @@
-//! The broker's times as times of the wall clock, which go on while the broker
-//! is down.
+//! Converts the broker's times to times of the wall clock, which runs while the broker is down.
 
 use punctual_store::Wall;
 use smallvec::SmallVec;
@@ -21,12 +20,12 @@ impl Offset {
         at.0.saturating_add(self.0)
     }
 
-    /// `None` where there is no time.
+    /// `None` for [`Nanos::MAX`], which means never.
     pub(crate) fn deadline(self, at: Nanos) -> Option<Wall> {
         (at < Nanos::MAX).then(|| self.wall(at))
     }
 
-    /// What was before the start is the zero of the clock.
+    /// A time before the zero of the broker's clock becomes zero.
     pub(crate) fn nanos(self, wall: Wall) -> Nanos {
         Nanos(wall.saturating_sub(self.0))
     }
@@ -36,14 +35,14 @@ impl Offset {
     }
 }
 
-/// A [`Stamp`] as it is stored: independent of the discipline and of the clock; behind it what its
-/// message is called in the mesh, and behind that who published it. A byte in front says which of
-/// these there are; with none of them there is none.
+/// The stored form of a [`Stamp`], independent of the discipline and of the broker's clock; behind
+/// it the name of the message in the mesh, and behind that its author. A first byte has a bit for
+/// each part that is present; without parts there is no byte.
 #[derive(Debug, Clone)]
 pub(crate) struct StoredStamp(SmallVec<[u8; 1 + Self::LEN + Self::NAME]>);
 
 impl StoredStamp {
-    /// Class, flags, priority, key, deadline.
+    /// Bytes of class, flags and priority, of the key, and of the deadline.
     const LEN: usize = 3 + 8 + 8;
     const NAME: usize = 8;
     const DROP_LATE: u8 = 1;
@@ -52,12 +51,12 @@ impl StoredStamp {
     const HAS_NAME: u8 = 2;
     const HAS_AUTHOR: u8 = 4;
 
-    /// Nothing for a plain message.
+    /// The stored bytes; empty for a plain message.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// The next part.
+    /// Begins the next part, and sets its bit.
     fn part(&mut self, which: u8) -> &mut impl Extend<u8> {
         match self.0.first_mut() {
             Some(there) => *there |= which,
@@ -66,7 +65,7 @@ impl StoredStamp {
         &mut self.0
     }
 
-    /// With the name of its message, as [`crate::MessageName::key`]; 0 for none.
+    /// Appends the name of the message, as [`crate::MessageName::key`]; 0 for none.
     pub(crate) fn named(mut self, name: u64) -> Self {
         if name != 0 {
             self.part(Self::HAS_NAME).extend(name.to_le_bytes());
@@ -74,7 +73,7 @@ impl StoredStamp {
         self
     }
 
-    /// With who published its message.
+    /// Appends the author of the message.
     pub(crate) fn by(mut self, author: Option<&Author>) -> Self {
         if let Some(author) = author {
             author.put(self.part(Self::HAS_AUTHOR));
@@ -82,7 +81,7 @@ impl StoredStamp {
         self
     }
 
-    /// Stamp, name and author, empty where they are not there.
+    /// Stamp, name and author; absent ones are empty.
     fn parts(bytes: &[u8]) -> [&[u8]; 3] {
         let Some((there, mut rest)) = bytes.split_first() else {
             return [&[]; 3];
@@ -108,7 +107,7 @@ impl StoredStamp {
         name.try_into().map_or(0, u64::from_le_bytes)
     }
 
-    /// Who published the message of a stored stamp, if that is known.
+    /// The author behind a stored stamp, if there is one.
     pub(crate) fn author(bytes: &[u8]) -> Option<Author> {
         let [.., author] = Self::parts(bytes);
         Author::read(author)
@@ -116,7 +115,7 @@ impl StoredStamp {
 }
 
 impl Offset {
-    /// As it is stored.
+    /// The stored form of a stamp.
     pub(crate) fn stamp(self, stamp: Stamp) -> StoredStamp {
         let mut stored = StoredStamp(SmallVec::new());
         if stamp == Stamp::PLAIN {
@@ -124,8 +123,7 @@ impl Offset {
         }
         let key = stamp.rank.key;
         let (priority, key) = match stamp.class() {
-            // What is below the priority is a time of the broker's clock, or
-            // its largest for none.
+            // The bits below the priority are a time of the broker's clock, or all ones for none.
             Class::RealTime if key & TIME == TIME => ((key >> TIME_BITS) as u8, u64::MAX),
             Class::RealTime => ((key >> TIME_BITS) as u8, self.wall(Nanos(key & TIME))),
             _ => (0, key),
@@ -142,7 +140,7 @@ impl Offset {
         stored
     }
 
-    /// The inverse of [`Self::stamp`]; what is not one is plain.
+    /// The inverse of [`Self::stamp`]; a plain stamp for other bytes.
     pub(crate) fn stamp_from(self, bytes: &[u8]) -> Stamp {
         let [stamp, ..] = StoredStamp::parts(bytes);
         let Some((&[class, flags, priority], rest)) = stamp.split_first_chunk() else {
@@ -185,7 +183,7 @@ mod tests {
     const START: u64 = 1_700_000_000_000_000_000;
 
     proptest! {
-        /// After an hour down, times are what they were, and the order too.
+        /// After a restart an hour later, stored times and ranks are unchanged.
         #[test]
         fn stamps_survive(
             class in 0..4usize, priority in 0..8u64, at in 1..1u64 << 50, deadline in 1..1u64 << 50,

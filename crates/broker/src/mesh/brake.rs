@@ -1,34 +1,38 @@
-//! What a neighbour takes only little of, because somebody behind it has no room for more.
+//! Remote flow control: filters on which a neighbour accepts few messages, because a receiver
+//! behind it has no room for more.
 //!
-//! The broker does the same for clients whose policy is to refuse (`overflow.rs`): while the queue of a
-//! client is nearly full, the broker tells all neighbours the filters of that client. A message from a
-//! neighbour that finds no room in the queue is blocked until there is room.
+//! The broker does the same for clients whose policy is to refuse (`overflow.rs`): while the queue
+//! of a client is nearly full, the broker sends the filters of that client to all neighbours. A
+//! message from a neighbour that finds no room in the queue is blocked until there is room.
 //!
-//! A broker whose queue for one neighbour fills up tells the others what that one wants
-//! (`$mesh/brake`). They keep back what they have for it on these filters, apart from the rest of its
-//! queue, and send it in a window of its own, as large as that of the rest, which overtakes. Of a
-//! queue half may be kept back; is that full, they tell their own neighbours the
-//! same, and refuse their clients what goes there, and nothing else. When there is room again, all
-//! of it goes back into the queue.
+//! A broker whose queue for one neighbour fills up sends the filters of that neighbour to the other
+//! ones (`$mesh/brake`). These hold back their messages for the broker on the filters, apart from
+//! the rest of its queue, and send them in a second window of the same size; other messages
+//! overtake. At most half of a queue may be held back. When that half is full, a broker sends the
+//! filters on to its own neighbours, and refuses publications of its clients on them, and no
+//! others. When there is room again, all held-back messages return to the queue.
 //!
 //! Why that is enough:
 //!
-//! * **Nobody else waits.** What is kept back does not count in the window of the rest, nor in
-//!   its half of the queue. What was under way when the filters came counts as kept back, too, and
-//!   waits where it has no room (`parked.rs`) without taking that from others.
-//! * **Nothing stops for good.** What is under way of it waits for room like all that is
-//!   under way. Since nothing else holds it, it goes on as soon as the one that is full does.
-//! * **Order.** What waits on one topic is either kept back or in the queue, in its order: who comes
-//!   to a topic of which something is kept back is kept back as well, and what was in the queue when
-//!   the filters came moves as a whole. One that is retained, which is kept back whatever its topic,
-//!   since it goes to everybody, goes only when nothing older is in the queue.
-//! * **Bounds.** A queue holds half as much again as it may hold otherwise, and a window twice as
-//!   much. The filters are at most `MOST`: of more, the first levels stand for all that begin so.
-//! * **A restart** or another connection begins without: all is in the queue, in the order in which
-//!   it came.
+//! * **Other messages do not wait.** Held-back messages count neither in the window of the rest nor
+//!   in its half of the queue. Messages that were in flight when the filters arrived count as held
+//!   back, too, and are blocked at a receiver without room (`parked.rs`), where they take no room
+//!   from others.
+//! * **No deadlock.** Held-back messages in flight wait for room like all messages in flight. Since
+//!   nothing else blocks them, they go on as soon as the full receiver has room.
+//! * **Order.** The waiting messages of one topic are either all held back or all in the queue, in
+//!   order: a message on a topic with held-back messages is held back as well, and the queued
+//!   messages on the filters move as a whole when the filters arrive. A retained message is held
+//!   back whatever its topic, since it goes to all brokers, and is sent only when nothing older is
+//!   in the queue.
+//! * **Bounds.** With held-back messages a queue holds half as much again, and a window twice as
+//!   much. There are at most `MOST` filters: a longer list is replaced by the first levels of its
+//!   filters and `#`.
+//! * **A restart** or a new connection begins without filters: all messages are in the queue, in
+//!   the order of arrival.
 //!
-//! A broker that does not understand that is told nothing, and has its messages wait where there is
-//! no room for them, until its window is full.
+//! A neighbour that does not know the protocol ignores the filters: its messages are blocked where
+//! there is no room for them, until its window is full.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -38,25 +42,26 @@ use hashbrown::HashMap;
 use punctual_codec::topic;
 use smallvec::{SmallVec, smallvec};
 
-/// Where a neighbour says so: all the filters each time, each behind its length.
+/// Topic of the messages of flow control. Each has all filters, and a length in front of each
+/// filter.
 pub(crate) const TOPIC: &str = "$mesh/brake";
-/// Filters at most, and their bytes.
+/// Largest number of filters in a message, and of their bytes.
 const MOST: usize = 512;
 const MOST_BYTES: usize = 32 << 10;
-/// Levels of those that stand for others at most.
+/// Largest number of levels of a filter that replaces longer ones.
 const LEVELS: usize = 8;
-/// Of a queue that is so full, in eighths, neighbours are told,
+/// Fill level of a queue, in eighths, from which neighbours are notified,
 pub(crate) const HIGH: usize = 6;
-/// until less waits there.
+/// until the level falls below this one.
 pub(crate) const LOW: usize = 5;
 
-/// Filters that a topic is looked for in.
+/// A set of filters, as a tree of topic levels.
 #[derive(Debug, Default)]
 pub(crate) struct Brake {
     below: HashMap<Box<str>, Self, RandomState>,
-    /// A filter ends here.
+    /// Whether a filter ends at this level.
     ends: bool,
-    /// One ends in `#` here.
+    /// Whether a filter ends with `#` below this level.
     all: bool,
 }
 
@@ -84,9 +89,10 @@ impl Brake {
         self.below.is_empty() && !self.all
     }
 
-    /// Whether a topic matches one of them.
+    /// Whether a topic matches one of the filters.
     pub(crate) fn has(&self, topic: &str) -> bool {
-        // What begins with $ is none of those that begin with a wildcard [MQTT-4.7.2-1].
+        // A topic that begins with $ does not match a filter that begins with a wildcard
+        // [MQTT-4.7.2-1].
         match topic.starts_with('$') {
             true => {
                 let (first, rest) = next(topic);
@@ -122,7 +128,8 @@ fn next(topic: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Filters that match all that these match, sorted; the same if they are few enough.
+/// A sorted list of at most [`MOST`] filters that match all that these match; the same filters if
+/// they are few enough.
 pub(crate) fn gist<'a>(filters: impl Iterator<Item = &'a str> + Clone) -> Vec<Box<str>> {
     gist_of(filters, MOST)
 }
@@ -137,7 +144,7 @@ fn gist_of<'a>(filters: impl Iterator<Item = &'a str> + Clone, most: usize) -> V
     }
 }
 
-/// The first levels of these filters, if they are few.
+/// The filters, cut to `levels` levels and `#`; `None` if there are more than `most`.
 fn cut<'a>(
     filters: impl Iterator<Item = &'a str>,
     levels: usize,
@@ -161,25 +168,27 @@ fn cut<'a>(
     Some(all)
 }
 
-/// Clients whose filters are told apart, and filters of each.
+/// Largest number of clients with lists of their own, and of filters of each.
 const MOST_FULL: usize = 64;
 const MOST_OF_ONE: usize = 32;
-/// Filters of one client that are looked at: more are taken for all there are.
+/// Largest number of filters of one client that are examined: a client with more stands for the
+/// filter `#`.
 const MOST_LOOKED_AT: usize = 1024;
 
-/// The clients of a broker for which messages are refused because their queues are nearly full, by the
-/// number of the session, and what they have subscribed to.
+/// The clients of a broker for which messages are refused because their queues are nearly full, by
+/// the number of the session, and their filters.
 #[derive(Debug, Default)]
 pub(crate) struct FullClients {
     clients: BTreeMap<u64, Arc<[Box<str>]>>,
-    /// Those that are too many to be told apart.
+    /// Number of further clients, which have no lists of their own.
     others: usize,
-    /// What stands for them, once there was one.
+    /// The list for all further clients, once there was one.
     all: Option<Arc<[Box<str>]>>,
 }
 
 impl FullClients {
-    /// The queue of a client with these filters is nearly full now. It was not.
+    /// Adds a client with these filters, whose queue has become nearly full. `number` is that of
+    /// its session.
     pub(crate) fn add<'a>(
         &mut self,
         number: u64,
@@ -197,15 +206,15 @@ impl FullClients {
         self.clients.insert(number, gist.into());
     }
 
-    /// The queue of that client is not full any more.
+    /// Removes a client whose queue is not full any more.
     pub(crate) fn remove(&mut self, number: u64) {
         if self.clients.remove(&number).is_none() {
             self.others -= 1;
         }
     }
 
-    /// Lists of filters to send to neighbours, one for each client. A list stays the same object as long as
-    /// it does not change.
+    /// Lists of filters to send to neighbours, one for each client. A list stays the same object as
+    /// long as it does not change.
     pub(crate) fn parts(&self) -> Vec<Arc<[Box<str>]>> {
         let others = self.all.iter().filter(|_| self.others > 0);
         let parts = self.clients.values().chain(others);
@@ -213,7 +222,7 @@ impl FullClients {
     }
 }
 
-/// What a neighbour is told: filters as [`parse`] reads them.
+/// Encodes filters for a message to a neighbour, which [`parse`] reads.
 pub fn encode(filters: &[Box<str>]) -> Vec<u8> {
     let mut out = Vec::new();
     for filter in filters {
@@ -224,8 +233,8 @@ pub fn encode(filters: &[Box<str>]) -> Vec<u8> {
     out
 }
 
-/// Reads what [`encode`] wrote, and nothing else: at most 512 valid filters, of at most
-/// [`topic::MAX_LEVELS`] levels.
+/// Reads the filters that [`encode`] wrote: at most 512 valid filters, of at most
+/// [`topic::MAX_LEVELS`] levels each; `None` for anything else.
 pub fn parse(mut bytes: &[u8]) -> Option<Vec<Box<str>>> {
     let mut filters = Vec::new();
     while let Some((len, rest)) = bytes.split_first_chunk() {

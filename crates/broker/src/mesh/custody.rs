@@ -1,10 +1,11 @@
-//! What a shard keeps of sessions that move between the brokers of a mesh, beside the sessions.
+//! State of a shard about sessions that move between the brokers of a mesh, beside the sessions
+//! themselves.
 //!
-//! The protocol is [`punctual_mesh::transfer`]; [`crate::shard`] does what that says. A session, a copy of
-//! one that comes, and the stub of one that has left are all a [`Session`](crate::session::Session) in the
-//! slab, stored in the same way, and tell by their [`Record`] which of these they are. Only a session has a
-//! client that finds it by its identifier; a copy has no subscriptions in the index; a stub has no client,
-//! and what it queues is forwarded.
+//! The protocol is [`punctual_mesh::transfer`]; [`crate::shard`] performs its actions. A session, a
+//! copy of an arriving session, and the stub of one that has left are all a
+//! [`Session`](crate::session::Session) in the slab, stored in the same form, and differ by their
+//! [`Record`]. Only a session is found by a client identifier; a copy has no subscriptions in the
+//! index; a stub has no client, and forwards the messages that it queues.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -23,19 +24,20 @@ use crate::mesh::moves::Known;
 use crate::session::{Queue, Window};
 use crate::{Budget, Nanos};
 
-/// Messages of neighbours that wait until the broker can forward them. Those beyond are not taken: they are
-/// not acknowledged, and the neighbour sends them again over its next connection.
+/// Largest number of neighbours' messages that wait until the broker can forward them. Further
+/// messages are not acknowledged, and the neighbour sends them again over its next connection.
 pub(crate) const MAX_TRANSIT: usize = 1 << 10;
-/// Entries of [`Custody::storing`] at most; beyond, the last one stands for all later ones.
+/// Largest number of entries of [`Custody::storing`]; the last one stands for all later ones.
 pub(crate) const MAX_STORING: usize = 1 << 10;
-/// Number of the timer that runs [`crate::Shard::run_custody`]. Timers of the machine have other numbers.
+/// Number of the timer that runs [`crate::Shard::run_custody`]. Timers of the machine have other
+/// numbers.
 pub(crate) const WAKE: u64 = 0;
 /// Number of the timer that tries again to forward messages.
 pub(crate) const TRY_AGAIN: u64 = u64::MAX;
 /// Time between two attempts to forward a message.
 pub(crate) const RETRY: Nanos = Nanos::from_millis(20);
-/// Prefix of the topics on which brokers forward messages for sessions. The name of the broker that has the
-/// session follows.
+/// Prefix of the topics on which brokers forward messages for sessions. The name of the broker that
+/// has the session follows.
 pub(crate) const FORWARD: &str = "$mesh/session/";
 
 type Map<K, V> = HashMap<K, V, foldhash::quality::RandomState>;
@@ -54,11 +56,11 @@ pub(crate) struct Frozen {
     pub(crate) freeze: Freeze,
     /// Names of the messages that had passed here when the session was frozen.
     pub(crate) known: Known,
-    /// The fence between shards behind which the snapshot is taken: messages that other shards had sent
-    /// when the session was frozen are in the snapshot.
+    /// The fence between shards behind which the snapshot is taken: messages that other shards had
+    /// sent when the session was frozen are in the snapshot.
     pub(crate) fence: u64,
-    /// The queued messages of the snapshot; `None` until it is taken. Later messages are in the queue of
-    /// the session.
+    /// The queued messages of the snapshot; `None` until it is taken. Later messages are in the
+    /// queue of the session.
     pub(crate) snapshot: Option<Snapshot>,
     /// Position in the window of the next message to send; those that are queued follow.
     pub(crate) next: usize,
@@ -73,11 +75,11 @@ pub(crate) struct Snapshot {
     /// Those that are encoded, each with the time since which it waits.
     pub(crate) sent: Vec<(Nanos, Delivery)>,
     pub(crate) unsent: Queue,
-    /// All of them.
+    /// Number and bytes of all of them.
     pub(crate) load: Load,
 }
 
-/// The parts of a session that comes, as far as they are here.
+/// The received parts of an arriving session.
 #[derive(Debug)]
 pub(crate) struct Arriving {
     pub(crate) id: TransferId,
@@ -85,7 +87,8 @@ pub(crate) struct Arriving {
     pub(crate) round: Option<Box<Round>>,
 }
 
-/// Messages that another broker has now, or that nobody wants any more: their memory is freed in slices.
+/// Messages that another broker has now, or that no session needs any more: their memory is freed
+/// in slices.
 #[derive(Debug)]
 pub(crate) struct Discarded {
     pub(crate) sent: Vec<(Nanos, Delivery)>,
@@ -94,7 +97,7 @@ pub(crate) struct Discarded {
 }
 
 impl Discarded {
-    /// Frees messages as far as the budget goes; whether some are left.
+    /// Frees messages within the budget; returns whether some are left.
     pub(crate) fn free(&mut self, budget: &mut Budget) -> bool {
         while !budget.is_spent() {
             let is_one = self.sent.pop().is_some()
@@ -109,7 +112,7 @@ impl Discarded {
     }
 }
 
-/// A message for a session of another broker, or on its way there.
+/// A message for a session of another broker, which waits to be forwarded or queued.
 #[derive(Debug)]
 pub(crate) struct Transit {
     pub(crate) address: SessionAddress,
@@ -125,8 +128,8 @@ pub(crate) enum Then {
     MakePart(Arc<str>, TransferId, u32),
     /// Tell the machine that the fence of the stub with that epoch has passed.
     EndStub(Arc<str>, Stamp),
-    /// Note that the session in that slot, with that number, queues each message that passes here and
-    /// that it subscribes to.
+    /// Note that the session in that slot, with that number, queues each message that passes here
+    /// and that it subscribes to.
     Begin(u32, u64),
 }
 
@@ -140,7 +143,8 @@ pub(crate) struct Custody {
     pub(crate) actions: VecDeque<(Arc<str>, Action)>,
     /// Whether an event or an action is being handled.
     pub(crate) is_busy: bool,
-    /// Whether the shell ends a session for the machine, which therefore is not told of the end.
+    /// Whether the shell ends a session for the machine, which therefore is not notified of the
+    /// end.
     pub(crate) is_changing: bool,
     /// Whether the timer [`WAKE`] runs.
     pub(crate) is_armed: bool,
@@ -150,7 +154,8 @@ pub(crate) struct Custody {
     pub(crate) arriving: Map<Arc<str>, Arriving>,
     /// Slots of copies, by client.
     pub(crate) copies: Map<Arc<str>, Vec<(TransferId, u32)>>,
-    /// Slots of stubs, the latest last: each has the subscriptions of another session that has left.
+    /// Slots of stubs, the latest last: each has the subscriptions of another session that has
+    /// left.
     pub(crate) stubs: Map<Arc<str>, Vec<u32>>,
     /// Outcomes of transfers that the new owner has not confirmed.
     pub(crate) outcomes: Map<Arc<str>, Vec<(TransferId, HomeId)>>,
@@ -162,42 +167,43 @@ pub(crate) struct Custody {
     /// Numbers of the timers of each client.
     pub(crate) armed: Map<Arc<str>, Vec<u64>>,
     pub(crate) last_timer: u64,
-    /// Steps that wait for fences between shards, each with the number of its fence, in their order.
+    /// Steps that wait for fences between shards, each with the number of its fence, in their
+    /// order.
     pub(crate) fenced: VecDeque<(u64, Then)>,
     /// Slots of sessions that wait for [`Then::Begin`].
     pub(crate) beginning: BTreeSet<u32>,
     /// By slot of a stub: the message that it forwards next, and the time at which it was queued.
     pub(crate) next: Map<u32, (Nanos, Delivery)>,
-    /// Instants at which stubs have queued messages that are not committed, each with the ticket of their
-    /// commit.
+    /// Instants at which stubs have queued messages that are not committed, each with the ticket of
+    /// their commit.
     pub(crate) storing: VecDeque<(Nanos, u64)>,
     /// By slot of a stub: the time since which it leads to a session on this broker.
     pub(crate) here_since: Map<u32, Nanos>,
     /// Slots of stubs that may have messages to forward.
     pub(crate) unsent: BTreeSet<u32>,
-    /// By slot of a stub: packet identifiers of QoS 2 messages that the client may remember of the session
-    /// that the stub was. The client's present session releases them.
+    /// By slot of a stub: packet identifiers of QoS 2 messages that the client may remember of the
+    /// session that the stub was. The client's present session releases them.
     pub(crate) remembered: Map<u32, Vec<u16>>,
     pub(crate) transit: VecDeque<Transit>,
     /// Whether the timer [`TRY_AGAIN`] runs.
     pub(crate) retries: bool,
-    /// On the first shard: connection and packet identifier of each message that a neighbour has forwarded
-    /// and that is not acknowledged. Bounded by the Receive Maximum of each connection, with which the
-    /// entries end.
+    /// On the first shard: connection and packet identifier of each message that a neighbour has
+    /// forwarded and that is not acknowledged. Bounded by the Receive Maximum of each connection,
+    /// with which the entries end.
     pub(crate) unacknowledged: Map<u64, (ConnId, u16)>,
     pub(crate) last_unacknowledged: u64,
     /// Other brokers that are reached.
     pub(crate) reached: BTreeSet<HomeId>,
-    /// Shards of other brokers that have said that all their claims are answered.
+    /// Shards of other brokers that have reported that all their claims are answered.
     pub(crate) claims_done: BTreeMap<HomeId, BTreeSet<u16>>,
-    /// Records of the store that the machine is told before any event.
+    /// Records of the store that the machine receives before any event.
     pub(crate) records: BTreeMap<Arc<str>, Records>,
 }
 
 impl Custody {
     pub(crate) fn new(own: HomeId, instance: u64, times: Times, max_queued_bytes: usize) -> Self {
         let bounds = Bounds::default();
-        // What a session may have can be moved, encoded as it is.
+        // Any session within the broker's limits can be moved, in its encoded form.
         let session_bytes = bounds.session_bytes.max(max_queued_bytes.saturating_mul(2));
         let settings = Settings {
             own,
@@ -244,7 +250,7 @@ impl Custody {
         }
     }
 
-    /// Takes a client that does not wait for CONNACK any more out of those that do.
+    /// Removes and returns a client that no longer waits for CONNACK.
     pub(crate) fn take_waiting(
         &mut self,
         client: &str,

@@ -1,4 +1,4 @@
-//! What a session of a neighbour has beyond those of clients.
+//! State of a neighbour's session beyond that of clients' sessions.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,63 +9,68 @@ use crate::Nanos;
 use crate::base::name::MessageName;
 use crate::mesh::parked::ParkedPublications;
 
-/// By what a neighbour is one.
+/// The reason for which a broker is accepted as a neighbour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Entitlement {
-    /// This broker has connected to it.
+    /// This broker has opened the connection.
     #[default]
     Dialled,
-    /// It knows the secret of the mesh.
+    /// The neighbour has presented the secret of the mesh.
     Secret,
-    /// Its user has the right to be it.
+    /// The user of the neighbour has the right to be the broker of that name.
     Right,
 }
 
-/// What a session of a neighbour has beyond those of clients.
+/// State of a neighbour's session beyond that of clients' sessions.
 #[derive(Debug, Default)]
 pub(crate) struct LinkState {
-    /// By what it was let in last.
+    /// Why the neighbour was accepted on its last connection.
     pub(crate) entitlement: Entitlement,
-    /// What the neighbour wants.
+    /// Filters of the messages that the neighbour receives.
     pub(crate) filters: HashSet<Box<str>, foldhash::fast::RandomState>,
-    /// Brokers behind it where shared subscriptions have members, by their filters.
+    /// Brokers behind the neighbour with members of shared subscriptions, by the filters of these.
     pub(crate) members: HashMap<Box<str>, Vec<Box<str>>, foldhash::fast::RandomState>,
-    /// Brokers behind it where persistent sessions await messages, by the filters.
+    /// Brokers behind the neighbour with persistent sessions that await messages, by the filters of
+    /// these.
     pub(crate) awaited: HashMap<Box<str>, Vec<Box<str>>, foldhash::fast::RandomState>,
-    /// Brokers that it leads to, itself among them, if that is known.
+    /// Brokers that the neighbour leads to, itself among them; empty if they are not known.
     pub(crate) behind: Vec<Box<str>>,
-    /// Messages in flight that the neighbour allows, while none are sent.
+    /// Receive Maximum of the neighbour, while the link carries no messages; `None` while it
+    /// carries messages.
     pub(crate) held: Option<u16>,
-    /// Publications of the neighbour that are not acknowledged because there is no
-    /// room where they have to go.
+    /// Blocked publications of the neighbour: they are not acknowledged, as a receiver has no room
+    /// or the store does not accept them.
     pub(crate) parked: ParkedPublications,
-    /// The same of those before which another one is to come; in the order in which they came.
+    /// Publications of the neighbour that wait for an earlier one on their topic, in the order of
+    /// arrival.
     pub(crate) early: VecDeque<Early>,
-    /// Retained messages that the neighbour has told it has, since it began to.
+    /// Retained messages that the neighbour has reported to have, in the present comparison.
     pub(crate) has: Vec<u64>,
-    /// Filters on which the neighbour takes only little, as it says.
+    /// Filters on which the neighbour has asked for few messages.
     pub(crate) brake: Arc<[Box<str>]>,
-    /// What it was told of that last, by parts.
+    /// The lists of filters that were last sent to the neighbour for flow control.
     pub(crate) told: Vec<Arc<[Box<str>]>>,
-    /// Its filters, while its queue is full: few that match the same and more.
+    /// While its queue is full: a short list of filters that match at least all that its own
+    /// filters match.
     pub(crate) full: Option<Arc<[Box<str>]>>,
-    /// So is what is kept back for it.
+    /// Whether the held-back part of its queue is full, too.
     pub(crate) braked_full: bool,
 }
 
 impl LinkState {
-    /// Whether publications of the neighbour wait, here or there, because there is no room here.
+    /// Whether publications of the neighbour wait, on this broker or on the neighbour, because
+    /// there is no room here.
     pub(crate) fn waits(&self) -> bool {
         !self.parked.is_empty() || !self.early.is_empty() || !self.told.is_empty()
     }
 }
 
-/// A publication of a neighbour that came before the one that was published before it.
+/// A publication of a neighbour that arrived before the preceding one on its topic.
 #[derive(Debug)]
 pub(crate) struct Early {
-    /// What it waits for,
+    /// The preceding message, for which it waits.
     pub(crate) previous: MessageName,
-    /// and how long at most.
+    /// When it is delivered without the preceding message.
     pub(crate) until: Nanos,
     pub(crate) packet: Box<[u8]>,
 }

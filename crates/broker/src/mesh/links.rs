@@ -1,5 +1,5 @@
-//! Links to neighbour brokers, and sessions that move between brokers, as far as a shard keeps them beside
-//! the sessions.
+//! State of a shard about links to neighbour brokers and about sessions that move between brokers,
+//! beside the sessions themselves.
 
 use crate::base::notes::Packing;
 use crate::flush::Flush;
@@ -7,26 +7,30 @@ use crate::mesh::custody::Custody;
 use crate::mesh::moves::Moves;
 use crate::mesh::passed::PassedOn;
 
-/// What a shard keeps of its links and of sessions that move.
+/// State of a shard about its links and about sessions that move.
 #[derive(Debug, Default)]
 pub(crate) struct Links {
     /// Slots of the sessions of neighbours.
     pub(crate) neighbours: Vec<u32>,
-    /// A timer is armed that looks how full the queues of neighbours are.
+    /// Whether the timer is armed that checks how full the queues of neighbours are.
     pub(crate) brakes_armed: bool,
-    /// What neighbours sent again and others got because of that.
+    /// Messages that neighbours sent again, and that were passed on to other neighbours because of
+    /// that.
     pub(crate) passed_on: PassedOn,
-    /// What [`crate::Shard::link_flush`] was asked and has not answered.
+    /// Requests of [`crate::Shard::link_flush`] that are not answered.
     pub(crate) flushes: Vec<Flush>,
-    /// What [`crate::Shard::link_keep`] was asked last, and the ticket that it waits for.
+    /// The last unanswered request of [`crate::Shard::link_keep`]: the ticket that it waits for,
+    /// and its number.
     pub(crate) wishes: Option<(u64, u64)>,
-    /// A neighbour's run is taken apart: for those who do not take it as it is.
+    /// While a neighbour's run is unpacked, for receivers that do not accept it as one message: its
+    /// packing.
     pub(crate) unpacking: Option<Packing>,
-    /// Blocked publications of neighbours are being retried.
+    /// Whether blocked publications of neighbours are being retried.
     pub(crate) unparking: bool,
-    /// A retried publication no longer waits for the previous message of its topic.
+    /// Whether the publication that is being retried no longer waits for the previous message of
+    /// its topic.
     pub(crate) ripe: bool,
     pub(crate) moves: Moves,
-    /// In a mesh, if sessions move there.
+    /// `None` without a mesh, or if sessions do not move between its brokers.
     pub(crate) custody: Option<Box<Custody>>,
 }

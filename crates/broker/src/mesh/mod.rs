@@ -1,10 +1,10 @@
-//! Everything that knows that a broker may be one of a mesh: links to neighbours, names of messages,
-//! shared subscriptions and retained messages across brokers, and sessions that move.
+//! All code that depends on a mesh of brokers: links to neighbours, names of messages, shared
+//! subscriptions and retained messages across brokers, and sessions that move.
 //!
-//! [`federation`] is the seam to whoever keeps the tree and the tables. The values stand in this
-//! directory; what a [`Hub`](crate::hub::Hub) and a [`Shard`](crate::Shard) do with them in `hub` and
-//! `shard`, and what is stored of them in `journal`. Other parts of the broker call these from one
-//! place for each event.
+//! [`federation`] is the interface to the federation, which maintains the tree and the subscription
+//! tables. The types are in this directory, the methods of [`Hub`](crate::hub::Hub) and
+//! [`Shard`](crate::Shard) on them in `hub` and `shard`, and their stored forms in `journal`. Other
+//! parts of the broker call these from one place for each event.
 
 pub mod brake;
 pub(crate) mod custody;

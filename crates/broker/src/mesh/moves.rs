@@ -1,8 +1,10 @@
-//! What a session that has moved between brokers of a mesh has had, so that it gets nothing twice.
+//! The delivery history of a session that has moved between brokers of a mesh. It prevents that the
+//! session receives a message twice.
 //!
-//! A message may come to a session on two ways: with the session, or forwarded by the stub of it, and by
-//! itself, where its subscriptions are now ([`crate::mesh::custody`]). For a while it is remembered what the
-//! session has got, by what that is called ([`DeliveryHistory`]).
+//! A message may reach a session on two paths: with the session, or forwarded by its stub, and
+//! directly at the broker where its subscriptions are now ([`crate::mesh::custody`]). For a limited
+//! time the broker remembers the names of the messages that the session has received
+//! ([`DeliveryHistory`]).
 
 pub(crate) use crate::journal::history_log::{HistoryLog, Kind};
 
@@ -14,57 +16,58 @@ use hashbrown::{HashMap, HashSet};
 use crate::Nanos;
 use crate::base::delivery::Delivery;
 
-/// Messages that a session has got here and that are recognised when they come from where it
-/// was.
+/// Largest number of messages that a session has received here, and whose copies from its former
+/// broker are recognised.
 const MAX_HISTORY: usize = 1 << 12;
 
-/// Names of what had passed elsewhere that are remembered.
+/// Largest number of remembered names of messages that had passed the former broker.
 const MAX_PASSED: usize = 1 << 14;
-/// Rows of names that were given elsewhere that are remembered.
+/// Largest number of remembered ranges of names that the former broker has issued.
 const MAX_GIVEN: usize = 64;
 
-/// By which number packet identifiers that a broker of a mesh gives in a session that it has since
-/// then are apart from others. A client that was given two sessions, or one that was at two brokers
-/// for a while, remembers identifiers of both; they are hardly ever the same ones.
+/// A number from which a broker derives the first packet identifier of a session that it has since
+/// `since`. A client that had two sessions, or a session at two brokers for a while, may remember
+/// packet identifiers of both; with this number they hardly ever coincide.
 pub(crate) fn apart(broker: &str, since: u64) -> u64 {
     punctual_model::digest(broker.bytes().chain(since.to_le_bytes()))
 }
 
-/// A packet identifier of a session that ends, of a message with QoS 2 that its client may
-/// have.
+/// A packet identifier of a session that ends: that of a message with QoS 2 which its client may
+/// have received.
 pub(crate) type TakenUp = (u16, Option<Delivery>);
 
-/// What a session need not be sent again.
+/// Messages that need not be sent to a session again.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
-    /// It has had them, wherever they come from.
+    /// Names of messages that the session has received, from any broker.
     pub(crate) history: Vec<u64>,
-    /// They passed while it was there, and come to it nowhere else.
+    /// Names of messages that passed the former broker while the session was there: they are not
+    /// delivered to it at another broker.
     pub(crate) passed: Vec<u64>,
-    /// Names that were given where it was while it was there: the last before each row of them, and
-    /// the last of it.
+    /// Ranges of names that the former broker issued while the session was there: each as the last
+    /// name before the range, and the last name of it.
     pub(crate) given: Vec<[u64; 2]>,
 }
 
-/// What a session has got that may come again.
+/// Messages that a session has received and that may arrive again.
 #[derive(Debug, Default)]
 pub(crate) struct DeliveryHistory {
-    /// Names of all.
+    /// Names of all of them.
     names: HashSet<u64, foldhash::fast::RandomState>,
-    /// Those that came here by themselves, the oldest first.
+    /// Names of those that were delivered at this broker, the oldest first.
     own: VecDeque<u64>,
-    /// What had passed where the session was, before that left.
+    /// Names of messages that had passed the former broker before the session left it.
     passed: HashSet<u64, foldhash::fast::RandomState>,
-    /// Names that were given where the session was while it was there, the latest last.
+    /// Ranges of names that former brokers issued while the session was there, the latest last.
     given: VecDeque<Given>,
     pub(crate) until: Nanos,
-    /// What of it is stored, for a session that survives.
+    /// The stored part of the history, for a session that survives a restart.
     pub(crate) log: Option<Box<HistoryLog>>,
 }
 
 impl DeliveryHistory {
-    /// Notes something that comes here by itself, with QoS 2 if it is to come `once` after a
-    /// restart, too; false if the session has had it.
+    /// Records a message that is delivered at this broker; `once` if with QoS 2, so that it is
+    /// recognised after a restart, too. False if the session has received it.
     pub(crate) fn note(&mut self, name: u64, once: bool) -> bool {
         let given = self.given.iter().any(|given| given.has(name));
         if self.passed.contains(&name) || given || !self.names.insert(name) {
@@ -82,8 +85,8 @@ impl DeliveryHistory {
         true
     }
 
-    /// Notes the name of a message that comes from where the session was, 0 for none; false if the
-    /// session has had it.
+    /// Records the name of a message that the former broker has sent, 0 for none; false if the
+    /// session has received it.
     pub(crate) fn note_moved(&mut self, name: u64) -> bool {
         if name == 0 {
             return true;
@@ -94,18 +97,19 @@ impl DeliveryHistory {
         self.names.insert(name)
     }
 
-    /// Whether that had passed where the session was, before it left: if the session wanted it, it had it.
+    /// Whether a message had passed a former broker before the session left it: with a matching
+    /// subscription, the session has received it.
     pub(crate) fn has_passed(&self, name: u64) -> bool {
         self.passed.contains(&name) || self.given.iter().any(|given| given.has(name))
     }
 
-    /// Whether it had something of that name.
+    /// Whether the session has received a message of that name.
     #[cfg(test)]
     pub(crate) fn has(&self, name: u64) -> bool {
         name != 0 && self.names.contains(&name)
     }
 
-    /// All of it, for another broker.
+    /// The whole history, for another broker.
     pub(crate) fn known(&self) -> Known {
         Known {
             history: self.names.iter().copied().collect(),
@@ -114,7 +118,7 @@ impl DeliveryHistory {
         }
     }
 
-    /// What was known elsewhere.
+    /// Adds the history that another broker has sent.
     pub(crate) fn learn(&mut self, known: &Known) {
         self.names.extend(&known.history);
         let room = MAX_PASSED.saturating_sub(self.passed.len());
@@ -138,7 +142,7 @@ impl DeliveryHistory {
     }
 }
 
-/// Names that were given in a row: the last before them, and the last of them.
+/// A range of issued names: the last name before the range, and the last name of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Given([u64; 2]);
 
@@ -149,40 +153,40 @@ impl Given {
     }
 }
 
-/// What had been at a broker when a session began to be there: only of what comes after that is it
-/// known that the session has had it if it wanted it.
+/// The position of a broker's messages when a session began there: only a later message is certain
+/// to have been delivered to the session if it matched a subscription.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Began {
     /// See [`crate::MessageNames::mark_passed`].
     pub(crate) passed: u64,
-    /// Since when what passed is stored, see [`NameLog::position`].
+    /// Position in the log of stored names, see [`NameLog::position`].
     ///
-    /// [`NameLog::position`]: crate::journal::NameLog::position
+    /// [`NameLog::position`]: crate::mesh::journal::names::NameLog::position
     pub(crate) stored: u64,
-    /// Of the names that were given there then.
+    /// Origin of the names that the broker issued at that time.
     pub(crate) origin: NonZeroU32,
-    /// Number in the last of them.
+    /// Number of the last name issued before.
     pub(crate) given: u32,
 }
 
-/// When a session is looked at that remembers what it has had.
+/// When the delivery history of a session is checked for expiry.
 #[derive(Debug, Clone)]
 pub(crate) struct HistoryExpiry {
-    /// A timer that comes earlier is void.
+    /// A timer that fires earlier is ignored.
     pub(crate) due: Nanos,
     pub(crate) slot: u32,
     /// Number of the session.
     pub(crate) session: u64,
 }
 
-/// All of one shard but what is with its sessions.
+/// Delivery histories of one shard: the state beside the sessions.
 #[derive(Debug, Default)]
 pub(crate) struct Moves {
-    /// One at most for each session, by numbers.
+    /// Pending expiries by their number; at most one for each session.
     pub(crate) expiries: HashMap<u64, HistoryExpiry, foldhash::quality::RandomState>,
-    /// Number of the last one.
+    /// Number of the last expiry.
     pub(crate) last: u64,
-    /// Slots of sessions that have had something that is to be stored.
+    /// Slots of sessions whose history has grown and is to be stored.
     pub(crate) history_grew: Vec<u32>,
 }
 
@@ -196,7 +200,7 @@ mod tests {
         assert!(history.note(1, true) && !history.note(1, true));
         assert!(!history.note_moved(1));
         assert!(history.note_moved(2) && !history.note_moved(2) && !history.note(2, true));
-        // What has no name is never recognised.
+        // A message without a name is never recognised.
         assert!(history.note_moved(0) && history.note_moved(0));
         history.learn(&Known {
             history: vec![20],
@@ -213,7 +217,7 @@ mod tests {
                 && !history.note(5 << 32 | 7, true)
                 && history.note(5 << 32 | 8, true)
         );
-        // It passed elsewhere, but was not there for this session.
+        // A name in the range, but not received by this session.
         assert!(history.note_moved(5 << 32 | 6));
         for name in 100..100 + 2 * MAX_HISTORY as u64 {
             history.note(name, true);

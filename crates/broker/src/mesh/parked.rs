@@ -1,9 +1,9 @@
-//! What waits here of a neighbour's publications: because a receiver has no room, or because
-//! nothing can be stored.
+//! Blocked publications of a neighbour: a receiver has no room for them, or the store does not
+//! accept them.
 //!
-//! Each waits for its [`Cause`], behind those that wait for the same, and behind those on its topic.
-//! So what comes first is the first to have the room that there is again, what is on one topic stays in
-//! its order, and all others overtake.
+//! Each publication waits for its [`Cause`], behind those that wait for the same cause, and behind
+//! those on its topic. So the publication that arrived first receives the first free room,
+//! publications on one topic stay in order, and all others may overtake.
 
 use std::collections::VecDeque;
 use std::hash::BuildHasher;
@@ -13,39 +13,40 @@ use hashbrown::HashSet;
 
 use crate::Nanos;
 
-/// After this it is looked again whether what waits has room.
+/// Time between two retries of blocked publications.
 pub(crate) const PARKED: Nanos = Nanos::from_millis(2);
 
-/// Why a publication has to wait.
+/// Why a publication is blocked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Cause {
-    /// A receiver has no room, or does not read; its shard and number.
+    /// A receiver has no room, or does not read; the shard and the number of its session.
     Receiver(u16, u64),
-    /// A neighbour has no room for more of what is kept back for it.
+    /// A neighbour has no room for more held-back messages; the shard and the number of its
+    /// session.
     Brake(u16, u64),
-    /// A shard does not take what it was sent.
+    /// The outbox to another shard is full.
     Shard(u16),
-    /// Nothing can be stored.
+    /// The store does not accept the publication now.
     Store,
-    /// Nothing but what is on the same topic waits for this.
+    /// An earlier publication on the same topic is blocked.
     Topic,
 }
 
-/// One that waits.
+/// A blocked publication.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     cause: Cause,
     /// Hash of the topic.
     topic: u64,
-    /// The whole packet.
+    /// The encoded PUBLISH packet.
     pub(crate) packet: Box<[u8]>,
 }
 
-/// All that wait of one neighbour, in the order in which they came.
+/// All blocked publications of one neighbour, in the order of arrival.
 #[derive(Debug, Default)]
 pub(crate) struct ParkedPublications {
     waiting: VecDeque<Waiting>,
-    /// What they wait for.
+    /// The causes of all of them.
     causes: HashSet<Cause, RandomState>,
     /// Hashes of their topics.
     topics: HashSet<u64, RandomState>,
@@ -60,17 +61,17 @@ impl ParkedPublications {
         self.waiting.len()
     }
 
-    /// Whether one on that topic waits.
+    /// Whether a publication on that topic is blocked.
     pub(crate) fn has_topic(&self, topic: &[u8]) -> bool {
         self.topics.contains(&self.hash(topic))
     }
 
-    /// Whether one waits for that.
+    /// Whether a publication is blocked for that cause.
     pub(crate) fn has_cause(&self, cause: Cause) -> bool {
         self.causes.contains(&cause)
     }
 
-    /// All that any wait for, but others on their topic.
+    /// The causes of all publications but [`Cause::Topic`].
     pub(crate) fn causes(&self) -> impl Iterator<Item = Cause> {
         self.causes.iter().copied()
     }
@@ -84,14 +85,15 @@ impl ParkedPublications {
         });
     }
 
-    /// Takes all out, for each to be looked at in turn: it goes on, or is put back.
+    /// Takes all publications out. The caller checks each in turn: it is delivered, or put back.
     pub(crate) fn take(&mut self) -> VecDeque<Waiting> {
         self.causes.clear();
         self.topics.clear();
         std::mem::take(&mut self.waiting)
     }
 
-    /// Puts one back whose turn it is, if it still waits behind one that was put back before.
+    /// Puts a publication back if it still waits behind one that was put back before; otherwise
+    /// returns it.
     pub(crate) fn keep_behind(&mut self, waiting: Waiting) -> Option<Waiting> {
         let is_behind =
             self.causes.contains(&waiting.cause) || self.topics.contains(&waiting.topic);
@@ -102,7 +104,7 @@ impl ParkedPublications {
         None
     }
 
-    /// Puts one back that others on its topic wait for, and nothing else.
+    /// Puts a publication back for which only others on its topic wait.
     pub(crate) fn keep_topic(&mut self, mut waiting: Waiting) {
         waiting.cause = Cause::Topic;
         self.keep(waiting);
@@ -143,7 +145,7 @@ mod tests {
         assert!(!parked.has_cause(Cause::Topic));
         assert!(parked.has_topic(b"v") && !parked.has_topic(b"w"));
 
-        // The first has room now, the second has none.
+        // The first publication has room now, the second one has none.
         let mut gone = Vec::new();
         for waiting in parked.take() {
             let Some(waiting) = parked.keep_behind(waiting) else {

@@ -1,34 +1,36 @@
-//! Messages that were here before, came again from a neighbour and were passed on once
-//! more, for somebody may have come to the other neighbours' side meanwhile.
+//! Messages that were here before, arrived again from a neighbour and were passed on once more,
+//! since a broker may have joined behind the other neighbours meanwhile.
 //!
-//! Two brokers that each keep something for a lost link would otherwise send each other
-//! the same messages for as long as the links are remembered, and on a cycle of links, if
-//! only for a moment, they would go round. Invariant: since nothing has changed in where
-//! brokers are, a message goes to each neighbour because of this at most twice. Forgetting
-//! is harmless: then it goes once more.
+//! Without this record, two brokers that each keep messages for a lost link would send each other
+//! the same messages for as long as the links are remembered, and on a cycle of links, even a
+//! short-lived one, the messages would circulate. Invariant: while the topology does not change, a
+//! message is passed on to each neighbour for this reason at most twice. To forget a name is
+//! harmless: then its message is passed on once more.
 
 use hashbrown::HashMap;
 
 use crate::base::name::MessageName;
 
-/// Names that are remembered at most.
+/// Largest number of remembered names.
 const MAX: usize = 1 << 16;
 
-/// What was passed on since anything changed.
+/// Messages that were passed on since the last change.
 #[derive(Debug, Default)]
 pub(crate) struct PassedOn {
-    /// The neighbour that each came from, which did not get it; `None` if all have got it.
+    /// By name: the neighbour that sent the message, to which it was not passed on; `None` if all
+    /// neighbours have received it.
     names: HashMap<(u32, u32), Option<u64>, foldhash::fast::RandomState>,
 }
 
 impl PassedOn {
-    /// Whether a neighbour other than `from`, by the number of its session, has not got it.
+    /// Whether a neighbour other than `from`, the number of a session, has not received the
+    /// message.
     pub(crate) fn is_due(&self, name: MessageName, from: u64) -> bool {
         let source = self.names.get(&key(name));
         source.is_none_or(|source| source.is_some_and(|source| source != from))
     }
 
-    /// All neighbours other than `from` have got it.
+    /// Records that all neighbours other than `from` have received the message.
     pub(crate) fn note(&mut self, name: MessageName, from: u64) {
         if self.names.len() >= MAX {
             self.changed();
@@ -39,7 +41,7 @@ impl PassedOn {
         }
     }
 
-    /// Neighbours want something else, or lead to other brokers.
+    /// Forgets all names: neighbours have new filters, or lead to other brokers.
     pub(crate) fn changed(&mut self) {
         if !self.names.is_empty() {
             self.names = HashMap::default();
@@ -73,7 +75,7 @@ mod tests {
         passed.note(name(1), 7);
         assert!(!passed.is_due(name(1), 7));
         assert!(passed.is_due(name(2), 7));
-        // The first has not got it, and the second has sent it.
+        // Neighbour 7 has not received it, and neighbour 8 has sent it.
         assert!(passed.is_due(name(1), 8));
         passed.note(name(1), 8);
         assert!([7, 8, 9].iter().all(|from| !passed.is_due(name(1), *from)));

@@ -1,4 +1,4 @@
-//! What a neighbour lacks of the retained messages.
+//! The retained messages that a neighbour lacks.
 
 use std::sync::Arc;
 
@@ -8,28 +8,29 @@ use punctual_codec::{Properties, QoS};
 use super::{Found, Retained, digest, part};
 use crate::{Message, Nanos};
 
-/// What a neighbour lacks, as far as that was compared.
+/// The retained messages that a neighbour lacks, as far as they were compared.
 #[derive(Debug)]
 pub(crate) struct Lack {
     /// Parts that differ, a bit each.
     parts: u64,
-    /// What it has of them.
+    /// Digests of the messages of these parts that the neighbour has.
     has: HashSet<u64, foldhash::fast::RandomState>,
 }
 
 impl Lack {
-    /// Of a neighbour in whose retained messages these parts differ, and which has these digests of them.
+    /// The lack of a neighbour in whose retained messages these parts differ, and which has these
+    /// digests of them.
     pub(crate) fn new(parts: u64, has: HashSet<u64, foldhash::fast::RandomState>) -> Self {
         Self { parts, has }
     }
 
-    /// Whether a retained message is to be sent.
+    /// Whether the neighbour lacks a retained message, so that it must be sent.
     pub(crate) fn has(&self, topic: &str, version: u64) -> bool {
         let digest = digest(topic, version);
         self.parts & part(digest) != 0 && !self.has.contains(&digest)
     }
 
-    /// What is to be sent of topics that have nothing any more.
+    /// The removals that must be sent, for topics that have lost their message.
     pub(crate) fn gone(&self, retained: &Retained, now: Nanos) -> Vec<Found> {
         let gone = retained.gone_since();
         gone.filter(|(topic, version)| self.has(topic, *version))
@@ -38,7 +39,7 @@ impl Lack {
     }
 }
 
-/// What removes a retained message.
+/// A message that removes a retained message.
 pub(crate) fn removal(topic: &str, now: Nanos) -> Arc<Message> {
     let qos = QoS::AtLeastOnce;
     Message::new(topic.as_bytes(), Properties::EMPTY, b"", qos, true, now, 0)

@@ -1,10 +1,10 @@
-//! Retained messages (section 3.3.1.3), one per topic, in a [`tree`] of topics so that a
-//! subscription comes past those only that it may match, and is served in pieces.
+//! Retained messages (section 3.3.1.3), one per topic, in a [`tree`] of topics, so that a
+//! subscription visits only those that it may match, and is served in pieces.
 //!
-//! Each has a version, higher than that of what its topic had before. In a mesh
-//! versions are times, so that all brokers agree which of two messages is the newer
-//! wherever they were published, and a topic that has none any more remembers since
-//! which version, for a while.
+//! Each message has a version, higher than that of its topic's previous message. In a mesh versions
+//! are times, so that all brokers agree which of two messages is newer, wherever they were
+//! published, and a topic without a message remembers for a while the version at which it lost its
+//! message.
 
 pub(crate) mod lack;
 mod pages;
@@ -35,37 +35,38 @@ pub(crate) struct Retained {
     topics: Tree,
     messages: Slab<Kept>,
     bytes: usize,
-    /// When each message expires that does, with its place.
+    /// The expiry time of each message that expires, with its place.
     expiries: BTreeSet<(Nanos, u32)>,
-    /// The highest there was.
+    /// The highest version so far.
     version: u64,
-    /// How many times a topic was given a message, or lost the one that it had.
+    /// Number of times that a topic was given a message, or lost its message.
     changes: u64,
-    /// In a mesh: what brokers compare.
+    /// In a mesh: the digests that brokers compare.
     shared: Option<Box<Shared>>,
-    /// Topics that have no message any more although the store knows one, with
-    /// the version of that.
+    /// Topics that have no message any more although the store has one, with the version of that
+    /// message.
     gone: Vec<(Box<str>, u64)>,
 }
 
-/// What one topic has.
+/// The retained message of one topic.
 #[derive(Debug)]
 pub(crate) struct Kept {
     pub(crate) message: Arc<Message>,
     pub(crate) version: u64,
-    /// Which of the changes this was.
+    /// Number of the change that stored the message.
     change: u64,
-    /// The client of this broker that published it; `None` if the broker itself or another broker did.
+    /// The client of this broker that published it; `None` if the broker itself or another broker
+    /// did.
     pub(crate) author: Option<Arc<Author>>,
 }
 
-/// From which topic a search through retained messages goes on. What changes meanwhile is found if
-/// it is not before that topic.
+/// The topic from which a search through retained messages continues. A change during the search is
+/// found if its topic is not before that one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RetainedCursor(Box<[u8]>);
 
 impl RetainedCursor {
-    /// From the first topic above this one.
+    /// A cursor at the first topic above this one.
     #[must_use]
     pub fn after(topic: &str) -> Self {
         // Topics cannot contain U+0000.
@@ -73,18 +74,18 @@ impl RetainedCursor {
     }
 }
 
-/// A message that was found, which may have been replaced since.
+/// A message that a search found, which may have been replaced since.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) message: Arc<Message>,
-    /// Which of the [changes](Retained::changes) of retained messages it was.
+    /// Number of the [change](Retained::changes) that stored the message.
     pub(crate) change: u64,
-    /// Its place in the store, or none.
+    /// The place of the message in the store; `u32::MAX` for none.
     place: u32,
 }
 
 impl Found {
-    /// What says that a topic has none any more.
+    /// A result that says that a topic has no message any more.
     pub(crate) fn removal(message: Arc<Message>) -> Self {
         Self {
             message,
@@ -98,11 +99,12 @@ impl Found {
 #[derive(Debug, Default)]
 pub(crate) struct Piece {
     pub(crate) found: Vec<Found>,
-    /// Where to go on; `None` when done.
+    /// The position at which to continue; `None` at the end.
     pub(crate) next: Option<RetainedCursor>,
 }
 
-/// What a topic has, or where it would be: the topic is looked up once for all that is asked and done.
+/// The message of a topic, or the place where it would be: the topic is looked up once for several
+/// queries and changes.
 #[derive(Debug)]
 pub(crate) struct Entry<'a> {
     store: &'a mut Retained,
@@ -115,7 +117,7 @@ impl Entry<'_> {
         self.store.messages.get(self.place.ok()?)
     }
 
-    /// Whether it has a message.
+    /// Whether the topic has a message.
     pub(crate) fn is_there(&self) -> bool {
         self.place.is_ok()
     }
@@ -128,23 +130,23 @@ impl Entry<'_> {
         messages <= max_messages && bytes <= max_bytes
     }
 
-    /// The version of what the topic has, or had; 0 if that is not known.
+    /// The version of the topic's current or last message; 0 if that is not known.
     pub(crate) fn version(&self) -> u64 {
         let kept = self.kept().map(|kept| kept.version);
         kept.unwrap_or_else(|| self.store.gone_version(self.topic))
     }
 
-    /// Whether the store may know a message of the topic.
+    /// Whether the store may have a message of the topic.
     pub(crate) fn is_stored(&self) -> bool {
         self.kept().is_some_and(|kept| kept.message.stored != 0)
     }
 
-    /// Of the next change; see [`Retained::next_version`].
+    /// The version of the next change; see [`Retained::next_version`].
     pub(crate) fn next_version(&mut self, clock: Option<(u64, u32)>) -> u64 {
         self.store.next_version(clock)
     }
 
-    /// Stores a message of the topic, or removes what it has if the payload is empty
+    /// Stores a message of the topic, or removes the topic's message if the payload is empty
     /// [MQTT-3.3.1-6].
     pub(crate) fn set(self, message: Arc<Message>, version: u64, author: Option<Arc<Author>>) {
         debug_assert_eq!(message.topic(), self.topic);
@@ -193,7 +195,7 @@ impl Entry<'_> {
     }
 }
 
-/// What the topics are called that the tree knows by number.
+/// The names of the topics that the tree refers to by number.
 fn names<'a>(messages: &'a Slab<Kept>) -> impl Fn(u32) -> &'a [u8] {
     |place| {
         let kept = messages.get(place);
@@ -210,7 +212,7 @@ impl Retained {
         self.bytes
     }
 
-    /// How many there were: what is published from now on has a higher number.
+    /// Number of changes so far: later changes have higher numbers.
     pub(crate) fn changes(&self) -> u64 {
         self.changes
     }
@@ -219,7 +221,7 @@ impl Retained {
         self.topics.find(topic.as_bytes(), names(&self.messages))
     }
 
-    /// What a topic has, to be asked and changed.
+    /// The entry of a topic, for queries and changes.
     pub(crate) fn entry<'a>(&'a mut self, topic: &'a str) -> Entry<'a> {
         Entry {
             place: self.find(topic),
@@ -228,7 +230,7 @@ impl Retained {
         }
     }
 
-    /// What is kept for a topic.
+    /// The retained message of a topic.
     pub(crate) fn get(&self, topic: &str) -> Option<&Kept> {
         self.messages.get(self.find(topic).ok()?)
     }
@@ -242,7 +244,7 @@ impl Retained {
                 let is_it = Arc::ptr_eq(&kept.message, message);
                 is_it.then_some((kept.version, kept.author.as_ref()))
             }
-            // A topic that has none.
+            // The topic has no message.
             None if message.payload().is_empty() && self.find(message.topic()).is_err() => {
                 Some((self.gone_version(message.topic()), None))
             }
@@ -255,7 +257,8 @@ impl Retained {
         self.current(found).map(|(version, _)| version)
     }
 
-    /// Remembers from now on which topics have none any more, and what sums to compare.
+    /// From now on, remembers topics that lose their message, and maintains the sums that brokers
+    /// compare.
     pub(crate) fn remember_gone(&mut self) {
         let shared = self.shared.get_or_insert_default();
         for (_, kept) in self.messages.iter() {
@@ -263,13 +266,13 @@ impl Retained {
         }
     }
 
-    /// Since which version a topic is known to have none.
+    /// The version at which a topic is known to have lost its message; 0 if unknown.
     fn gone_version(&self, topic: &str) -> u64 {
         let shared = self.shared.as_ref();
         shared.map_or(0, |shared| shared.gone_version(topic))
     }
 
-    /// Removes what a topic has, for another reason than a publication.
+    /// Removes the message of a topic, for another reason than a publication.
     fn remove(&mut self, place: u32) {
         let Some(Kept {
             message, version, ..
@@ -295,7 +298,7 @@ impl Retained {
         Some(old)
     }
 
-    /// A message is not at its place any more.
+    /// Updates the sums and expiries for a message that is not at its place any more.
     fn forget(&mut self, old: &Kept, place: u32) {
         self.bytes -= old.message.size();
         if old.message.expires < Nanos::MAX {
@@ -306,7 +309,7 @@ impl Retained {
         }
     }
 
-    /// Of the next change; in a mesh `clock` has the microseconds since 1970 and a
+    /// The version of the next change; in a mesh `clock` has the microseconds since 1970 and a
     /// number that is different in each broker.
     pub(crate) fn next_version(&mut self, clock: Option<(u64, u32)>) -> u64 {
         self.version = match clock {
@@ -321,19 +324,19 @@ impl Retained {
         self.version
     }
 
-    /// Goes on after a restart, or after what another broker has.
+    /// Raises the version after a restart, or to a version of another broker.
     pub(crate) fn raise_version(&mut self, version: u64) {
         self.version = self.version.max(version);
     }
 
-    /// Goes back to this version, if it has gone beyond; says whether it had.
+    /// Lowers the version to `latest`, if it is above; returns whether it was.
     pub(crate) fn lower_version(&mut self, latest: u64) -> bool {
         let was_beyond = self.version > latest;
         self.version = self.version.min(latest);
         was_beyond
     }
 
-    /// Takes the removals that no publication told.
+    /// Takes the removals that no publication caused.
     pub(crate) fn take_gone(&mut self) -> Vec<(Box<str>, u64)> {
         std::mem::take(&mut self.gone)
     }
@@ -342,8 +345,8 @@ impl Retained {
         !self.gone.is_empty()
     }
 
-    /// Removes what has expired, a unit of work each; says how many. If nothing is left of the
-    /// budget, there may be more.
+    /// Removes expired messages, a unit of work each; returns their number. If the budget is spent,
+    /// there may be more.
     pub(crate) fn expire(&mut self, now: Nanos, budget: &mut Budget) -> usize {
         let mut removed = 0;
         while let Some((at, place)) = self.expiries.first().copied()
@@ -358,8 +361,8 @@ impl Retained {
     }
 
     /// The next messages that match `filter` (without share prefix), at most `limit` and in the
-    /// order of their topics. A unit of work is a branch of the tree of topics that is looked at;
-    /// the budget may be overdrawn by its depth.
+    /// order of their topics. A unit of work is a visited branch of the tree of topics; the budget
+    /// may be exceeded by the depth of the tree.
     pub(crate) fn scan(
         &self,
         filter: &str,
@@ -372,8 +375,8 @@ impl Retained {
         let end = filter.as_bytes().last();
         let end = end.filter(|byte| !matches!(byte, b'+' | b'#'));
         let add = |places: &[u32]| {
-            // Messages are far from each other in memory. So that a processor asks for many before
-            // it has the first, nothing is done with one before the same was done with all.
+            // Messages are far from each other in memory. Each step is done for all messages before
+            // the next step begins, so that the processor fetches many of them at once.
             let messages = places.iter().filter_map(|place| {
                 let kept = self.messages.get(*place)?;
                 Some((*place, kept.change, &kept.message))
@@ -406,20 +409,21 @@ impl Retained {
         }
     }
 
-    /// Topics that are known to have none any more, and since which version.
+    /// Topics that are known to have lost their message, and the version at which they did.
     pub(crate) fn gone_since(&self) -> impl Iterator<Item = (&str, u64)> {
         self.shared.iter().flat_map(|shared| shared.gone())
     }
 
-    /// Sums over the parts of what clients see, equal in brokers that retain the same.
+    /// Sums of the retained messages that clients see, by part; equal in brokers that retain the
+    /// same messages.
     pub(crate) fn sums(&self) -> [u64; PARTS] {
         let shared = self.shared.as_ref();
         shared.map_or([0; PARTS], |shared| *shared.sums())
     }
 
-    /// Digests of what clients see in some parts, a bit each, from a place on, a unit of work for
-    /// each topic that is looked at; whether those were the last. What changes meanwhile may be
-    /// missing, or come twice.
+    /// Collects digests of the retained messages that clients see in the given parts (a bit each),
+    /// from a position on, at a unit of work for each visited topic; returns whether the end was
+    /// reached. Changes made meanwhile may be missing, or appear twice.
     pub(crate) fn digests(
         &self,
         parts: u64,

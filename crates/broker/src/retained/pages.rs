@@ -1,17 +1,18 @@
-//! A map in order, in pages of at most 64 entries: a B+ tree.
+//! An ordered map in pages of at most 64 entries: a B+ tree.
 //!
-//! A page is one piece of memory, and a search in it has no branches that depend on what is there.
-//! So a processor that does several lookups one after the other waits for the memory of many of
-//! them at once. Pages that are full are divided, and neighbours that have become small are put
-//! together: a change moves no more than two pages of each level.
+//! A page is one piece of memory, and a search in it has no branch instructions that depend on the
+//! keys. So a processor that does several lookups one after the other waits for the memory of many
+//! of them at once. Full pages are divided, and adjacent pages that have become small are merged: a
+//! change moves at most two pages of each level.
 
 use std::slice;
 
 use smallvec::SmallVec;
 
-/// Entries of a page at most. A change copies as many at each level.
+/// Maximum number of entries of a page. A change copies at most as many at each level.
 const PAGE: usize = 64;
-/// How many two neighbours have at most that become one page, so that it is not divided again soon.
+/// Maximum number of entries of two adjacent pages that are merged, so that the result is not
+/// divided again soon.
 const TOGETHER: usize = PAGE / 4 * 3;
 
 /// The map.
@@ -20,7 +21,7 @@ pub(super) enum Pages<K, V> {
     /// Entries, in order.
     Leaf(Vec<(K, V)>),
     /// Pages of one level in order, none of them empty, each with the least key that belongs there.
-    /// To the first belongs all that is before the second, so its key says nothing.
+    /// All keys below that of the second page belong to the first, whose own key has no meaning.
     Inner(Vec<Lower<K, V>>),
 }
 
@@ -43,7 +44,7 @@ impl<K: Copy + Ord, V: Copy> Pages<K, V> {
         })
     }
 
-    /// What a key has.
+    /// The value of a key.
     #[inline]
     pub(super) fn get(&self, key: K) -> Option<V> {
         let mut page = self;
@@ -67,7 +68,7 @@ impl<K: Copy + Ord, V: Copy> Pages<K, V> {
         }
     }
 
-    /// The same; returns what has to become a page of its own.
+    /// As [`Self::set`]; returns the entries that must become a page of their own.
     fn add(&mut self, key: K, value: V) -> Option<(K, Self)> {
         match self {
             Self::Leaf(entries) => {
@@ -88,7 +89,7 @@ impl<K: Copy + Ord, V: Copy> Pages<K, V> {
         }
     }
 
-    /// Removes an entry, if it is there.
+    /// Removes an entry, if it exists.
     pub(super) fn remove(&mut self, key: K) {
         self.take(key);
         while let Self::Inner(pages) = self
@@ -118,7 +119,7 @@ impl<K: Copy + Ord, V: Copy> Pages<K, V> {
         }
     }
 
-    /// Entries of the uppermost page.
+    /// Number of entries of the uppermost page.
     fn len(&self) -> usize {
         match self {
             Self::Leaf(entries) => entries.len(),
@@ -126,7 +127,7 @@ impl<K: Copy + Ord, V: Copy> Pages<K, V> {
         }
     }
 
-    /// Takes over what the next page of its level has, with the least key that belongs there.
+    /// Appends the content of the next page of its level, which begins at the key `first`.
     fn append(&mut self, first: K, next: Self) {
         match (self, next) {
             (Self::Leaf(entries), Self::Leaf(mut more)) => {
@@ -134,7 +135,7 @@ impl<K: Copy + Ord, V: Copy> Pages<K, V> {
                 entries.append(&mut more);
             }
             (Self::Inner(pages), Self::Inner(mut more)) => {
-                // It was the first, whose key says nothing, and is not any more.
+                // This page was the first, whose key has no meaning; now its key is needed.
                 if let Some((key, _)) = more.first_mut() {
                     *key = first;
                 }
@@ -145,7 +146,7 @@ impl<K: Copy + Ord, V: Copy> Pages<K, V> {
         }
     }
 
-    /// The entry, if there is one only.
+    /// The entry, if there is exactly one.
     pub(super) fn sole(&self) -> Option<(K, V)> {
         match self {
             Self::Leaf(entries) => match entries[..] {
@@ -181,19 +182,19 @@ impl<K: Copy + Ord, V: Copy> Pages<K, V> {
     }
 }
 
-/// How many entries have keys up to this one.
+/// Number of entries with keys up to this one.
 #[inline]
 fn end_of<K: Copy + Ord, T>(entries: &[(K, T)], key: K) -> usize {
     entries.partition_point(|(other, _)| *other <= key)
 }
 
-/// Which page a key belongs to.
+/// The position of the page to which a key belongs.
 #[inline]
 fn place<K: Copy + Ord, T>(pages: &[(K, T)], key: K) -> usize {
     end_of(pages.get(1..).unwrap_or_default(), key)
 }
 
-/// Inserts into a page; if it is full, returns the upper part of what is there then.
+/// Inserts into a page; if the page is full, divides it and returns the upper part.
 fn insert<T>(page: &mut Vec<T>, at: usize, new: T) -> Option<Vec<T>> {
     let len = page.len();
     if len < PAGE {
@@ -203,7 +204,7 @@ fn insert<T>(page: &mut Vec<T>, at: usize, new: T) -> Option<Vec<T>> {
         page.insert(at, new);
         return None;
     }
-    // What comes in order leaves full pages behind.
+    // Ascending insertions leave full pages behind.
     let cut = if at == PAGE { PAGE } else { PAGE / 2 };
     let mut upper = Vec::with_capacity(if at == PAGE { PAGE / 4 } else { TOGETHER });
     upper.extend(page.drain(cut..));
@@ -215,8 +216,8 @@ fn insert<T>(page: &mut Vec<T>, at: usize, new: T) -> Option<Vec<T>> {
     Some(upper)
 }
 
-/// After something was removed from a page: removes it if it is empty, or puts it together with a
-/// neighbour if both have become small.
+/// After a removal from a page: removes the page if it is empty, or merges it with an adjacent page
+/// if both have become small.
 fn tidy<K: Copy + Ord, V: Copy>(pages: &mut Vec<Lower<K, V>>, at: usize) {
     let len = |pages: &[Lower<K, V>], at: usize| pages.get(at).map(|(_, page)| page.len());
     match len(pages, at) {
@@ -242,9 +243,9 @@ fn tidy<K: Copy + Ord, V: Copy>(pages: &mut Vec<Lower<K, V>>, at: usize) {
 /// Entries in order.
 #[derive(Debug, Clone)]
 pub(super) struct Range<'a, K, V> {
-    /// Those of a page that are left.
+    /// The remaining entries of a page.
     entries: slice::Iter<'a, (K, V)>,
-    /// Pages that are left, the lowest level last.
+    /// The remaining pages, the lowest level last.
     above: SmallVec<[slice::Iter<'a, Lower<K, V>>; 2]>,
 }
 
@@ -276,8 +277,8 @@ mod tests {
 
     type Map = Pages<u16, u16>;
 
-    /// All pages below have what belongs there, none is empty, and all leaves are of one depth, which
-    /// is returned.
+    /// Checks that all keys are in the page to which they belong, no page is empty, and all leaves
+    /// have the same depth, which is returned.
     fn check(page: &Map, least: Option<u16>, end: Option<u16>) -> usize {
         let belongs =
             |key: u16| least.is_none_or(|least| least <= key) && end.is_none_or(|end| key < end);
@@ -333,8 +334,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
 
-        /// Whatever is added and removed, in whatever order, it has what a plain map has, and goes on
-        /// from any key.
+        /// Whatever is added and removed, in whatever order, the map has the content of a plain
+        /// map, and iterates from any key.
         #[test]
         fn is_as_a_plain_map(
             changes in prop::collection::vec((changes(), prop::sample::select(vec![1u16, 7, 4999])), 1..20),
@@ -360,7 +361,7 @@ mod tests {
                 prop_assert!(leaves(&map) <= 1 + model.len() * 2 / (TOGETHER / 2));
                 for key in &asked {
                     prop_assert_eq!(map.get(*key), model.get(key).copied());
-                    // Some pages are enough; all of them are gone through below.
+                    // Some pages are enough here; all of them are visited below.
                     let from = model.range(key..).map(|(key, value)| (*key, *value)).take(4 * PAGE);
                     prop_assert!(map.range(Some(*key)).take(4 * PAGE).eq(from));
                 }
@@ -378,7 +379,7 @@ mod tests {
         }
     }
 
-    /// What comes in order fills the pages, whose levels are few.
+    /// Ascending insertions fill the pages, so the tree has few levels.
     #[test]
     fn keys_in_order_leave_full_pages() {
         let mut map = Map::default();

@@ -1,5 +1,5 @@
-//! What brokers of a mesh compare of what they retain: sums over parts of it, kept up to date with
-//! every change, and which topics have nothing any more.
+//! The digests of retained messages that brokers of a mesh compare: sums by part, updated with
+//! every change, and the topics that have lost their message.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -9,39 +9,38 @@ use hashbrown::HashMap;
 use crate::Budget;
 use crate::base::version::SALT;
 
-/// Parts of what is retained.
+/// Number of parts into which the retained messages are divided.
 pub(crate) const PARTS: usize = 64;
-/// For how many versions, which are times in a mesh, it is remembered that a topic has
-/// none any more: a day.
+/// Time, in versions, for which a topic that has lost its message is remembered: a day.
 pub(super) const REMEMBERED: u64 = (24 * 3600 * 1_000_000) << SALT;
-/// Bytes of their names, each counted as the least at least: so of 2^16 topics at most, and one
-/// that takes the place of others takes that of few.
+/// Maximum number of bytes of the names of these topics, each counted as at least
+/// [`LEAST_GONE_BYTES`]: so of at most 2^16 topics, and a new one replaces few others.
 pub(super) const MAX_GONE_BYTES: usize = 8 << 20;
 const LEAST_GONE_BYTES: usize = 128;
-/// How many that are older are forgotten at once at most, when one more is remembered.
+/// Maximum number of older topics that are forgotten at once, when one more is remembered.
 const FORGOTTEN: usize = 16;
 
-/// A number for what a topic retains, the same in every broker.
+/// A digest of a topic's retained message, the same in every broker.
 pub(crate) fn digest(topic: &str, version: u64) -> u64 {
     punctual_model::digest(topic.bytes().chain(version.to_be_bytes()))
 }
 
-/// The bit of the part that a digest is in.
+/// The bit of the part to which a digest belongs.
 pub(crate) fn part(digest: u64) -> u64 {
     1 << (digest >> 58)
 }
 
-/// Where digests go on.
+/// The position at which a collection of digests continues.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct DigestCursor {
-    /// Of messages.
+    /// The position among the messages.
     pub(super) place: u32,
-    /// The last topic that has none any more.
+    /// The last visited topic that has lost its message.
     gone: Option<(u64, Box<str>)>,
 }
 
-/// Sums of what topics have and had that clients see, and topics that have no message any more,
-/// since which version; the oldest are forgotten first.
+/// Sums of the current and removed messages of topics that clients see, and the topics that have
+/// lost their message, with the version at which they did; the oldest are forgotten first.
 #[derive(Debug)]
 pub(super) struct Shared {
     sums: [u64; PARTS],
@@ -66,12 +65,12 @@ impl Shared {
         &self.sums
     }
 
-    /// A topic has, or had, something with that version.
+    /// Adds a current or removed message with that version to the sums.
     pub(super) fn add(&mut self, topic: &str, version: u64) {
         self.change(topic, version, u64::wrapping_add);
     }
 
-    /// It has not any more.
+    /// Takes a message out of the sums.
     pub(super) fn take(&mut self, topic: &str, version: u64) {
         self.change(topic, version, u64::wrapping_sub);
     }
@@ -84,7 +83,7 @@ impl Shared {
         }
     }
 
-    /// Notes that a topic has none any more; `latest` is the highest version of all.
+    /// Notes that a topic has lost its message; `latest` is the highest version of all.
     pub(super) fn bury(&mut self, topic: &str, version: u64, latest: u64) {
         self.open(topic);
         self.add(topic, version);
@@ -103,7 +102,7 @@ impl Shared {
         }
     }
 
-    /// Forgets it.
+    /// Forgets that a topic has lost its message.
     pub(super) fn open(&mut self, topic: &str) {
         if let Some((topic, version)) = self.versions.remove_entry(topic) {
             self.take(&topic, version);
@@ -112,18 +111,19 @@ impl Shared {
         }
     }
 
-    /// Since which version a topic has none; 0 if that is not known.
+    /// The version at which a topic lost its message; 0 if that is not known.
     pub(super) fn gone_version(&self, topic: &str) -> u64 {
         self.versions.get(topic).copied().unwrap_or(0)
     }
 
-    /// All of them.
+    /// All topics that have lost their message, with their versions.
     pub(super) fn gone(&self) -> impl Iterator<Item = (&str, u64)> {
         let versions = self.versions.iter();
         versions.map(|(topic, version)| (&**topic, *version))
     }
 
-    /// Comes to all of them in the order of their versions; whether to the last.
+    /// Visits all topics that have lost their message, in the order of versions; returns whether
+    /// the last was reached.
     pub(super) fn visit_gone(
         &self,
         from: &mut DigestCursor,

@@ -1,17 +1,17 @@
-//! Topics in a tree, so that a lookup comes past those only that a filter may match.
+//! A tree of topics, so that a lookup visits only those that a filter may match.
 //!
-//! A topic is cut into pieces: after every slash, and after 15 bytes of a level that is longer.
-//! A piece is compared as two numbers, and says how the tree goes on: one that is full or ends
-//! with a slash has more behind it, any other ends its topic. So `a`, `a-b` and `a/b` are three
-//! pieces of one node, and the order of the pieces is that of the topics as text, which is what
-//! a search that stops goes on by.
+//! A topic is cut into pieces: after every slash, and after 15 bytes of a level that is longer. A
+//! piece is compared as two numbers, and determines whether the topic continues: a piece that is
+//! full or ends with a slash has more pieces behind it, any other ends its topic. So `a`, `a-b` and
+//! `a/b` are three pieces of one node, and the order of the pieces is that of the topics as text,
+//! by which an interrupted search continues.
 //!
 //! Memory is proportional to the number of topics, however long they are and however many levels
 //! they have: a branch with one topic is that topic, and pieces that all topics of a node share are
-//! kept in one piece of memory before its branches, which are in [`Pages`]. Nothing is moved as a whole
-//! when the tree grows.
+//! kept in one piece of memory before its branches, which are in [`Pages`]. Nothing is moved as a
+//! whole when the tree grows.
 //!
-//! The tree knows topics by number; whoever has it says what they are called.
+//! The tree refers to topics by number; its owner maps the numbers to names.
 
 use std::cmp::Ordering;
 
@@ -21,21 +21,21 @@ use super::pages::{Pages, Range};
 use crate::Budget;
 use crate::slab::Slab;
 
-/// Bytes of a piece at most.
+/// Maximum number of bytes of a piece.
 const PIECE: usize = 15;
-/// Branches that are looked at together, and topics that are shown at once to who looks for some.
+/// Number of branches that are visited together, and of topics that are passed at once to a search.
 pub(super) const TOGETHER: usize = 32;
-/// Bytes that are compared for one unit of work.
+/// Number of bytes compared for one unit of work.
 const UNIT: usize = 64;
-/// The node that is above all topics; it is always there.
+/// The node above all topics, which always exists.
 const ROOT: u32 = 0;
 
-/// A piece: its bytes, zeros, and its length; so ordered as its bytes are.
+/// A piece: its bytes, zeros, and its length; it is ordered like its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Key(u64, u64);
 
 impl Ord for Key {
-    /// As one number: without a branch.
+    /// Compares as one number, without a branch instruction.
     #[inline]
     fn cmp(&self, other: &Self) -> Ordering {
         self.number().cmp(&other.number())
@@ -89,12 +89,12 @@ impl Key {
         usize::from(self.1 as u8)
     }
 
-    /// Topics go on behind it.
+    /// Whether topics continue behind the piece.
     fn goes_on(self) -> bool {
         self.len() == PIECE || self.ends_level()
     }
 
-    /// What goes on behind it is another level.
+    /// Whether the piece ends a level, so that another level follows.
     fn ends_level(self) -> bool {
         let (bytes, len) = self.bytes();
         len > 0 && bytes[len - 1] == b'/'
@@ -105,7 +105,7 @@ impl Key {
     }
 }
 
-/// How many bytes of the pieces that both begin with.
+/// Number of bytes in the pieces with which both begin.
 fn shared(one: &[u8], two: &[u8]) -> usize {
     let mut at = 0;
     loop {
@@ -117,7 +117,7 @@ fn shared(one: &[u8], two: &[u8]) -> usize {
     }
 }
 
-/// What is behind a piece: a node, or one topic.
+/// The content behind a piece: a node, or one topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Branch(u32);
 
@@ -135,7 +135,7 @@ impl Branch {
 
 #[derive(Debug)]
 struct Node {
-    /// Pieces that all topics here have before those that tell them apart.
+    /// Pieces that all topics of the node share, before the pieces that differ.
     before: Box<[u8]>,
     /// At least two, except in the root.
     branches: Branches,
@@ -144,7 +144,7 @@ struct Node {
 /// The branches of a node, in order.
 type Branches = Pages<Key, Branch>;
 
-/// Where a topic would be that is not there.
+/// The place where a missing topic would be.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Gap {
     node: u32,
@@ -178,7 +178,7 @@ impl Tree {
         }
     }
 
-    /// The number of a topic, or where it would be.
+    /// The number of a topic, or the place where it would be.
     pub(super) fn find<'a>(
         &self,
         topic: &[u8],
@@ -217,7 +217,7 @@ impl Tree {
         let mut above = gap.above + shared(&node.before, &topic[gap.above..]);
         let common = above - gap.above;
         if common < node.before.len() {
-            // Its place is that of a node for the new topic and what was here.
+            // The node is replaced by one for the new topic and the old content.
             let (old, len) = Key::first(&node.before[common..]);
             let upper = Node {
                 before: node.before[..common].into(),
@@ -231,7 +231,7 @@ impl Tree {
         let (key, len) = Key::first(&topic[above..]);
         let node = self.nodes.get(gap.node);
         let mut branch = Branch::of_topic(number);
-        // A topic, or the new one would not be missing here.
+        // This is a topic: otherwise the new one would not be missing here.
         if let Some(other) = node.and_then(|node| node.branches.get(key)) {
             above += len;
             let theirs = &name(other.0 & !TOPIC)[above..];
@@ -246,7 +246,7 @@ impl Tree {
         self.set(gap.node, key, branch);
     }
 
-    /// Removes a topic that is there.
+    /// Removes a topic that is in the tree.
     pub(super) fn remove(&mut self, topic: &[u8]) {
         let (mut at, mut above) = (ROOT, 0);
         let mut parent = None;
@@ -262,7 +262,7 @@ impl Tree {
                 continue;
             }
             node.branches.remove(key);
-            // One branch that is left takes the place of the node.
+            // A single remaining branch replaces the node.
             if let (Some((parent, key)), Some((rest, sole))) = (parent, node.branches.sole()) {
                 let before = std::mem::take(&mut node.before);
                 self.nodes.remove(at);
@@ -278,13 +278,13 @@ impl Tree {
         }
     }
 
-    /// Comes to all topics that `filter` (without share prefix) may match, in order, from `from`
-    /// on, until nothing is left of `budget` or `visit` says with which topic it is enough; it is
-    /// shown some at once. Returns from where to go on; `None` when done.
+    /// Visits all topics that `filter` (without share prefix) may match, in order, from `from` on,
+    /// until `budget` is spent or `visit` returns the topic at which to stop; `visit` is passed
+    /// several at once. Returns the position at which to continue; `None` at the end.
     ///
-    /// A unit of work is a branch that is looked at. Some are topics that do not match. At least
-    /// one is looked at that was not before, and what leads to it is not left half way: the budget
-    /// may be overdrawn by the depth of the tree.
+    /// A unit of work is a visited branch. Some are topics that do not match. At least one branch
+    /// is visited that was not visited before, and the path to it is completed: the budget may be
+    /// exceeded by the depth of the tree.
     pub(super) fn walk<'a>(
         &self,
         filter: &str,
@@ -295,7 +295,7 @@ impl Tree {
     ) -> Option<Box<[u8]>> {
         let levels: Levels<'_> = filter.as_bytes().split(|byte| *byte == b'/').collect();
         let ends_with_any = matches!(levels[0], b"+" | b"#");
-        // What was looked at before, as it leads to where to go on, does not count as progress.
+        // Branches on the path to the start position were visited before and are no progress.
         let mut progress = false;
         let mut path: Vec<u8> = Vec::new();
         let mut frames: SmallVec<[Frame<'_, '_>; 8]> = SmallVec::new();
@@ -310,14 +310,15 @@ impl Tree {
                 continue;
             };
             let (at, from_here) = (frame.at, frame.from);
-            // What begins with $ is not for filters that begin with a wildcard [MQTT-4.7.2-1].
+            // Topics that begin with $ do not match filters that begin with a wildcard
+            // [MQTT-4.7.2-1].
             let hidden = ends_with_any && path.is_empty() && key.begins_with(b'$');
             let (bytes, len) = key.bytes();
             let bytes = &bytes[..len];
             let (first, rest) = from_here.split_at(from_here.len().min(len));
             let rest = if bytes == first { rest } else { &[] };
-            // The end of a topic that ends with a slash is nothing to go on from: it is where its
-            // node is.
+            // A topic that ends with a slash is no position to continue from: its node has the same
+            // one.
             if progress && budget.is_spent() && len > 0 {
                 path.extend_from_slice(bytes);
                 return visit(&topics).map_or(Some(path.into()), after);
@@ -354,8 +355,8 @@ impl Tree {
         visit(&topics).and_then(after)
     }
 
-    /// The branches of a node that topics from `from` on may have which match; none if it has
-    /// no such topic.
+    /// The branches of a node that matching topics from `from` on may have; none if there is no
+    /// such topic.
     fn enter<'t, 'f>(
         &'t self,
         node: u32,
@@ -393,13 +394,13 @@ impl Tree {
         Some(frame)
     }
 
-    /// The next branch of a node, at most as many of which are looked at together as the budget has
+    /// The next branch of a node. At most as many branches are visited together as the budget has
     /// units.
     ///
-    /// Nodes are far from each other in memory. Where the filter names the level below `+`, little is
-    /// done with each, and most of the time would go into waiting for one after the other. So that a
-    /// processor asks for many before it has the first, nothing is done with one before the same was
-    /// done with all.
+    /// Nodes are far from each other in memory. If the filter names the level below `+`, little is
+    /// done with each, and most of the time would be spent waiting for one after the other. So each
+    /// step is done for all nodes before the next step begins, and the processor fetches many of
+    /// them at once.
     fn next<'t>(&'t self, frame: &mut Frame<'t, '_>, budget: &Budget) -> Option<Way> {
         if frame.named.is_empty() {
             let (key, branch) = frame.ways.next()?;
@@ -441,8 +442,8 @@ impl Tree {
     }
 }
 
-/// The first pieces, in order, that topics may have which match these levels of a filter, the first of
-/// which begins so many bytes above; none if it is a wildcard.
+/// The first pieces, in order, of topics that match these levels of a filter, the first of which
+/// begins `within` bytes above; none if it is a wildcard.
 fn pieces(levels: &[&[u8]], within: usize) -> SmallVec<[Key; 2]> {
     let mut pieces = SmallVec::new();
     let (level, below) = match levels {
@@ -454,7 +455,8 @@ fn pieces(levels: &[&[u8]], within: usize) -> SmallVec<[Key; 2]> {
         pieces.push(Key::new(&rest[..PIECE]));
         return pieces;
     }
-    // The level above `#` matches too. In the order of topics: the second begins with the first.
+    // The level above `#` matches, too. The pieces are in the order of topics: the second begins
+    // with the first.
     if let [] | [b"#"] = below {
         pieces.push(Key::new(rest));
     }
@@ -469,7 +471,7 @@ fn pieces(levels: &[&[u8]], within: usize) -> SmallVec<[Key; 2]> {
 /// The levels of a filter.
 type Levels<'a> = SmallVec<[&'a [u8]; 16]>;
 
-/// How far a filter is matched by what is above.
+/// The part of a filter that is matched by the pieces above.
 #[derive(Debug, Clone, Copy, Default)]
 struct At {
     level: usize,
@@ -478,8 +480,8 @@ struct At {
 }
 
 impl At {
-    /// Goes on over pieces that go on, or the last one of a topic; `None` if nothing matches that
-    /// begins so.
+    /// Advances over pieces that continue, or the last one of a topic; `None` if no matching topic
+    /// begins like that.
     fn pass(mut self, levels: &Levels<'_>, pieces: &[u8]) -> Option<Self> {
         let mut rest = pieces;
         loop {
@@ -505,18 +507,18 @@ impl At {
     }
 }
 
-/// A node that is being looked at.
+/// A node that is being visited.
 struct Frame<'t, 'f> {
-    /// Branches that are left.
+    /// Branches that are still to be visited.
     ways: Ways<'t>,
     at: At,
-    /// What of the topic to go on from is below this node; empty if it is above.
+    /// The part below this node of the topic at which to continue; empty if that topic is above.
     from: &'f [u8],
-    /// Bytes of its path.
+    /// Bytes of the node's path.
     path: usize,
     /// Where the filter has `+` here and names the level below: the pieces that it may have there.
     named: SmallVec<[Key; 2]>,
-    /// Branches that were looked at and not yet followed, the next one last.
+    /// Branches that were fetched and not yet followed, the next one last.
     ahead: Vec<Way>,
 }
 
@@ -533,7 +535,7 @@ impl<'t, 'f> Frame<'t, 'f> {
         }
     }
 
-    /// What was found below a branch of this node; `None` if that is nothing.
+    /// The branches found below a branch of this node; `None` if there are none.
     fn named(&self, below: &[Option<Branch>; 2]) -> Option<Ways<'t>> {
         let found = self.named.iter().zip(below);
         let found = found.filter_map(|(key, branch)| Some((*key, (*branch)?)));
@@ -542,17 +544,17 @@ impl<'t, 'f> Frame<'t, 'f> {
     }
 }
 
-/// A branch that is looked at.
+/// A branch that is being visited.
 #[derive(Debug)]
 struct Way {
     key: Key,
     branch: Branch,
-    /// Branches of the node behind it for the pieces that the filter names there; `None` if that was
-    /// not looked at.
+    /// Branches of the node behind it for the pieces that the filter names there; `None` if they
+    /// were not looked up.
     below: Option<[Option<Branch>; 2]>,
 }
 
-/// Branches that are still to be looked at, in order.
+/// Branches that are still to be visited, in order.
 enum Ways<'a> {
     All(Range<'a, Key, Branch>),
     Named(smallvec::IntoIter<[(Key, Branch); 2]>),

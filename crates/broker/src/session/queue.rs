@@ -1,4 +1,4 @@
-//! Messages that wait in one session.
+//! The queue of messages that wait in one session.
 
 use std::collections::VecDeque;
 use std::hash::BuildHasher;
@@ -15,7 +15,7 @@ use crate::message::Message;
 use crate::sequence::Number;
 
 /// Whether a message for a neighbour overtakes the newer messages that the link holds
-/// ([`SessionHandle::holds`]): a copy of a message that was kept is older than these, and a message that
+/// ([`SessionHandle::holds`]): a copy of a kept message is older than these, and a message that
 /// expires has no order.
 #[inline]
 pub(crate) fn overtakes_held(expires: Nanos, number: Option<Number>) -> bool {
@@ -26,20 +26,21 @@ pub(crate) fn is_older(delivery: &Delivery) -> bool {
     overtakes_held(delivery.message.expires, delivery.number)
 }
 
-/// Messages that wait for room in the window: urgent ones by their rank, then
-/// normal ones and bulk, each in the order of arrival; those that are braked
-/// ([`crate::mesh::brake`]) apart. Most sessions have none and pay one word for it.
+/// Messages that wait for capacity in the window: urgent ones by their rank, then normal ones and
+/// bulk, each in the order of arrival. Messages deferred by remote flow control
+/// ([`crate::mesh::brake`]) are kept apart. Most sessions have no messages waiting and pay one word
+/// for the queue.
 #[derive(Debug, Default)]
 pub(crate) struct Queue(Option<Box<Waiting>>);
 
-/// A message that waits, and since when.
+/// A waiting message, and the time since which it waits.
 #[derive(Debug)]
 struct Queued {
     since: Nanos,
     delivery: Delivery,
 }
 
-/// Where a message is put that is not urgent.
+/// The end of a list at which a message that is not urgent is added.
 #[derive(Debug, Clone, Copy)]
 enum End {
     Front,
@@ -61,19 +62,19 @@ struct Waiting {
     normal: VecDeque<Queued>,
     bulk: VecDeque<Queued>,
     urgent: Option<Box<[Lane<Queued>; 2]>>,
-    /// Kept back: braked, or held ([`SessionHandle::holds`]).
+    /// Deferred messages: by remote flow control, or held ([`SessionHandle::holds`]).
     braked: Option<Box<Braked>>,
     bytes: usize,
-    /// How many have QoS 0.
+    /// Number of messages with QoS 0.
     unacknowledged: usize,
 }
 
-/// Messages that are kept back, normal ones and bulk, each in the order of arrival.
+/// Deferred messages, normal ones and bulk, each in the order of arrival.
 #[derive(Debug, Default)]
 struct Braked {
     lanes: [VecDeque<Queued>; 2],
     bytes: usize,
-    /// How many are on topics with that hash.
+    /// Number of deferred messages by the hash of their topic.
     topics: HashMap<u64, usize, RandomState>,
 }
 
@@ -128,7 +129,7 @@ impl Waiting {
         braked.is_some_and(|braked| braked.topics.contains_key(&braked.hash(topic)))
     }
 
-    /// Those that are kept back, by class.
+    /// The deferred messages, by class.
     fn braked_lanes(&self) -> impl Iterator<Item = &VecDeque<Queued>> {
         self.braked().into_iter().flat_map(|braked| &braked.lanes)
     }
@@ -137,8 +138,8 @@ impl Waiting {
         self.urgent.iter().flat_map(|lanes| lanes.iter())
     }
 
-    /// Removes one of the least urgent class if it is not more urgent than that: the first, if its
-    /// deadline has passed, or the least urgent.
+    /// Removes a message of the least urgent class, unless that class is more urgent than the rank:
+    /// the first message, if its deadline has passed, or the least urgent.
     fn give_up_urgent(&mut self, rank: Rank, now: Nanos) -> Option<Queued> {
         let lanes = self.urgent.as_mut()?;
         let mut classes = [Class::Priority, Class::RealTime].into_iter();
@@ -176,19 +177,19 @@ impl Queue {
         self.0.is_none()
     }
 
-    /// Whether nothing waits that goes before a message that comes now.
+    /// Whether no message waits that would be sent before a message that arrives now.
     #[inline]
     pub(crate) fn is_clear(&self) -> bool {
         self.0.as_deref().is_none_or(Waiting::is_clear)
     }
 
-    /// How many messages are kept back, and their bytes.
+    /// Number of deferred messages, and their bytes.
     pub(crate) fn braked(&self) -> (usize, usize) {
         let braked = self.0.as_ref().and_then(|waiting| waiting.braked());
         braked.map_or((0, 0), |braked| (braked.len(), braked.bytes))
     }
 
-    /// Whether one on that topic is kept back.
+    /// Whether a message on that topic is deferred.
     #[inline]
     pub(crate) fn has_braked(&self, topic: &[u8]) -> bool {
         let waiting = self.0.as_deref();
@@ -200,8 +201,8 @@ impl Queue {
         self.0.as_ref().is_none_or(|waiting| !waiting.has_urgent())
     }
 
-    /// All that wait: first the urgent ones, in no order, then normal ones, then
-    /// bulk, then what is kept back.
+    /// All waiting messages: first the urgent ones, in no order, then normal ones, then bulk, then
+    /// deferred ones.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Delivery> {
         self.0.iter().flat_map(|waiting| {
             let urgent = waiting.urgent().flat_map(Lane::iter);
@@ -211,10 +212,10 @@ impl Queue {
         })
     }
 
-    /// Puts messages before all that wait, each with the time since which it waits. The work is that of
-    /// these messages and of the urgent ones that wait.
+    /// Puts messages before all waiting messages, each with the time since which it waits. The cost
+    /// is proportional to these messages and the urgent ones that wait.
     pub(crate) fn put_before(&mut self, earlier: Vec<(Nanos, Delivery)>) {
-        // Urgent messages of one rank leave in the order in which they came.
+        // Urgent messages of one rank leave in the order in which they were added.
         let mut later = Vec::new();
         while let Some(urgent) = self.pop_urgent() {
             later.push(urgent);
@@ -235,14 +236,15 @@ impl Queue {
         }
     }
 
-    /// Puts the messages of another queue behind all that wait. The work is that of these messages.
+    /// Puts the messages of another queue behind all waiting messages. The cost is proportional to
+    /// the messages of that queue.
     pub(crate) fn append(&mut self, mut later: Self) {
         while let Some((since, delivery)) = later.pop().or_else(|| later.pop_braked()) {
             self.push(delivery, since);
         }
     }
 
-    /// How much waits.
+    /// Messages and bytes that wait.
     pub(crate) fn load(&self) -> Load {
         let Some(waiting) = &self.0 else {
             return Load::default();
@@ -264,7 +266,7 @@ impl Queue {
         self.0.as_ref().map_or(0, |waiting| waiting.bytes)
     }
 
-    /// Whether messages with QoS 0 wait, which none may overtake.
+    /// Whether messages with QoS 0 wait, which no other message may overtake.
     #[inline]
     pub(crate) fn has_qos0(&self) -> bool {
         self.0
@@ -272,7 +274,7 @@ impl Queue {
             .is_some_and(|waiting| waiting.unacknowledged > 0)
     }
 
-    /// Whether something waits since that time or longer.
+    /// Whether a message has waited since that time or longer.
     pub(crate) fn has_since(&self, time: Nanos) -> bool {
         let Some(waiting) = &self.0 else {
             return false;
@@ -284,7 +286,7 @@ impl Queue {
         oldest.any(|queued| queued.since <= time)
     }
 
-    /// What goes next.
+    /// The message that is sent next.
     pub(crate) fn front(&mut self) -> Option<&Delivery> {
         let waiting = self.0.as_mut()?;
         if let Some(lanes) = &mut waiting.urgent {
@@ -298,8 +300,8 @@ impl Queue {
         lower.map(|queued| &queued.delivery)
     }
 
-    /// Bytes that are copied when the next message comes that is not urgent, since the memory for those
-    /// that wait is full.
+    /// Bytes that are copied when the next message that is not urgent arrives, because the memory
+    /// for waiting messages is full.
     pub(crate) fn growth(&self) -> usize {
         let full = |list: &VecDeque<Queued>| match list.len() == list.capacity() {
             true => size_of_val(list.as_slices().0) + size_of_val(list.as_slices().1),
@@ -330,7 +332,7 @@ impl Queue {
                     .push(rank.key, true, queued)
                     .is_err()
                 {
-                    // Sixteen million wait: a bound of messages that high is none.
+                    // Sixteen million messages wait: a configured bound above that has no effect.
                     return;
                 }
             }
@@ -341,7 +343,7 @@ impl Queue {
         waiting.unacknowledged += unacknowledged;
     }
 
-    /// Keeps one back that is not urgent.
+    /// Defers a message that is not urgent.
     pub(crate) fn push_braked(&mut self, delivery: Delivery, now: Nanos) {
         let waiting = self.0.get_or_insert_default();
         waiting.bytes += delivery.message.size();
@@ -352,15 +354,14 @@ impl Queue {
         });
     }
 
-    /// Counts the waiting time of all messages that are kept back from now on.
+    /// Restarts the waiting time of all deferred messages.
     pub(crate) fn renew_braked(&mut self, now: Nanos) {
         let braked = self.0.as_mut().and_then(|waiting| waiting.braked.as_mut());
         let lanes = braked.into_iter().flat_map(|braked| &mut braked.lanes);
         lanes.flatten().for_each(|queued| queued.since = now);
     }
 
-    /// Takes the first of those that are kept back, unless something of its class has waited in the
-    /// queue for as long.
+    /// Takes the first deferred message, unless a queued message of its class has waited as long.
     pub(crate) fn pop_braked(&mut self) -> Option<(Nanos, Delivery)> {
         let waiting = self.0.as_mut()?;
         let lanes = &mut waiting.braked.as_mut()?.lanes;
@@ -372,7 +373,8 @@ impl Queue {
         Some((queued.since, queued.delivery))
     }
 
-    /// From now on these are kept back, and what comes behind them on their topics.
+    /// Defers the messages that `is_braked` selects, and those behind them on their topics; all
+    /// others are queued.
     pub(crate) fn sort_out(&mut self, mut is_braked: impl FnMut(&Delivery) -> bool) {
         let Some(waiting) = &mut self.0 else {
             return;
@@ -382,7 +384,8 @@ impl Queue {
         let queues = [&mut waiting.normal, &mut waiting.bulk];
         for (queue, kept) in queues.into_iter().zip(&mut before.lanes) {
             let mut all = std::mem::take(queue);
-            // As they came; what is kept back came last of those that came at once.
+            // In the order of arrival; of messages that arrived at the same time, deferred ones are
+            // last.
             while let Some(next) = match (all.front(), kept.front()) {
                 (Some(first), Some(other)) if first.since > other.since => kept.pop_front(),
                 (Some(_), _) => all.pop_front(),
@@ -401,7 +404,7 @@ impl Queue {
         waiting.braked = (braked.len() > 0).then_some(braked);
     }
 
-    /// Takes what goes next, and since when it has waited.
+    /// Takes the next message, and the time since which it has waited.
     pub(crate) fn pop(&mut self) -> Option<(Nanos, Delivery)> {
         let waiting = self.0.as_mut()?;
         if waiting.has_urgent() {
@@ -425,9 +428,9 @@ impl Queue {
         Some((queued.since, queued.delivery))
     }
 
-    /// Removes what goes first for a message with that QoS and rank that needs the room: the oldest of
-    /// bulk, then of the normal ones, then an urgent one that is not more urgent, see
-    /// [`crate::overflow`]. Plain messages stay that `may_go` does not let go by their topic, and with
+    /// Removes the message that is dropped first in favour of a message with that QoS and rank: the
+    /// oldest of bulk, then of the normal ones, then an urgent one that is not more urgent, see
+    /// [`crate::overflow`]. Plain messages whose topics `may_go` excludes stay, and with
     /// `spares_urgent` all urgent ones.
     pub(crate) fn give_up(
         &mut self,
@@ -476,8 +479,8 @@ impl Queue {
         }
     }
 
-    /// Removes what has expired and tells `gone` the numbers of the entries in
-    /// the store; returns how much that was, and when the next expires.
+    /// Removes expired messages and passes the numbers of their entries in the store to `gone`;
+    /// returns the removed load, and the time at which the next message expires.
     pub(crate) fn sweep(&mut self, now: Nanos, gone: impl FnMut(u64)) -> (Load, Nanos) {
         let mut next = Nanos::MAX;
         let lasts = |message: &Message| {
@@ -490,8 +493,8 @@ impl Queue {
         (self.retain(lasts, gone), next)
     }
 
-    /// Removes all messages but those, and tells `gone` the numbers of the entries in the store;
-    /// returns how much that was.
+    /// Removes all messages but those that `stays` selects, and passes the numbers of their entries
+    /// in the store to `gone`; returns the removed load.
     pub(crate) fn retain(
         &mut self,
         mut stays: impl FnMut(&Message) -> bool,

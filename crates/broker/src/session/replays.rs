@@ -1,4 +1,4 @@
-//! Retained messages that are still to be sent for new subscriptions of one session.
+//! Replays: retained messages that are still to be sent for new subscriptions of one session.
 
 use std::collections::VecDeque;
 
@@ -8,15 +8,15 @@ use super::subscriptions::Subscription;
 use crate::retained::lack::Lack;
 use crate::retained::{Found, RetainedCursor};
 
-/// Cancelled replays are removed once they are more than half, and more than this.
+/// Cancelled replays are removed once they are more than half of all, and more than this number.
 const FEW: usize = 16;
 
 /// Retained messages that are still to be sent for a new subscription.
 #[derive(Debug)]
 pub(crate) struct Replay {
-    /// Rises from one replay of the session to the next.
+    /// Number of the replay, ascending within the session.
     serial: u32,
-    /// Its subscription has ended, or has begun another one.
+    /// Whether its subscription has ended, or has begun another replay.
     cancelled: bool,
     pub(crate) filter: Box<str>,
     pub(crate) from: RetainedCursor,
@@ -24,27 +24,27 @@ pub(crate) struct Replay {
     pub(crate) no_local: bool,
     pub(crate) id: u32,
     pub(crate) numbered: bool,
-    /// Fetched, not yet sent.
+    /// Messages that are fetched and not yet sent.
     pub(crate) ready: VecDeque<Found>,
     pub(crate) complete: bool,
-    /// Which change of retained messages was the last before the subscription was there. What came later
-    /// is delivered live, too.
+    /// Number of the last change of retained messages before the subscription existed. Later
+    /// changes are also delivered live.
     pub(crate) began: u64,
-    /// The fence that has to be passed before more is sent.
+    /// The fence that must be passed before more messages are sent.
     pub(crate) fence: u64,
-    /// For a neighbour: which of them it lacks.
+    /// For a neighbour: the retained messages that it lacks.
     pub(crate) lack: Option<Box<Lack>>,
 }
 
-/// The replays of a session, in the order in which they are sent. Most sessions have none: this
-/// takes a word.
+/// The replays of a session, in the order in which they are sent. Most sessions have none: then
+/// this takes one word.
 #[derive(Debug, Default)]
 pub(crate) struct Replays(Option<Box<Pending>>);
 
-/// There is at least one, and the first one is not cancelled.
+/// The replays of a session that has at least one; the first is not cancelled.
 #[derive(Debug)]
 struct Pending {
-    /// By serial number.
+    /// The replays by serial number.
     queue: VecDeque<Replay>,
     cancelled: usize,
     next: u32,
@@ -55,7 +55,7 @@ impl Default for Pending {
         Self {
             queue: VecDeque::new(),
             cancelled: 0,
-            // 0 is the number of a subscription that has none.
+            // 0 is the number of a subscription without a replay.
             next: 1,
         }
     }
@@ -81,8 +81,8 @@ impl Replays {
         first
     }
 
-    /// Begins to send everything that a subscription matches, in the place of what is still to be
-    /// sent for it, when a fence is passed. `began` as in [`Replay::began`].
+    /// Begins to send all retained messages that a subscription matches, once a fence is passed.
+    /// This replaces the subscription's current replay. `began` as in [`Replay::began`].
     pub(crate) fn begin(&mut self, subscription: &mut Subscription, began: u64, fence: u64) {
         self.cancel(subscription);
         let replay = Replay {
@@ -103,7 +103,8 @@ impl Replays {
         subscription.replay = self.push(replay);
     }
 
-    /// Begins to send a neighbour what it lacks, in the place of what is still to be sent to it.
+    /// Begins to send a neighbour the retained messages that it lacks, in place of all its current
+    /// replays.
     pub(crate) fn begin_for_neighbour(&mut self, lack: Lack) {
         self.0 = None;
         self.push(Replay {
@@ -132,14 +133,14 @@ impl Replays {
         serial
     }
 
-    /// Whether something is still to be sent for a subscription.
+    /// Whether messages are still to be sent for a subscription.
     pub(crate) fn has(&self, subscription: &Subscription) -> bool {
         self.0
             .as_ref()
             .is_some_and(|pending| pending.place(subscription).is_some())
     }
 
-    /// Sends nothing more for a subscription.
+    /// Cancels the replay of a subscription.
     pub(crate) fn cancel(&mut self, subscription: &Subscription) {
         if let Some(pending) = &mut self.0
             && let Some(place) = pending.place(subscription)
@@ -154,7 +155,7 @@ impl Replays {
         }
     }
 
-    /// Sends nothing more of anything.
+    /// Cancels all replays.
     pub(crate) fn clear(&mut self) {
         self.0 = None;
     }
@@ -177,8 +178,8 @@ impl Replays {
 }
 
 impl Pending {
-    /// Where that of a subscription stands which is not cancelled. Numbers begin again once there
-    /// was none, so the filter is compared, too.
+    /// The position of a subscription's replay that is not cancelled. Serial numbers start again
+    /// once there was no replay, so the filter is compared, too.
     fn place(&self, subscription: &Subscription) -> Option<usize> {
         let serial = |it: &Replay| it.serial;
         let place = self

@@ -1,8 +1,8 @@
 //! The subscriptions of one session, found by filter.
 //!
-//! Most sessions have a few, for which a list is smallest and fastest. From [`INDEXED`] on a table
-//! says where in the list each filter stands, so that adding, finding and removing one costs the
-//! same however many there are.
+//! Most sessions have few subscriptions, for which a list is smallest and fastest. From [`INDEXED`]
+//! on, a table maps each filter to its position in the list, so that adding, finding and removing a
+//! subscription takes constant time.
 
 use std::hash::BuildHasher;
 use std::ops::Deref;
@@ -12,8 +12,8 @@ use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use punctual_codec::packet::SubscribeOptions;
 
-/// Number of subscriptions from which on there is a table: below it, comparing all filters is
-/// faster than hashing one.
+/// Number of subscriptions from which on a table is used: below it, comparing all filters is faster
+/// than hashing one.
 const INDEXED: usize = 32;
 
 /// One subscription of a session.
@@ -22,15 +22,16 @@ pub(crate) struct Subscription {
     pub(crate) filter: Box<str>,
     pub(crate) options: SubscribeOptions,
     pub(crate) id: u32,
-    /// Its messages are numbered.
+    /// Whether its messages are numbered.
     pub(crate) numbered: bool,
-    /// Messages of admitted flows go to it with the plain ones.
+    /// Whether messages of admitted flows are sent to it as plain ones.
     pub(crate) demoted: bool,
-    /// The federation knows that it is to be sent messages also when its client is away.
+    /// Whether the federation was notified that messages for it are queued while its client is
+    /// away.
     pub(crate) persistent: bool,
     /// Number of its replay of retained messages, as [`Replays`](super::Replays) counts them.
     pub(crate) replay: u32,
-    /// Its bytes among those of all subscriptions.
+    /// The reservation of its bytes in the bound of all subscriptions.
     pub(crate) reserved: Option<Reserved>,
 }
 
@@ -39,11 +40,11 @@ pub(crate) struct Subscription {
 pub(crate) struct Subscriptions {
     list: Vec<Subscription>,
     places: Option<Box<Places>>,
-    /// Of all filters.
+    /// Bytes of all filters.
     bytes: usize,
 }
 
-/// Where in the list each filter stands.
+/// The position of each filter in the list.
 #[derive(Debug, Default)]
 struct Places {
     table: HashTable<u32>,
@@ -59,18 +60,18 @@ impl Deref for Subscriptions {
 }
 
 impl Subscriptions {
-    /// The one with that filter.
+    /// The subscription with that filter.
     pub(crate) fn find(&self, filter: &str) -> Option<&Subscription> {
         self.list.get(self.place(filter)?)
     }
 
-    /// The same, to be changed. Its filter stays what it is.
+    /// As [`Self::find`], mutable. The filter must not be changed.
     pub(crate) fn find_mut(&mut self, filter: &str) -> Option<&mut Subscription> {
         let place = self.place(filter)?;
         self.list.get_mut(place)
     }
 
-    /// All, to be changed. Their filters stay what they are.
+    /// All subscriptions, mutable. Their filters must not be changed.
     pub(crate) fn iter_mut(&mut self) -> std::slice::IterMut<'_, Subscription> {
         self.list.iter_mut()
     }
@@ -87,12 +88,12 @@ impl Subscriptions {
         self.bytes
     }
 
-    /// Adds one whose filter is not among them.
+    /// Adds a subscription whose filter is not in the list yet.
     pub(crate) fn insert(&mut self, subscription: Subscription) {
         debug_assert!(self.find(&subscription.filter).is_none());
         self.bytes += subscription.filter.len();
         if self.list.is_empty() {
-            // Most sessions stay with one.
+            // Most sessions have a single subscription.
             self.list.reserve_exact(1);
         }
         self.list.push(subscription);
@@ -109,14 +110,14 @@ impl Subscriptions {
         }
     }
 
-    /// Removes the one with that filter.
+    /// Removes the subscription with that filter.
     pub(crate) fn remove(&mut self, filter: &str) -> Option<Subscription> {
         let place = self.place(filter)?;
         let last = self.list.len() - 1;
         if let Some(places) = &mut self.places {
             places.forget(&self.list, place);
             if place != last {
-                // The last one takes its place.
+                // The last subscription moves to the free position.
                 places.forget(&self.list, last);
             }
         }
@@ -167,7 +168,7 @@ impl Places {
         Some(*place as usize)
     }
 
-    /// Takes in the one at a place.
+    /// Adds the subscription at a position to the table.
     fn note(&mut self, list: &[Subscription], place: usize) {
         let hasher = &self.hasher;
         let hash = |place: usize| hasher.hash_one(&*list[place].filter);
@@ -175,7 +176,7 @@ impl Places {
             .insert_unique(hash(place), place as u32, |place| hash(*place as usize));
     }
 
-    /// Leaves out the one at a place, which is still there.
+    /// Removes the subscription at a position, which is still in the list, from the table.
     fn forget(&mut self, list: &[Subscription], place: usize) {
         let hash = self.hash(&list[place].filter);
         if let Ok(entry) = self.table.find_entry(hash, |it| *it as usize == place) {
@@ -206,7 +207,7 @@ mod tests {
     }
 
     proptest! {
-        /// With more and with fewer than a table takes, they agree with a set.
+        /// With more and with fewer subscriptions than a table needs, the list behaves like a set.
         #[test]
         fn they_are_a_set(steps in prop::collection::vec((0u8..5, 0u32..100), 0..400)) {
             let (mut ours, mut set) = (Subscriptions::default(), BTreeSet::new());

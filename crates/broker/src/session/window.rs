@@ -1,4 +1,5 @@
-//! Messages in flight of one session: packet identifiers and how far each handshake is.
+//! The window: messages in flight of one session, with packet identifiers and the state of each
+//! handshake.
 
 use std::collections::VecDeque;
 
@@ -9,7 +10,7 @@ use crate::base::delivery::Delivery;
 /// Packet identifiers run from 1 to 65 535.
 const PACKET_IDS: u32 = 65_535;
 
-/// How far the handshake of a message in flight is.
+/// The state of the handshake of a message in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     /// PUBLISH sent, QoS 1: PUBACK is due.
@@ -22,7 +23,7 @@ pub(crate) enum Step {
     Done,
 }
 
-/// What a receiver answers to a message with QoS 1 or 2.
+/// A receiver's acknowledgement of a message with QoS 1 or 2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Acknowledgement {
     PubAck,
@@ -51,8 +52,8 @@ impl Step {
     /// | `Rec` | error | `Comp` | `Done` | error |
     /// | `Comp` | error | `Comp` | `Comp` | `Done` |
     ///
-    /// PUBREC may come again before PUBREL has arrived. To a message that is `Done` there may be
-    /// late copies of any of them, which are ignored.
+    /// PUBREC may be repeated before PUBREL has arrived. For a message that is `Done`, late copies
+    /// of any acknowledgement may arrive, which are ignored.
     fn after(self, ack: Acknowledgement) -> Option<Self> {
         use Acknowledgement as A;
         match (self, ack) {
@@ -65,7 +66,7 @@ impl Step {
     }
 }
 
-/// An acknowledgement that a message does not wait for.
+/// An acknowledgement for which a message does not wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WrongAck {
     packet_id: u16,
@@ -114,29 +115,30 @@ impl<'a> Inflight<'a> {
     }
 }
 
-/// What a window has of a message beside its content.
+/// The state of a message in a window, without its content.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Slot {
     packet_id: u16,
     step: Step,
-    /// It is of what the peer takes only little of.
+    /// Whether the message is under remote flow control: the peer takes only few of these at a
+    /// time.
     braked: bool,
 }
 
-/// Contents that an empty window has room for at most.
+/// Maximum capacity, in message contents, that an empty window keeps allocated.
 const ROOM: usize = 64;
 
-/// After so many others a message is taken for overtaken: half of all identifiers, so that it is
-/// told which ones are old.
+/// A message is overtaken when so many later messages were sent: half of all identifiers, so that
+/// the age of an identifier stays unambiguous.
 const FAR: usize = if cfg!(test) { 12 } else { 1 << 15 };
 
-/// Messages that very many have overtaken, at least one; their identifiers are left out when they
-/// would be given again.
+/// Messages that [`FAR`] later ones have overtaken, at least one; their identifiers are skipped
+/// when identifiers are assigned again.
 #[derive(Debug, Default)]
 struct Overtaken {
-    /// With their content, the oldest first.
+    /// The overtaken messages with their content, the oldest first.
     all: VecDeque<(Slot, Option<Delivery>)>,
-    /// How many of them were sent on the current connection, from the front.
+    /// Number of them that were sent on the current connection, from the front.
     sent: usize,
 }
 
@@ -146,37 +148,36 @@ impl Overtaken {
         all.position(|(slot, _)| slot.packet_id == packet_id)
     }
 
-    /// Whether some wait to be sent again.
+    /// Whether some of them wait to be sent again.
     fn is_rewound(&self) -> bool {
         self.sent < self.all.len()
     }
 }
 
-/// Messages in flight, in the order in which their packet identifiers are given: from the next
-/// one backwards. They are consecutive unless the session came from elsewhere or took one up, or
-/// one is still in use when it would be given again, so an identifier is mostly found by
-/// subtraction.
+/// Messages in flight, in the order in which their packet identifiers were assigned, which ends
+/// before the next identifier. The identifiers are consecutive unless the session was transferred
+/// from another broker, has taken up an identifier, or an identifier was still in use when it would
+/// have been assigned again, so an identifier is mostly found by subtraction.
 #[derive(Debug)]
 pub(crate) struct Window {
-    /// Those before all others that very many have overtaken; `None` if there are none, as almost
-    /// always.
+    /// The overtaken messages, older than all others; `None` if there are none, as almost always.
     overtaken: Option<Box<Overtaken>>,
     pub(super) entries: VecDeque<Slot>,
-    /// Content of the first of them: it is kept only for sessions that can be
-    /// resumed, since nothing else could ever re-send it, and of what another member of a shared
-    /// subscription may get; and apart: a window may
-    /// have thousands of entries, and most sessions end with their connection.
+    /// Content of the first entries. It is kept only for sessions that can be resumed, since only
+    /// these re-send messages, and for messages that another member of a shared subscription may
+    /// get. It is kept apart from the entries because a window may have thousands of these, and
+    /// most sessions end with their connection.
     kept: VecDeque<Option<Delivery>>,
     next_id: u16,
-    /// They may not be consecutive.
+    /// Whether the identifiers may have gaps.
     gaps: bool,
-    /// Entries not `Done`.
+    /// Number of entries that are not `Done`.
     open: u32,
-    /// Those of them that are braked.
+    /// Number of open entries under remote flow control.
     braked: u32,
-    /// Entries sent on the current connection, from the front.
+    /// Number of entries sent on the current connection, from the front.
     sent: usize,
-    /// Those of them that are not `Done`.
+    /// Number of the sent entries that are not `Done`.
     sent_open: u32,
 }
 
@@ -197,41 +198,43 @@ impl Default for Window {
 }
 
 impl Window {
-    /// The identifier of the first message, if there was none yet.
+    /// Sets the identifier of the first message, if none is in the window yet.
     pub(crate) fn begin_at(&mut self, packet_id: u16) {
         if self.entries.is_empty() {
             self.next_id = packet_id.max(1);
         }
     }
 
-    /// Messages not completely acknowledged.
+    /// Number of messages that are not completely acknowledged.
     #[inline]
     pub(crate) fn open(&self) -> u32 {
         self.open
     }
 
-    /// Whether another message may be sent when the peer allows `max` at once, and as many beside
-    /// them of what it takes only little of.
+    /// Whether another message may be sent when the peer allows `max` messages in flight, and as
+    /// many again that are under remote flow control.
     #[inline]
     pub(crate) fn has_room(&self, max: u16) -> bool {
         let max = u32::from(max);
         (self.open < max || self.open - self.braked.min(max) < max) && self.takes_another()
     }
 
-    /// The same of an urgent one. A neighbour takes twice as many altogether, so it does not wait for
-    /// the disk that others wait for there.
+    /// As [`Self::has_room`], for an urgent message. A neighbour takes twice `max` messages in
+    /// total, so an urgent message does not wait for acknowledgements that the neighbour's disk
+    /// delays.
     #[inline]
     pub(crate) fn has_urgent_room(&self, max: u16, is_link: bool) -> bool {
         self.open < Self::most(max, is_link) && self.takes_another() || self.has_room(max)
     }
 
-    /// How many may be in flight altogether when the peer allows `max` at once.
+    /// Number of messages that may be in flight in total when the peer allows `max`.
     #[inline]
     fn most(max: u16, is_link: bool) -> u32 {
         u32::from(max) * (1 + u32::from(is_link))
     }
 
-    /// Whether there is an identifier for another message, and nothing to be sent again before it.
+    /// Whether an identifier is free for another message, and no message has to be sent again
+    /// before it.
     #[inline]
     fn takes_another(&self) -> bool {
         !self.is_rewound()
@@ -239,19 +242,19 @@ impl Window {
             && !(self.gaps && self.is_used_up())
     }
 
-    /// Whether the next identifier is the oldest one that is in use.
+    /// Whether the next identifier is in use by the oldest message.
     #[cold]
     fn is_used_up(&self) -> bool {
         let oldest = self.entries.front();
         oldest.is_some_and(|oldest| oldest.packet_id == self.next_id)
     }
 
-    /// How many identifiers were given after that one, if it is in use.
+    /// Number of identifiers that were assigned after the given one, if that is in use.
     fn age(next_id: u16, packet_id: u16) -> u32 {
         (u32::from(next_id) + PACKET_IDS - 1 - u32::from(packet_id)) % PACKET_IDS
     }
 
-    /// The next identifier is none that is still in use.
+    /// Advances the next identifier past those that are still in use.
     #[inline]
     fn leave_out(&mut self) {
         if self.gaps || self.overtaken.is_some() {
@@ -283,12 +286,13 @@ impl Window {
         self.overtaken.as_ref()?.find(packet_id)
     }
 
-    /// Nothing is kept of those that were overtaken if there are none any more.
+    /// Frees the list of overtaken messages if it is empty.
     fn forget_overtaken(&mut self) {
         self.overtaken.take_if(|it| it.all.is_empty());
     }
 
-    /// The oldest one is not waited for when identifiers are given again.
+    /// Moves the oldest message to the overtaken ones, which do not block the assignment of
+    /// identifiers.
     #[cold]
     fn overtake(&mut self) {
         if let Some(slot) = self.entries.pop_front() {
@@ -326,12 +330,12 @@ impl Window {
         packet_id
     }
 
-    /// Whether another one may be sent of what the peer takes only little of.
+    /// Whether another message under remote flow control may be sent.
     pub(crate) fn has_braked_room(&self, max: u16) -> bool {
         self.has_room(max) && self.braked < u32::from(max)
     }
 
-    /// The message that was put in last is one of those.
+    /// Marks the last message as under remote flow control.
     pub(crate) fn brake_last(&mut self) {
         if let Some(last) = self.entries.back_mut()
             && last.step != Step::Done
@@ -341,7 +345,7 @@ impl Window {
         }
     }
 
-    /// These are, and no others.
+    /// Marks exactly those messages that `is_braked` selects as under remote flow control.
     pub(crate) fn brake(&mut self, mut is_braked: impl FnMut(&Delivery) -> bool) {
         self.braked = 0;
         let overtaken = self.overtaken.iter_mut().flat_map(|it| &mut it.all);
@@ -354,7 +358,7 @@ impl Window {
         }
     }
 
-    /// That is the content of the message that was put in last.
+    /// Stores the content of the last message.
     #[inline]
     pub(crate) fn keep(&mut self, delivery: Delivery) {
         if self.kept.len() + 1 != self.entries.len() {
@@ -363,20 +367,20 @@ impl Window {
         self.kept.push_back(Some(delivery));
     }
 
-    /// The content of the message that was put in last, if it is kept.
+    /// The content of the last message, if it is kept.
     #[inline]
     pub(crate) fn last(&self) -> Option<&Delivery> {
         self.kept.back()?.as_ref()
     }
 
-    /// Nothing is kept of what was put in before the last.
+    /// Keeps no content of the messages before the last one, where none is stored yet.
     #[cold]
     fn keep_none(&mut self) {
         let before = self.entries.len().saturating_sub(1);
         self.kept.resize_with(before, || None);
     }
 
-    /// The message that was put in last has that number in the store.
+    /// Sets the number of the last message's entry in the store.
     pub(crate) fn name_last(&mut self, entry: u64) {
         if self.kept.len() == self.entries.len()
             && let Some(Some(delivery)) = self.kept.back_mut()
@@ -385,8 +389,8 @@ impl Window {
         }
     }
 
-    /// The place of the message with that identifier, if it was sent and those between it and the
-    /// oldest have consecutive ones.
+    /// The position of the message with that identifier, if it was sent and the identifiers between
+    /// it and the oldest are consecutive.
     #[inline]
     fn find(&self, packet_id: u16) -> Option<usize> {
         let first = self.entries.front()?.packet_id;
@@ -398,13 +402,13 @@ impl Window {
         (at < self.sent && slot.packet_id == packet_id).then_some(at)
     }
 
-    /// The same, wherever there are gaps.
+    /// As [`Self::find`], if the identifiers have gaps.
     fn find_between_gaps(&self, packet_id: u16) -> Option<usize> {
         let at = self.search(packet_id).ok()?;
         (at < self.sent).then_some(at)
     }
 
-    /// The place of the message with that identifier, or where it would be.
+    /// The position of the message with that identifier, or the position at which it would be.
     fn search(&self, packet_id: u16) -> Result<usize, usize> {
         let age = |packet_id| Self::age(self.next_id, packet_id);
         let own = age(packet_id);
@@ -412,15 +416,15 @@ impl Window {
             .binary_search_by(|slot| own.cmp(&age(slot.packet_id)))
     }
 
-    /// Takes the step from `from` to `to` for an identifier; `Done` frees it.
-    /// Returns the number of its entry in the store, 0 for none; `None` if no
-    /// message with that identifier waits for that step.
+    /// Advances the handshake of an identifier from `from` to `to`; `Done` frees the identifier.
+    /// Returns the number of its entry in the store, 0 for none; `None` if no message with that
+    /// identifier waits for that step.
     #[inline]
     pub(crate) fn advance(&mut self, packet_id: u16, from: Step, to: Step) -> Option<u64> {
         self.advance_with(packet_id, from, to, drop)
     }
 
-    /// The same; `done` gets what is not needed any more.
+    /// As [`Self::advance`]; `done` receives the content that is not needed any more.
     #[inline]
     pub(crate) fn advance_with(
         &mut self,
@@ -487,16 +491,17 @@ impl Window {
         Some(entry)
     }
 
-    /// Whether a message with that identifier waits for an answer on the current connection.
+    /// Whether a message with that identifier waits for an acknowledgement on the current
+    /// connection.
     #[cold]
     pub(crate) fn waits_for_more(&self, packet_id: u16) -> bool {
         let inflight = self.in_flight(packet_id);
         inflight.is_some_and(|inflight| inflight.step != Step::Done)
     }
 
-    /// Takes an acknowledgement. Returns the step that the message waits for then, and the number of
-    /// its entry in the store, 0 for none; `None` if no message with that identifier waits for
-    /// anything on the current connection.
+    /// Handles an acknowledgement. Returns the step for which the message waits then, and the
+    /// number of its entry in the store, 0 for none; `None` if no message with that identifier
+    /// waits for an acknowledgement on the current connection.
     #[inline]
     pub(crate) fn acknowledge(
         &mut self,
@@ -516,7 +521,8 @@ impl Window {
         self.acknowledge_otherwise(packet_id, ack)
     }
 
-    /// The same for a message that does not wait for the step that this acknowledgement usually ends.
+    /// As [`Self::acknowledge`], for a message that does not wait for the step that this
+    /// acknowledgement usually ends.
     #[cold]
     fn acknowledge_otherwise(
         &mut self,
@@ -538,8 +544,8 @@ impl Window {
         Ok(entry.map(|entry| (next, entry)))
     }
 
-    /// The message with that identifier that was sent, or is about to be, on the
-    /// current connection.
+    /// The message with that identifier that was sent, or is about to be sent, on the current
+    /// connection.
     pub(crate) fn in_flight(&self, packet_id: u16) -> Option<Inflight<'_>> {
         let overtaken = || {
             let overtaken = self.overtaken.as_ref()?;
@@ -556,8 +562,8 @@ impl Window {
         self.next_id
     }
 
-    /// What was in flight before a restart, to be sent again in the order in which the identifiers
-    /// were given, up to the one before `next_id`.
+    /// Restores the messages in flight before a restart. They are sent again in the order in which
+    /// their identifiers were assigned, up to the one before `next_id`.
     pub(crate) fn restore(next_id: u16, mut inflight: Vec<(u16, Step, Delivery)>) -> Self {
         let next_id = next_id.max(1);
         let age = |packet_id: u16| Self::age(next_id, packet_id);
@@ -581,10 +587,10 @@ impl Window {
         }
     }
 
-    /// Takes up an identifier that another session of the same client has given to a message with
-    /// QoS 2, as one of which PUBCOMP is due: until it comes no other message gets it. Returns
-    /// whether PUBREL is to be sent now, which can only be with a connection, if the client
-    /// `listens`; `None` if there is a message with that identifier here.
+    /// Takes up a packet identifier that another session of the same client assigned to a message
+    /// with QoS 2, as one for which PUBCOMP is due: until PUBCOMP arrives, no other message gets
+    /// the identifier. Returns whether PUBREL must be sent now, which requires that the client is
+    /// connected (`listens`); `None` if the window already has a message with that identifier.
     pub(crate) fn take_up(
         &mut self,
         packet_id: u16,
@@ -622,7 +628,7 @@ impl Window {
         if let Some(kept) = self.kept.get_mut(at) {
             *kept = delivery;
         }
-        // It goes at once where nothing before it is still to be sent.
+        // PUBREL is sent at once if nothing before it is still to be sent.
         let is_next = self.sent <= at && self.entries.range(self.sent..at).all(is_done);
         if listens && is_next && !self.is_overtaken_rewound() {
             self.sent = at + 1;
@@ -634,7 +640,7 @@ impl Window {
         Some(is_sent)
     }
 
-    /// The message at that place, the oldest at 0.
+    /// The message at that position; the oldest is at 0.
     pub(crate) fn at(&self, place: usize) -> Option<Inflight<'_>> {
         match place.checked_sub(self.overtaken_len()) {
             Some(place) => self.entry_at(place),
@@ -658,7 +664,7 @@ impl Window {
         }
     }
 
-    /// All, the oldest first.
+    /// All messages of the window, the oldest first.
     fn iter(&self) -> impl Iterator<Item = Inflight<'_>> {
         let overtaken = self.overtaken.iter().flat_map(|it| &it.all);
         let overtaken = overtaken.map(Inflight::of_overtaken);
@@ -666,24 +672,24 @@ impl Window {
         overtaken.chain(slots.map(|(at, slot)| self.with_content(at, *slot)))
     }
 
-    /// All that are known.
+    /// All contents that are kept.
     pub(crate) fn deliveries_mut(&mut self) -> impl Iterator<Item = &mut Delivery> {
         let overtaken = self.overtaken.iter_mut().flat_map(|it| &mut it.all);
         let overtaken = overtaken.map(|(_, delivery)| delivery);
         overtaken.chain(&mut self.kept).flatten()
     }
 
-    /// What is not completely acknowledged, the oldest first.
+    /// The messages that are not completely acknowledged, the oldest first.
     pub(crate) fn unfinished(&self) -> impl Iterator<Item = Inflight<'_>> {
         self.iter().filter(|it| it.step != Step::Done)
     }
 
-    /// What was sent and may not have arrived, the oldest first.
+    /// Contents of messages that were sent and may not have arrived, the oldest first.
     pub(crate) fn unacknowledged(&self) -> impl Iterator<Item = &Delivery> {
         Self::contents(self.iter())
     }
 
-    /// What is to be sent again on the current connection, the oldest first.
+    /// Contents of messages that must be sent again on the current connection, the oldest first.
     pub(crate) fn unsent(&self) -> impl Iterator<Item = &Delivery> {
         let overtaken = self.overtaken.iter();
         let overtaken = overtaken.flat_map(|it| it.all.iter().skip(it.sent));
@@ -693,14 +699,14 @@ impl Window {
         Self::contents(overtaken.chain(slots))
     }
 
-    /// Of these, what may not have arrived.
+    /// Contents of those messages that may not have arrived.
     fn contents<'a>(all: impl Iterator<Item = Inflight<'a>>) -> impl Iterator<Item = &'a Delivery> {
         let unsure = |it: &Inflight<'_>| matches!(it.step, Step::Ack | Step::Rec);
         all.filter(unsure).filter_map(|it| it.delivery)
     }
 
-    /// Takes for done what was sent and may not have arrived; returns the numbers of
-    /// the entries in the store.
+    /// Completes the messages that were sent and may not have arrived; returns the numbers of their
+    /// entries in the store.
     pub(crate) fn give_up(&mut self) -> Vec<u64> {
         let mut given_up = Vec::new();
         if let Some(overtaken) = &mut self.overtaken {
@@ -735,8 +741,8 @@ impl Window {
         given_up
     }
 
-    /// Takes the oldest out, for a session that has ended: a message that may not have arrived, or
-    /// something else. `None` if nothing is left.
+    /// Removes the oldest message, for a session that has ended: with its content if it may not
+    /// have arrived, else without. `None` if the window is empty.
     pub(crate) fn take_first(&mut self) -> Option<Option<Delivery>> {
         let unsure = |step, delivery| match step {
             Step::Ack => delivery,
@@ -750,7 +756,7 @@ impl Window {
         Some(unsure(slot.step, self.kept.pop_front().flatten()))
     }
 
-    /// Takes everything for done; returns the numbers of the entries in the store.
+    /// Completes all messages; returns the numbers of the entries in the store.
     pub(crate) fn clear(&mut self) -> Vec<u64> {
         let open = self.unfinished().map(|it| it.entry()).collect();
         *self = Self {
@@ -774,7 +780,7 @@ impl Window {
         }
     }
 
-    /// The connection is gone: everything open has to be sent again.
+    /// Resets the window after the loss of the connection: all open messages must be sent again.
     pub(crate) fn rewind(&mut self) {
         if let Some(overtaken) = &mut self.overtaken {
             overtaken.sent = 0;
@@ -783,9 +789,9 @@ impl Window {
         self.sent_open = 0;
     }
 
-    /// The next entry to send again on a new connection, while the entries already sent leave room for
-    /// it when the peer allows `max` at once. All that a neighbour had is sent again, since nothing else
-    /// is before that.
+    /// The next entry to send again on a new connection, while the entries already sent leave
+    /// capacity when the peer allows `max` messages in flight. A neighbour is sent all its entries
+    /// again, since no new message is sent before them.
     pub(crate) fn next_resend(&mut self, max: u16, is_link: bool) -> Option<Inflight<'_>> {
         let has_room = self.sent_open < Self::most(max, is_link);
         if self.is_overtaken_rewound() {
@@ -825,19 +831,19 @@ impl Window {
     }
 }
 
-/// Takes the content that is kept of a message with its next step, if it is not needed any more: the
-/// message is done, or not stored; returns the number of what is stored.
+/// Takes the kept content of a message with its next step, if the content is not needed any more:
+/// the message is done, or not stored. Returns the number of the stored entry.
 #[inline(always)]
 fn take_kept(kept: &mut Option<Delivery>, to: Step, done: impl FnOnce(Delivery)) -> u64 {
     let entry = kept.as_ref().map_or(0, |delivery| delivery.entry);
-    // Until it is done, what is stored is known by its number.
+    // Until the message is done, the number of its stored entry must be known.
     if let Some(delivery) = kept.take_if(|_| to == Step::Done || entry == 0) {
         done(delivery);
     }
     entry
 }
 
-/// The identifier after that one.
+/// The identifier that follows the given one.
 #[inline]
 fn following(packet_id: u16) -> u16 {
     match packet_id {

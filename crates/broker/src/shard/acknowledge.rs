@@ -1,4 +1,4 @@
-//! What the publisher of a message is answered.
+//! Acknowledgements to the publisher of a message.
 
 use punctual_codec::{Ack, Packet, PacketType, PropertyBuf, QoS, RawPublish, ReasonCode};
 use punctual_model::Answer;
@@ -11,7 +11,7 @@ use crate::journal::answers::After;
 use crate::session::gist;
 use crate::shard::{Fail, Next};
 
-/// Answers a PUBLISH by its QoS, when that may be.
+/// Answers a PUBLISH by its QoS, after the commit `after` if there is one.
 pub(super) fn acknowledge(
     hub: &mut Hub,
     id: ConnId,
@@ -36,8 +36,8 @@ pub(super) fn acknowledge(
     pause_or_go_on(hub, id)
 }
 
-/// Notes a QoS 2 message until its PUBREL comes, and counts it for its connection. Returns what its
-/// PUBREC waits for, which is `after` for the message.
+/// Notes a QoS 2 message until its PUBREL arrives, and counts it for its connection. Returns the
+/// commit for which its PUBREC waits, which is `after` for the message.
 pub(super) fn await_release(
     hub: &mut Hub,
     id: ConnId,
@@ -52,8 +52,8 @@ pub(super) fn await_release(
     after
 }
 
-/// Notes that a QoS 2 message came, in the store too where the message is. Returns what its PUBREC
-/// waits for.
+/// Notes the reception of a QoS 2 message, also in the store if the message is stored. Returns the
+/// commit for which its PUBREC waits.
 pub(super) fn note_reception(
     hub: &mut Hub,
     raw: &RawPublish<'_>,
@@ -71,8 +71,7 @@ pub(super) fn note_reception(
     hub.note_received(session, raw.packet_id, gist, after)
 }
 
-/// Like [`acknowledge`], and tells an MQTT 5 publisher what became of what it
-/// stated.
+/// As [`acknowledge`], and sends an MQTT 5 publisher the answer about its stated requirements.
 pub(super) fn acknowledge_with(
     hub: &mut Hub,
     id: ConnId,

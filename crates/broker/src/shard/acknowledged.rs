@@ -1,8 +1,7 @@
-//! Messages with QoS 1 as nearly all of them are: several in a row of one client on one
-//! topic, without properties, to one subscriber; and the acknowledgements of
-//! subscribers, several in a row, too. What is the same for all of a row is decided
-//! once. Neighbours in a mesh are such clients and such subscribers: with a name for
-//! each message.
+//! The fast path for QoS 1: batches of messages of one client on one topic, without properties, to
+//! one subscriber; and batches of acknowledgements of subscribers. Decisions that are the same for
+//! a whole batch are made once. Neighbours in a mesh are such publishers and subscribers, with a
+//! name for each message.
 
 use punctual_codec::{Frame, PacketType, Publish, QoS, ReasonCode};
 
@@ -33,11 +32,11 @@ pub(super) const PUBLISH: u8 = Publish::first_byte(false, QoS::AtLeastOnce, fals
 pub(super) const PUBACK: u8 = 0x40;
 
 impl Shard {
-    /// Delivers the publications with QoS 1 at the start of `data` that have the topic
-    /// of the publisher's last one and no properties, if one session of this shard is
-    /// all that receives them. `None` leaves the first to [`Self::publish_packet`],
-    /// which decides everything this relies on; so is the first that is refused. The loop shares one
-    /// publication, the order on the topic and the names among all messages of the run.
+    /// Delivers the publications with QoS 1 at the start of `data` that have the topic of the
+    /// publisher's last one and no properties, if one session of this shard is their only receiver.
+    /// `None` leaves the first to [`Self::publish_packet`], which makes all decisions that this
+    /// function relies on, and makes the refusals. The loop shares one publication, the order on
+    /// the topic and the names among all messages of the batch.
     #[expect(
         clippy::too_many_lines,
         reason = "one loop shares a publication, the order and the names among the messages of a run"
@@ -79,12 +78,12 @@ impl Shard {
             return None;
         }
         let durability = route.durability.unwrap_or(conn.durability);
-        // A neighbour is not refused anything; it has to wait.
+        // A message of a neighbour is never refused; it has to wait.
         let refuses = hub.refuses(&target.session, route.queue_full);
         let promise = match (refuses, row.named) {
             (false, _) => Promise::None,
             (true, false) => Promise::Due,
-            // It has been looked at whether there is room.
+            // It was checked above that the queue has capacity.
             (true, true) => Promise::Made,
         };
         let (from, directory) = (conn.session, hub.directory.clone());
@@ -111,14 +110,14 @@ impl Shard {
         if let Some(stream) = stream {
             publication.follows = route.order(|order| order.last_given(stream));
         }
-        // The key of what came last, while it is not noted what clients were given; or 0.
+        // The key of the last message, while the order of the topic does not include it yet; or 0.
         let mut heard = 0u64;
         let hear = |key| {
             if let (Some(name), false) = (MessageName::from_key(key), to_link) {
                 route.order_mut(|order| order.hear(name, QoS::AtLeastOnce));
             }
         };
-        // Nothing has to be looked up for such a message until it is acknowledged.
+        // Such a message needs no lookup until it is acknowledged.
         let is_alone = durability == Durability::Batched
             && target.ids().is_empty()
             && !target.numbered
@@ -138,11 +137,11 @@ impl Shard {
         {
             publication.parts.payload = packet.payload;
             if let (Some(name), Some(_)) = (packet.name, row.origin) {
-                // What is not taken in here comes next, and says the same.
+                // Messages that are not handled here come next, and have the same origin.
                 row.origin = Some(name.origin);
             }
             if let (Some(name), Some(federation)) = (packet.name, directory.federation()) {
-                // Nothing refuses it after this: what is noted is delivered.
+                // The message is not refused after this point: each noted message is delivered.
                 let comes_next =
                     name.back > 0 && name.key() == heard.wrapping_add(name.back.into());
                 if !comes_next {
@@ -209,9 +208,9 @@ impl Shard {
         (run.messages > 0).then_some(run)
     }
 
-    /// Takes the acknowledgements of messages with QoS 1 at the start of `data` that
-    /// have neither reason nor properties, and sends what has waited for that. Returns
-    /// how many these are, of four bytes each.
+    /// Handles the acknowledgements of messages with QoS 1 at the start of `data` that have neither
+    /// reason nor properties, and sends messages that waited for window capacity. Returns the
+    /// number of acknowledgements, of four bytes each.
     pub(super) fn complete_acknowledged(&mut self, id: ConnId, data: &[u8], now: Nanos) -> usize {
         #[cfg(test)]
         if self.one_by_one {
@@ -244,11 +243,11 @@ impl Shard {
                 Journal::done(&mut hub.journal, session, entry);
                 done += 1;
             } else if window.waits_for_more(packet_id) {
-                // It is a protocol error, which is told where packets are looked at alone.
+                // This is a protocol error, which is reported where packets are handled one by one.
                 break;
             }
-            // An unknown identifier is ignored: it may be a late answer to
-            // something an earlier connection sent.
+            // An unknown identifier is ignored: the acknowledgement may be late, for a message of
+            // an earlier connection.
             count += 1;
         }
         if done > 0 {
@@ -262,8 +261,8 @@ impl Shard {
     }
 }
 
-/// The only receiver of a route's messages, if it is a session of this shard that takes a row of them: plain,
-/// with QoS above 0, and not as a member of a shared subscription.
+/// The only receiver of a route's messages, if it is a session of this shard that takes a batch of
+/// them: plain, with QoS above 0, and not as a member of a shared subscription.
 fn only_receiver<'r>(hub: &Hub, route: &'r Route, publisher: u64) -> Option<&'r Target> {
     let matched = &route.matched;
     let [(shard, targets)] = &*matched.shards else {
@@ -292,7 +291,7 @@ fn only_receiver<'r>(hub: &Hub, route: &'r Route, publisher: u64) -> Option<&'r 
     (is_plain && !is_relayed && !in_trouble).then_some(target)
 }
 
-/// Whether a publication of the neighbour with that session has to wait.
+/// Whether a publication of the neighbour with session `from` has to wait.
 fn has_to_wait(
     hub: &Hub,
     route: &Route,
@@ -312,7 +311,7 @@ fn has_to_wait(
     links::cause_to_wait(hub, from, topic, &route.matched, nature, size, promise).is_some()
 }
 
-/// Answers the publisher of a message of a row, and makes the publication ready for the next one.
+/// Answers the publisher of a message of a batch, and resets the publication for the next message.
 fn answer(
     hub: &mut Hub,
     id: ConnId,
@@ -329,7 +328,7 @@ fn answer(
         if keeping.awaited {
             hub.directory.names().note(name);
         }
-        // Its name has to survive, too.
+        // The name of the message must survive a restart, too.
         keeping.firm = true;
     }
     if keeping.awaited {
@@ -379,12 +378,11 @@ mod tests {
 
     #[derive(Debug, Clone)]
     enum Step {
-        /// A client publishes so often on a topic; each time so many bytes.
+        /// A client publishes on a topic the given number of times; each time so many bytes.
         Publish(usize, usize, usize, Vec<(u8, usize)>),
-        /// A subscriber acknowledges so many of the oldest messages, and one that it
-        /// does not have.
+        /// A subscriber acknowledges so many of its oldest messages, and one that it was not sent.
         Acknowledge(usize, usize, bool),
-        /// A client reads so much, at most.
+        /// A client reads at most so many bytes.
         Read(usize, usize),
         /// The store writes.
         Commit,
@@ -402,12 +400,12 @@ mod tests {
         ]
     }
 
-    /// Clients before a shard: subscribers first, the last of which publishes, too.
+    /// Clients of a shard: subscribers first, the last of which also publishes.
     struct Rig {
         shard: Shard,
-        /// A client had to wait.
+        /// Whether a client had to wait.
         paused: bool,
-        /// Messages that were sent by clients.
+        /// Number of messages that clients sent.
         messages: u32,
         store: Option<Memory>,
         now: Nanos,
@@ -418,16 +416,16 @@ mod tests {
         id: ConnId,
         version: Version,
         open: bool,
-        /// What was not taken from it.
+        /// Bytes of the client that the shard has not consumed.
         unsent: Vec<u8>,
-        /// All that it was sent, and of which packets were looked for.
+        /// All bytes sent to the client, and how many of them were searched for packets.
         got: Vec<u8>,
         seen: usize,
         unacknowledged: Vec<u16>,
         next_id: u16,
-        /// The last number that it got of a publisher, by topic and QoS.
+        /// The last message number that the client received of a publisher, by topic and QoS.
         last: HashMap<(u8, Vec<u8>, QoS), u32>,
-        /// One was not higher.
+        /// Whether a number was not higher than the one before.
         disordered: bool,
     }
 
@@ -530,7 +528,7 @@ mod tests {
             }
         }
 
-        /// What a client sends is taken as far as the shard wants it.
+        /// Sends bytes of a client, as far as the shard consumes them.
         fn send(&mut self, n: usize, bytes: &[u8]) {
             let client = &mut self.clients[n];
             client.unsent.extend_from_slice(bytes);
@@ -644,9 +642,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever sends them and whatever stops a row: everybody gets the same bytes
-        /// as if each packet had been looked at alone. Who had to wait may go on at
-        /// another moment than then; what others get has its order all the same.
+        /// Whichever client sends a batch and whatever ends it: every client gets the same bytes as
+        /// if each packet were handled alone. A client that had to wait may continue at another
+        /// moment; other clients still receive in the same order.
         #[test]
         fn a_row_is_what_its_packets_are(
             steps in vec(step(), 1..60),

@@ -1,5 +1,5 @@
-//! Flows of publishers: when to ask about them, how to carry them, and what
-//! the answers change.
+//! Flows of publishers: when to request admission for them, how to carry their messages, and the
+//! effects of decisions.
 
 use punctual_codec::QoS;
 use punctual_model::{Answer, Conditions, Conformity, Requirements};
@@ -22,9 +22,9 @@ use crate::timers::Timer;
 use crate::watch::Watched;
 use crate::{Message, Nanos};
 
-/// Whether a publication has to wait before anything is done with it: for a
-/// decision about its flow, or until its flow may send again. Its connection
-/// is not read meanwhile, and it is looked at again afterwards.
+/// Whether a publication has to wait before it is handled: for a decision about its flow, or until
+/// its flow may send again. Its connection is not read meanwhile, and the publication is handled
+/// again afterwards.
 pub(super) fn must_wait(
     hub: &mut Hub,
     id: ConnId,
@@ -55,7 +55,7 @@ pub(super) fn must_wait(
     let size = stated.sizes.message;
     if let Some(flow) = known {
         if flow.state.pending && flow.state.requirements == wanted {
-            // Asked about by a message with QoS 0 before.
+            // Admission was requested by an earlier message with QoS 0.
             let waits = qos != QoS::AtMostOnce;
             conn.paused += u32::from(waits && flow.lets_wait(id));
             return waits;
@@ -98,8 +98,8 @@ pub(super) fn must_wait(
     waits
 }
 
-/// How a message is carried where real time has to be admitted: as its flow is,
-/// if it has one, else as `plain` says.
+/// The decision how a message is carried where real time must be admitted: as its flow, if it has
+/// one, else with the stamp `plain`.
 pub(super) fn carry(
     hub: &mut Hub,
     id: ConnId,
@@ -152,7 +152,7 @@ pub(super) fn carry(
     };
     let conformity = flow.state.meter.judge(&grant, sizes.message.payload, now.0);
     if conformity != Conformity::Conforms {
-        // One that is too early under `Shape` has waited, and conforms now.
+        // Under `Shape`, a message that was too early has waited, and conforms now.
         flow.violations += 1;
         if let Some(watch) = &flow.watch {
             watch.violated();
@@ -179,13 +179,13 @@ pub(super) fn carry(
     let deadline = asked.deadline.or(asked.period);
     let deadline = deadline.map(|d| Nanos(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)));
     let late = asked.late == Some(punctual_model::Late::Drop);
-    // Its deadline began to run when it came, whatever else was done since then.
+    // The deadline counts from the arrival of the message, whatever else was done since then.
     let stamp = Stamp::admitted(grant.priority, deadline, late, hub.arrived.min(now));
     Course::Go(stamp, flow.watch.as_ref().map(Watched::numbers), answer)
 }
 
-/// Whether messages on a topic are refused if what is asked for them is rejected:
-/// as the publisher's rights say, else its listener, else the configuration.
+/// Whether messages on a topic are refused if their requirements are rejected: by the publisher's
+/// rights, else by its listener, else by the configuration.
 fn refuses(admission: Admission, conn: Option<&Conn>, topic: &str) -> bool {
     let own = |conn: &Conn| {
         let rights = conn.permissions.as_ref().and_then(|p| p.refuses(topic));
@@ -202,13 +202,13 @@ fn too_many(admission: Admission) -> Answer {
 }
 
 impl Hub {
-    /// What bounds take for granted and the configuration does not guarantee.
+    /// The conditions that the bounds assume and the configuration does not guarantee.
     fn conditions(&self) -> Conditions {
         let admission = self.config.admission;
         admission.map_or(Conditions::NONE, |admission| admission.conditions)
     }
 
-    /// Asks, or tells, whoever admits flows.
+    /// Sends a request or notification to the admission service.
     pub(crate) fn ask(&mut self, slot: u32, ask: Ask) {
         let Some(session) = self.sessions.get_mut(slot) else {
             return;
@@ -234,10 +234,9 @@ impl Hub {
 }
 
 impl Shard {
-    /// What becomes of a flow of a session, asked for or not; without a
-    /// decision there is no such flow any more. With `tell`, or if it was
-    /// asked for, the client is told on `$SYS/rt/clients/...`, and by the next
-    /// acknowledgement.
+    /// Applies a decision about a flow of a session, requested or not; without a decision the flow
+    /// no longer exists. With `tell`, or if the decision was requested, the client is notified on
+    /// `$SYS/rt/clients/...`, and by the next acknowledgement.
     #[allow(
         clippy::too_many_arguments,
         reason = "the parts of one decision, used once"
@@ -302,7 +301,7 @@ impl Shard {
         }
     }
 
-    /// Tells a publisher what holds for its flow now.
+    /// Notifies a publisher of the current state of its flow.
     pub(super) fn tell_flow(&mut self, slot: u32, topic: &str, now: Nanos) {
         let hub = &mut self.hub;
         let Some(session) = hub.sessions.get_mut(slot) else {
@@ -328,15 +327,15 @@ impl Shard {
         }
     }
 
-    /// Lets a client go on that has connected.
+    /// Resumes a client that has connected and waits for the admission service.
     pub fn go_on(&mut self, conn: ConnId) {
         self.hub.resume(vec![conn]);
     }
 
-    /// What becomes of a SUBSCRIBE that waits.
+    /// Applies the decision about a SUBSCRIBE that waits.
     ///
     /// # Errors
-    /// Its connection is gone: the decision is given back.
+    /// Returns the decision if the connection is gone.
     pub fn decide_subscription(
         &mut self,
         conn: ConnId,
@@ -361,7 +360,7 @@ impl Shard {
         session.is_some_and(|session| session.subscriptions.find(filter).is_some())
     }
 
-    /// A receiver is served in another way than it was told.
+    /// Applies a change of the service that a receiver gets.
     pub fn decide_receiver(
         &mut self,
         client_id: &str,
@@ -414,7 +413,7 @@ impl Shard {
         })
     }
 
-    /// Tells a client what became of what it asked for, on a topic of its own.
+    /// Publishes the answer to a client's request on a topic of its own.
     fn publish_answer(&mut self, client_id: &str, about: &str, answer: &Answer, now: Nanos) {
         let notification = Notification::new(client_id, about, answer);
         let message = Message::new(

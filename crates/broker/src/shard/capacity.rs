@@ -17,12 +17,12 @@ pub(super) fn is_own(target: &Target, publication: &Publication<'_>) -> bool {
     target.session.number == publication.publisher
 }
 
-/// Whether a receiver is to get the message with QoS above 0.
+/// Whether a receiver gets the publication with QoS above 0.
 pub(super) fn is_kept(target: &Target, publication: &Publication<'_>) -> bool {
     publication.qos.min(target.qos) != QoS::AtMostOnce
 }
 
-/// Whether a receiver can keep a publication, if it is to.
+/// Whether a receiver can keep a publication, if it has to.
 pub(super) fn has_room(hub: &Hub, target: &Target, publication: &Publication<'_>) -> bool {
     let need = publication.need(target);
     if !is_kept(target, publication) {

@@ -1,4 +1,4 @@
-//! What of the topics of a mesh goes to every broker.
+//! The topics of a mesh that all brokers share.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::index::generation_slot;
 use crate::index::matched::Matched;
 use crate::index::target::Target;
 
-/// The session of a neighbour among those that messages go to, if there is one.
+/// The client identifier of the first neighbour among the receivers, if there is one.
 pub(super) fn first_of<'a>(directory: &Directory, matched: &'a Matched) -> Option<&'a Arc<str>> {
     directory.federation()?;
     let mut targets = matched.targets();
@@ -17,12 +17,13 @@ pub(super) fn first_of<'a>(directory: &Directory, matched: &'a Matched) -> Optio
     Some(&link.session.client_id)
 }
 
-/// Where neighbours compare what they retain. Who is sent all that is retained has
-/// subscribed there, too.
+/// The topic on which neighbours compare their retained messages. A neighbour that is sent all
+/// retained messages has subscribed to it, too.
 pub(crate) const TOPIC: &str = "$mesh/retained";
 
-/// Who gets a message: who wants it and, with `all`, every neighbour that has subscribed
-/// to [`TOPIC`]; the neighbours with its notes. If it was handed on, they only.
+/// The receivers of a message: the matching ones and, with `all`, every neighbour that has
+/// subscribed to [`TOPIC`]; neighbours get it with its notes. If the message was handed on, only
+/// neighbours get it.
 pub(crate) fn reach(hub: &Hub, matched: &Matched, notes: &Notes, all: bool) -> Vec<Target> {
     let ids = (!notes.is_empty()).then(|| notes.ids());
     let keepers = all.then(|| keepers(hub));
@@ -42,12 +43,12 @@ pub(crate) fn reach(hub: &Hub, matched: &Matched, notes: &Notes, all: bool) -> V
     targets
 }
 
-/// Neighbours that are sent all that is retained.
+/// The neighbours that are sent all retained messages.
 pub(super) fn keepers(hub: &Hub) -> Matched {
     hub.directory.lookup(TOPIC, generation_slot(TOPIC)).1
 }
 
-/// Whether a topic is the same in all of a mesh.
+/// Whether all brokers of a mesh share a topic.
 pub(crate) fn is_common(hub: &Hub, topic: &[u8]) -> bool {
     !topic.starts_with(b"$") && hub.directory.federation().is_some()
 }

@@ -31,14 +31,13 @@ use crate::shard::stated::report_urgency;
 use crate::timers::Timer;
 use crate::{Config, Credential, Message, Nanos, urgency};
 
-/// Why no client gets a new session.
+/// The reason for refusing clients a new session.
 pub(crate) const NO_ROOM: &str = "limits.max_sessions reached";
-/// What clients of a broker are told that has not joined its mesh.
+/// The reason given to clients that connect before the broker has joined its mesh.
 const NOT_JOINED: &str = "this broker has not joined its mesh yet; connect again in a moment";
 
 impl Shard {
-    /// The first packet of a connection, which has to be CONNECT
-    /// [MQTT-3.1.0-1].
+    /// Handles the first packet of a connection, which has to be CONNECT [MQTT-3.1.0-1].
     pub(super) fn first_packet(
         &mut self,
         id: ConnId,
@@ -142,7 +141,7 @@ impl Shard {
         Next::Moved
     }
 
-    /// A packet while an authentication is under way.
+    /// Handles a packet that arrives during an authentication.
     pub(super) fn auth_packet(&mut self, id: ConnId, frame: Frame<'_>) -> Result<Next, Fail> {
         let Some(conn) = self.hub.outlets.conn(id) else {
             return Ok(Next::Closed);
@@ -184,8 +183,7 @@ impl Shard {
         Ok(Next::Pause)
     }
 
-    /// AUTH from a connected client: it authenticates again
-    /// [MQTT-4.12.1-1].
+    /// Handles AUTH from a connected client, which authenticates again [MQTT-4.12.1-1].
     pub(super) fn auth_again(&mut self, id: ConnId, auth: &Auth<'_>) -> Result<(), Fail> {
         let Some(conn) = self.hub.outlets.conn(id) else {
             return Ok(());
@@ -225,7 +223,7 @@ impl Shard {
         Ok(())
     }
 
-    /// The answer to an [`AuthRequest`].
+    /// Handles the answer to an [`AuthRequest`].
     pub fn authenticated(&mut self, id: ConnId, answer: AuthAnswer, now: Nanos) {
         let Some(conn) = self.hub.outlets.conn(id) else {
             return;
@@ -311,8 +309,8 @@ impl Shard {
         }
     }
 
-    /// Answers CONNECT, as far as it could be read, with a refusal, where the protocol has
-    /// words for it.
+    /// Answers CONNECT, as far as it could be decoded, with a refusal, if the protocol has a reason
+    /// code for it.
     pub(crate) fn refuse_connect(
         &mut self,
         id: ConnId,
@@ -338,7 +336,7 @@ impl Shard {
             return;
         }
         let mut properties = PropertyBuf::new();
-        // Left out where it would make the packet too large [MQTT-3.2.2-19].
+        // The reason string is left out if it would make the packet too large [MQTT-3.2.2-19].
         if conn.v5() && refusal.why.len() + 16 < conn.max_packet as usize {
             let _ = properties.push_data(PropertyId::ReasonString, refusal.why.as_bytes());
         }
@@ -350,15 +348,15 @@ impl Shard {
         hub.send(id.slot, &Packet::ConnAck(connack));
     }
 
-    /// Lets a neighbour in to which this broker has connected.
+    /// Accepts a neighbour to which this broker has connected.
     pub(crate) fn accept_link(&mut self, id: ConnId, connect: &Connect<'_>, now: Nanos) {
         if let Err(refusal) = self.accept(id, connect, None, None, Looked::ForNothing, now) {
             self.fail(id, &Fail::silent(refusal.why), now);
         }
     }
 
-    /// Lets an authenticated client in: finds or makes its session, answers, and sends what waits. Its
-    /// session may first be looked for elsewhere.
+    /// Accepts an authenticated client: finds or creates its session, sends CONNACK, and sends
+    /// waiting messages. Other brokers may first be asked for the session.
     pub(crate) fn accept(
         &mut self,
         id: ConnId,
@@ -397,8 +395,8 @@ impl Shard {
         Ok(())
     }
 
-    /// Reads what a CONNECT asks for, and checks what does not depend on its session. `None` if the
-    /// connection is gone.
+    /// Reads the requests of a CONNECT, and checks those that do not depend on the session. `None`
+    /// if the connection is closed.
     fn introduce<'a>(
         &mut self,
         id: ConnId,
@@ -413,7 +411,7 @@ impl Shard {
         let Some(conn) = self.hub.outlets.conn(id) else {
             return Ok(None);
         };
-        // It may have been since it was looked at.
+        // The credential may have been revoked since it was checked.
         if conn.meta.is_revoked() {
             return Err(Refusal::new(ReasonCode::NotAuthorized, REVOKED));
         }
@@ -425,14 +423,15 @@ impl Shard {
         } else {
             connect.client_id.into()
         };
-        // One that this broker opened itself needs no right, and no answer.
+        // A connection that this broker opened itself needs no rights and no CONNACK.
         let (max_packet, dialled) = (conn.max_packet, conn.link);
         let listener = conn.meta.listener;
         let properties = match v5 {
             true => wish.answer(connect, &config, &client_id, auth),
             false => PropertyBuf::new(),
         };
-        // Without CONNACK there is no connection, and it may be no larger [MQTT-3.1.2-24].
+        // CONNACK cannot be left out, and must not be larger than the client allows
+        // [MQTT-3.1.2-24].
         let rest = properties.as_properties().as_bytes().len() + 2;
         if !dialled && rest + CONNACK_HEADERS > max_packet as usize {
             let why = format!(
@@ -450,7 +449,8 @@ impl Shard {
             Some(_) => config.durability.of_listener(listener),
             None => Durability::None,
         };
-        // Who acknowledges to a neighbour what that has promised promises it, too.
+        // A broker that acknowledges a message to a neighbour which guarantees its durability must
+        // guarantee the durability, too.
         let durability = match is_link && self.hub.journal.is_some() {
             true => durability.max(Durability::Batched),
             false => durability,
@@ -467,7 +467,7 @@ impl Shard {
             entitlement = neighbour::admit(&self.hub, id, connect, username.as_deref(), is_proven)?;
         }
         self.end_session_of_stored_will(&client_id, now);
-        // What waits for one user is not for another who uses the same identifier.
+        // Messages that wait for one user must not be sent to another user of the same identifier.
         let is_foreign = !is_link && self.hub.is_foreign(&client_id, username.as_deref());
         Ok(Some(Newcomer {
             id,
@@ -488,8 +488,8 @@ impl Shard {
         }))
     }
 
-    /// The session that a client gets: the one that is here, or a new one. `None` if it is first looked for
-    /// elsewhere.
+    /// The session of a client: the local one, or a new one. `None` if other brokers are asked for
+    /// the session first.
     fn session_for(
         &mut self,
         newcomer: &Newcomer<'_>,
@@ -505,7 +505,7 @@ impl Shard {
             check_identifier(&self.hub, client_id, session, newcomer.username.as_deref())?;
         }
         let may_stay = session.is_some() && !newcomer.clean_start;
-        // A full store has room for a neighbour: without it others are cut off.
+        // A full store still accepts a neighbour: without the link other brokers would be cut off.
         if let Some(trouble) = self.hub.store_trouble()
             && newcomer.is_durable()
             && (!newcomer.is_link || self.hub.is_store_failing())
@@ -516,7 +516,7 @@ impl Shard {
         let moves = is_own && self.hub.has_custody();
         if moves && let Looked::Not(body) = looked {
             if let Some(slot) = existing {
-                // It need not have been noticed that the client has left.
+                // The broker may not have noticed that the client has left.
                 self.take_over(slot, false, now);
             }
             let awaited = Awaited {
@@ -528,7 +528,7 @@ impl Shard {
             return Ok(None);
         }
         if moves && existing.is_none() {
-            // It was decided that there is one, and there was no room for it.
+            // The client was granted a session, but there was no capacity to create it.
             return Err(Refusal::new(ReasonCode::QuotaExceeded, NO_ROOM));
         }
         if let Some(slot) = existing.filter(|_| !moves) {
@@ -551,15 +551,15 @@ impl Shard {
     }
 }
 
-/// A client or neighbour that is let in.
+/// A client or neighbour that is being accepted.
 struct Newcomer<'a> {
     id: ConnId,
     connect: &'a Connect<'a>,
-    /// Whether it gets a new session whatever is here.
+    /// Whether the client gets a new session even if one exists.
     clean_start: bool,
     wish: Wish,
     client_id: Arc<str>,
-    /// Whether the broker has chosen its identifier.
+    /// Whether the broker has assigned the client identifier.
     assigned: bool,
     username: Option<Arc<str>>,
     listener: u16,
@@ -569,19 +569,19 @@ struct Newcomer<'a> {
     entitlement: Entitlement,
     durability: Durability,
     will: Option<crate::session::Will>,
-    /// For CONNACK.
+    /// The properties of CONNACK.
     properties: PropertyBuf,
     max_packet: u32,
 }
 
 impl Newcomer<'_> {
-    /// Whether its session outlives the process.
+    /// Whether the session outlives the process.
     fn is_durable(&self) -> bool {
         self.durability > Durability::None && self.wish.session_expiry > 0
     }
 }
 
-/// Where the session of a newcomer is.
+/// The place of a newcomer's session.
 #[derive(Clone, Copy)]
 struct Place {
     slot: u32,
@@ -591,21 +591,22 @@ struct Place {
     is_present: bool,
 }
 
-/// What of a session matters to the connection that it gets.
+/// The state of a session that its new connection needs.
 struct Attached {
     number: u64,
-    /// Whether its client is known to know of it.
+    /// Whether the client has confirmed that it knows of the session.
     is_confirmed: bool,
     permissions: Option<Arc<dyn Permissions>>,
     has_flows: bool,
     /// The most urgent priority of its admitted flows.
     promised: Option<u8>,
-    /// Messages that it has dropped, and those of them that its client has not been told of.
+    /// Number of messages that the session has dropped, and how many of them have not been reported
+    /// to the client.
     dropped: u64,
     lost: u64,
 }
 
-/// Makes a session for a client that has none here.
+/// Creates a session for a client that has none on this broker.
 fn make_session(hub: &mut Hub, client_id: &Arc<str>) -> Result<u32, Refusal> {
     let max = hub.config.limits.max_sessions;
     if let Err(error) = hub.directory.claim(client_id, hub.index, max) {
@@ -625,7 +626,8 @@ fn make_session(hub: &mut Hub, client_id: &Arc<str>) -> Result<u32, Refusal> {
     Ok(slot)
 }
 
-/// The rights of a newcomer; what its will states beyond them is remarked.
+/// The rights of a newcomer. Requirements of its will that exceed these rights are noted in the
+/// remark.
 fn permissions_of(hub: &Hub, newcomer: &mut Newcomer<'_>) -> Option<Arc<dyn Permissions>> {
     if newcomer.is_link {
         return None;
@@ -646,7 +648,7 @@ fn permissions_of(hub: &Hub, newcomer: &mut Newcomer<'_>) -> Option<Arc<dyn Perm
     Some(permissions)
 }
 
-/// Gives a session its client. `None` if the session is gone.
+/// Attaches a client to its session. `None` if the session is gone.
 fn attach_session(
     hub: &mut Hub,
     newcomer: &mut Newcomer<'_>,
@@ -722,7 +724,7 @@ fn attach_session(
     Some(attached)
 }
 
-/// Gives a connection its session. `None` if the connection is gone.
+/// Attaches a connection to its session. `None` if the connection is gone.
 fn attach_connection(
     hub: &mut Hub,
     newcomer: &Newcomer<'_>,
@@ -737,7 +739,7 @@ fn attach_connection(
         conn.class = Class::Bulk;
     }
     conn.session = slot;
-    // Until it is heard of the client, it need not know either how much it has lost.
+    // Until a packet of the client arrives, the client may not know of the reported losses either.
     conn.unheard = !attached.is_confirmed || attached.lost > 0;
     conn.number = attached.number;
     conn.durability = newcomer.durability;
@@ -805,7 +807,8 @@ fn welcome(hub: &mut Hub, newcomer: Newcomer<'_>, place: Place, attached: &Attac
     hub.store_connected(id.slot, place.slot, !place.is_present, now);
 }
 
-/// The mark of a session with an identifier that was assigned now, in a mesh: nobody else can have one.
+/// The mark of a session whose identifier was assigned just now, in a mesh: no other broker can
+/// have a session with that identifier.
 fn new_mark(directory: &Directory) -> Option<Mark> {
     let federation = directory.federation()?;
     let by = HomeId::new(federation.name())?;
@@ -819,19 +822,19 @@ fn new_mark(directory: &Directory) -> Option<Mark> {
     })
 }
 
-/// Whether other brokers were asked for a session.
+/// The state of a lookup of a session at other brokers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Looked<'a> {
-    /// They were not; the body of CONNECT.
+    /// Other brokers were not asked yet; the body of CONNECT.
     Not(&'a [u8]),
-    /// The client gets the session that is here.
+    /// The client gets the local session.
     Granted {
         /// Session Present.
         present: bool,
-        /// When the client connected.
+        /// The time at which the client connected.
         at: u64,
     },
-    /// There is nothing to look for.
+    /// No session has to be looked up.
     ForNothing,
 }
 
@@ -844,7 +847,8 @@ impl Looked<'_> {
     }
 }
 
-/// Whom to ask about a client; nobody if it may come in, or may not, anyway.
+/// The authentication request for a client; `None` if its connection is closed, or if no request is
+/// needed: for a neighbour with a secret, a proven identity, or an allowed anonymous client.
 fn authentication(
     hub: &mut Hub,
     id: ConnId,
@@ -870,7 +874,7 @@ fn authentication(
     neighbour::check_listener(admits, connect.client_id)
         .map_err(|why| Refusal::new(ReasonCode::NotAuthorized, why))?;
     if neighbour::presents_secret(connect) {
-        // It is looked at where a neighbour is let in.
+        // The secret is checked when the neighbour is accepted.
         conn.meta.prove(None);
         return Ok(None);
     }
@@ -905,15 +909,16 @@ fn authentication(
     ))
 }
 
-/// The client of a connection has authenticated with that credential, if it can be revoked.
+/// Notes the credential with which the client of a connection has authenticated, if the credential
+/// can be revoked.
 fn prove(hub: &mut Hub, id: ConnId, credential: Option<Arc<Credential>>) {
     if let Some(conn) = hub.outlets.conn(id) {
         conn.meta.prove(credential);
     }
 }
 
-/// Whether a user may use the client identifier: it is bound as the rule says, and no session of it,
-/// nor a connection that waits for one, is another user's.
+/// Checks that a user may use the client identifier: the identifier obeys the binding rule, and
+/// neither its session nor a connection that waits for that session belongs to another user.
 fn check_identifier(
     hub: &Hub,
     client_id: &str,
@@ -952,7 +957,7 @@ fn put_auth(properties: &mut PropertyBuf, method: &str, data: &[u8]) {
     }
 }
 
-/// False if AUTH is larger than the client takes.
+/// Sends AUTH. False if AUTH exceeds the client's Maximum Packet Size.
 #[must_use]
 fn send_auth(
     hub: &mut Hub,
@@ -972,15 +977,15 @@ fn send_auth(
     hub.send(slot, &Packet::Auth(auth))
 }
 
-/// Why authentication cannot go on.
+/// The reason for ending an authentication.
 const AUTH_TOO_LARGE: &str = "Maximum Packet Size of the client is too small for AUTH";
 
-/// Bytes of CONNACK before its properties and the flags and reason: those of the fixed header
-/// and of the length of the properties, which are one each as long as a client's Maximum Packet
-/// Size may be too small.
+/// Bytes of CONNACK other than its properties, flags and reason code: the packet type, the
+/// remaining length and the property length. Both lengths take one byte each as long as a client's
+/// Maximum Packet Size can be too small.
 const CONNACK_HEADERS: usize = 3;
 
-/// What a client asked for, within what the broker allows.
+/// The requests of a client, limited to what the broker allows.
 struct Wish {
     session_expiry: u32,
     keep_alive: u16,
@@ -989,10 +994,10 @@ struct Wish {
     alias_max: u16,
     problem_information: bool,
     response_information: bool,
-    /// Requirements of all publications.
+    /// Default requirements of all publications of the client.
     default: Requirements,
     classes: u8,
-    /// What of them, or of the will's, is not followed, and why.
+    /// The requirements, of publications or of the will, that are not followed, with the reasons.
     remark: Option<String>,
 }
 
@@ -1073,7 +1078,7 @@ impl Wish {
         })
     }
 
-    /// The properties of CONNACK, remarks apart.
+    /// The properties of CONNACK, without remarks.
     fn answer(
         &self,
         connect: &Connect<'_>,
@@ -1097,8 +1102,8 @@ impl Wish {
         properties
     }
 
-    /// The properties of CONNACK that tell the client where its wish was not
-    /// granted, and the broker's own limits.
+    /// Adds the properties of CONNACK that state where a request of the client was not granted, and
+    /// the broker's own limits.
     fn put_answer(&self, connect: &Connect<'_>, config: &Config, answer: &mut PropertyBuf) {
         let limits = &config.limits;
         let wanted = connect
@@ -1147,21 +1152,22 @@ impl Wish {
     }
 }
 
-/// User property of CONNACK: how many messages the session has lost since its client was last told,
-/// because its queue was full.
+/// User property of CONNACK: how many messages the session has lost because its queue was full,
+/// since the last report to the client.
 const DROPPED_KEY: &str = "punctual-dropped";
 
-/// Adds how many messages a session has lost, if the packet stays as small as the client wants it with
-/// `rest` bytes of other content.
+/// Adds how many messages a session has lost, unless the packet, with `rest` bytes of other
+/// content, would then exceed the client's `max_packet` bytes.
 fn put_dropped(properties: &mut PropertyBuf, lost: u64, rest: usize, max_packet: u32) -> bool {
-    // Identifier and two lengths; the length of the properties and that of the packet may grow.
+    // The property identifier and two string lengths; the property length and the remaining length
+    // may grow.
     const HEAD: usize = 1 + 2 + 2 + 3 + 3;
     let value = lost.to_string();
     let size = rest + CONNACK_HEADERS + HEAD + DROPPED_KEY.len() + value.len();
     size <= max_packet as usize && properties.push_user(DROPPED_KEY, &value).is_ok()
 }
 
-/// Adds another reason to what a client is told.
+/// Adds another reason to the remark for a client.
 fn add(remark: &mut Option<String>, why: &str) {
     let all = remark.get_or_insert_default();
     if !all.is_empty() {

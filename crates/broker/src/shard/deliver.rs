@@ -1,4 +1,5 @@
-//! From the receivers of a topic to their queues and connections, on this shard and on others.
+//! Delivery: from the receivers of a topic to their queues and connections, on this shard and on
+//! others.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,19 +16,21 @@ use crate::publication::{Promise, Publication};
 use crate::shard::capacity::{is_congested, is_own};
 use crate::shard::shares::{Choice, choose};
 
-/// Who waits for room for a message that receivers are to keep, where their policy is to refuse.
+/// The sender that depends on queue capacity for a message that receivers must keep, where their
+/// policy is to refuse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Whom {
-    /// Its publisher, which is refused.
+    /// The publisher, whose message is refused.
     Publisher,
-    /// A neighbour, which has waited until there was ([`cause_to_wait`](crate::mesh::shard::links::cause_to_wait)).
+    /// A neighbour, whose message waited until there was capacity
+    /// ([`cause_to_wait`](crate::mesh::shard::links::cause_to_wait)).
     Neighbour,
-    /// Nobody: what has no room is dropped and counted.
+    /// None: a message without capacity is dropped and counted.
     Nobody,
 }
 
-/// Delivers to all receivers of a topic. If somebody waits for room, nobody gets a
-/// message with QoS above 0 unless everyone can keep it whose policy is to refuse.
+/// Delivers to all receivers of a topic. Unless `whom` is [`Whom::Nobody`], no receiver gets a
+/// message with QoS above 0 unless all receivers whose policy is to refuse can keep it.
 #[expect(
     clippy::too_many_lines,
     reason = "receivers are asked and served under one borrow of the index's match"
@@ -42,7 +45,7 @@ pub(crate) fn deliver_all(
 ) -> Result<(), ()> {
     let acknowledged = publication.qos.min(matched.max_qos) != QoS::AtMostOnce;
     let refusable = match whom {
-        // Queues of neighbours refuse whatever the policy.
+        // Queues of neighbours refuse, whatever the policy.
         Whom::Publisher => hub.may_refuse || hub.directory.federation().is_some(),
         Whom::Neighbour => hub.may_refuse,
         Whom::Nobody => false,
@@ -69,7 +72,8 @@ pub(crate) fn deliver_all(
     }
     let targets: usize = matched.shards.iter().map(|(_, to)| to.len()).sum();
     hub.work.offered += (targets + groups.len()) as u64;
-    // Who gets it here and somewhere else, too, having moved, is to recognise it.
+    // A client that receives the message here and, after moving, at another broker must be able to
+    // recognise it.
     let goes_on =
         |target: &Target| target.session.link || target.session.carries.load(Ordering::Relaxed);
     let mut all = matched.shards.iter().flat_map(|(_, to)| to.iter());
@@ -107,7 +111,7 @@ pub(crate) fn deliver_all(
             continue;
         }
         if *shard == hub.index {
-            // Nobody waits for a publisher's own copy of what is urgent: it goes last.
+            // A publisher's own copy of an urgent message is not urgent: it goes last.
             let own = match publication.stamp.class().is_urgent() {
                 true => targets
                     .iter()
@@ -194,9 +198,9 @@ pub(super) fn post(
     }
 }
 
-/// Promises room to a message wherever it is to be kept, or nowhere: of a shard that is another one
-/// there is a reservation for every session, which that shard gives back, and only those are asked
-/// whose policy is to refuse. Returns the bytes reserved for sessions of this shard.
+/// Reserves capacity for a message at all receivers that must keep it, or at none. Each session of
+/// another shard gets a reservation, which that shard releases; only sessions whose policy is to
+/// refuse are checked. Returns the bytes reserved for sessions of this shard.
 pub(super) fn promise_room(
     hub: &mut Hub,
     matched: &Matched,
@@ -234,9 +238,8 @@ pub(super) fn promise_room(
         room
     };
     let full = plain().find(|target| !promise(target, 0)).or_else(|| {
-        // A session may be a receiver by itself and as a member of groups. A
-        // copy with QoS 0 counts too: it may fill the buffer that the next is
-        // to be sent from.
+        // A session may be a receiver by itself and as a member of groups. A copy with QoS 0 counts
+        // too: it may fill the buffer that the next copy needs.
         kept().find_map(|(at, target)| {
             let before = all().chain(&members[..at]);
             let copies = before.filter(|t| Arc::ptr_eq(&t.session, &target.session));

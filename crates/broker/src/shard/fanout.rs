@@ -1,14 +1,16 @@
-//! A message to a crowd: to more clients than get it in one piece of work.
+//! Fan-out of a message to a crowd: to more clients than one piece of work can serve.
 //!
-//! Neighbours of a mesh and shared subscriptions get such a message at once, as any other. A task then
-//! gives it to the clients in slices, in the order of [`Place`], and asks the index for the next ones each
-//! time. So a client that subscribes meanwhile may get it or not, and one that was subscribed before gets
-//! it once. The publisher is acknowledged when all have it, and is not read until then: its messages stay
-//! in order, and one message of each client is on its way. Messages of clients that are gone, and of the
-//! broker itself, wait for each other, at most [`MOST_WAITING`] of one publisher.
+//! Neighbours of a mesh and shared subscriptions get such a message at once, as any other. A task
+//! then delivers it to the clients in slices, in the order of [`Place`], and queries the index for
+//! the next clients each time. So a client that subscribes meanwhile may get the message or not,
+//! and one that was subscribed before gets it once. The publisher is acknowledged when all clients
+//! have the message, and is not read until then: its messages stay in order, and only one message
+//! of each client is being fanned out. Messages of clients that are gone, and of the broker itself,
+//! wait for each other, at most [`MOST_WAITING`] of one publisher.
 //!
-//! Nobody can promise room in all queues of a crowd while others are served: where the policy for full
-//! queues is to refuse, a crowd's message is dropped for those that have no room, and counted.
+//! Capacity cannot be reserved in all queues of a crowd while other clients are served: where the
+//! policy for full queues is to refuse, a crowd's message is dropped for receivers with full
+//! queues, and counted.
 
 use punctual_codec::{Properties, QoS, RawPublish, ReasonCode};
 
@@ -24,14 +26,15 @@ use crate::shard::deliver::{Whom, deliver_all};
 use crate::tasks::{COPY, Task};
 use crate::{Budget, Nanos};
 
-/// Units of work of offering a message to a client with QoS 0, and above: memory that was not used for long.
+/// Units of work for offering a message to a client, with QoS 0 and above: memory that was not used
+/// recently.
 const OFFER: [u64; 2] = [2, 8];
-/// Clients that are looked for at once, with QoS 0 and above, where queues may have to grow.
+/// Clients that are looked up at once, with QoS 0 and above, where queues may have to grow.
 const STEP: [usize; 2] = [64, 4];
 
 impl Hub {
-    /// Has a task give a publication to the crowd of clients that receive it. Its publisher, if that is
-    /// `conn`, is not read until all have it.
+    /// Starts a task that delivers a publication to the crowd of clients that receive it. The
+    /// connection `conn` of the publisher is not read until all have it, if it `waits`.
     #[cold]
     pub(super) fn fan_out(
         &mut self,
@@ -61,12 +64,12 @@ impl Hub {
         }
     }
 
-    /// Reads nothing more from a connection until the messages of its publisher have been given out.
+    /// Pauses a connection until the messages of its publisher have been fanned out.
     pub(super) fn wait_for_fan_out(&mut self, publisher: u64, id: ConnId) {
         let Some(queue) = self.work.fanouts.queues.get_mut(&publisher) else {
             return;
         };
-        // At most one connection of a session is there, and those that it took the place of.
+        // A session has at most one current connection, and those that this one replaced.
         if !queue.paused.contains(&id)
             && let Some(conn) = self.outlets.conns.get_mut(id.slot)
             && conn.generation == id.generation
@@ -78,7 +81,7 @@ impl Hub {
 }
 
 impl Shard {
-    /// Gives the next clients of a crowd the message that a publisher has sent first.
+    /// Delivers the publisher's oldest waiting message to the next clients of a crowd.
     pub(super) fn continue_fan_out(&mut self, publisher: u64, budget: &mut Budget, now: Nanos) {
         let hub = &mut self.hub;
         let Some(mut queue) = hub.work.fanouts.queues.remove(&publisher) else {
@@ -101,7 +104,7 @@ impl Shard {
 }
 
 impl Hub {
-    /// Offers a message to the next clients of a crowd; whether these were the last.
+    /// Offers a message to the next clients of a crowd; returns whether these were the last.
     fn offer_to_crowd(&mut self, fan_out: &mut FanOut, budget: &mut Budget, now: Nanos) -> bool {
         let message = fan_out.message.clone();
         let directory = self.directory.clone();
@@ -120,13 +123,13 @@ impl Hub {
         let cost = OFFER[acknowledged] + copied;
         let mut is_over = false;
         while !is_over && !budget.is_spent() {
-            // One step takes the lock of the index for a short while only.
+            // One step holds the lock of the index only for a short time.
             let most = usize::try_from(budget.left() / cost).unwrap_or(usize::MAX);
             let most = most.clamp(1, STEP[acknowledged]);
             let before = self.work.offered;
             let (matched, looked_at, next) =
                 directory.clients_after(message.topic(), fan_out.after, most);
-            // Without anyone to refuse it to, a full queue is a counted drop.
+            // No publisher can be refused, so a full queue causes a counted drop.
             let _ = deliver_all(
                 self,
                 &matched,
@@ -145,7 +148,7 @@ impl Hub {
         is_over
     }
 
-    /// All clients of a crowd have a message: its publisher is told.
+    /// Acknowledges a message to its publisher after all clients of the crowd have it.
     fn is_given_out(&mut self, fan_out: FanOut) {
         let FanOut {
             message,
@@ -157,7 +160,7 @@ impl Hub {
             return;
         };
         let after = self.after(&keeping);
-        // Its session may have ended, and another one be in its place.
+        // The publisher's session may have ended, and another session use its slot.
         let session = self.sessions.get(receipt.session);
         if session.is_none_or(|session| session.handle.number != message.publisher) {
             return;

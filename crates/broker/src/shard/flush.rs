@@ -1,7 +1,7 @@
-//! When a neighbour has acknowledged what is queued for it at a moment.
+//! Flushes: the detection that a neighbour has acknowledged all messages queued for it at a moment.
 //!
-//! Nothing is noted with each message for that: while it is asked for, it is looked at times at what
-//! waits and what is in flight.
+//! Messages carry no mark for that: while a flush is requested, the queue and the window are
+//! checked periodically.
 
 use super::Shard;
 use crate::Nanos;
@@ -9,8 +9,9 @@ use crate::flush::{AGAIN, Flush};
 use crate::timers::Timer;
 
 impl Shard {
-    /// When a neighbour has acknowledged all that is queued for it now,
-    /// [`crate::Interest::flushed`] is called with that number; not if its connection is lost before.
+    /// Requests a flush: when a neighbour has acknowledged all messages that are queued for it now,
+    /// [`crate::Interest::flushed`] is called with that number; not if its connection is lost
+    /// before.
     pub fn link_flush(&mut self, peer: &str, number: u64, now: Nanos) {
         let heal = self.hub.move_times().heal;
         let Some(slot) = self.link_session(peer) else {

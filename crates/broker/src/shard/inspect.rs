@@ -1,10 +1,9 @@
-//! What the management side may look at: clients and their subscriptions.
+//! Inspection for the management interface: clients and their subscriptions.
 //!
-//! A shard serves messages on the same thread, so everything that concerns all
-//! sessions is done in pieces of a bounded size, and nothing is copied that is
-//! not asked for. A client that is there during a whole scan is seen exactly once;
-//! one that comes or goes meanwhile may be seen or not, and so may subscriptions
-//! of a client that ends some of them meanwhile.
+//! A shard serves messages on the same thread, so all work over all sessions is done in pieces of a
+//! bounded size, and only requested data is copied. A client that exists during a whole scan is
+//! seen exactly once; one that appears or disappears meanwhile may be seen or not, and so may
+//! subscriptions of a client that ends some of them meanwhile.
 
 use std::sync::Arc;
 
@@ -15,7 +14,7 @@ use crate::Nanos;
 use crate::hub::{ClientInfo, Hub, SubscriptionInfo};
 use crate::session::{Session, Subscription};
 
-/// Where a scan goes on; the default is the beginning.
+/// The position at which a scan continues; the default is the beginning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ScanPosition {
     place: u32,
@@ -44,8 +43,8 @@ impl Shard {
         Some(ClientView { hub, session })
     }
 
-    /// Shows the clients in the next `steps` places from `from` on, in no
-    /// order. Returns where to go on, `None` at the end.
+    /// Passes the clients in the next `steps` places from `from` on to `visit`, in no order.
+    /// Returns the position at which to continue, `None` at the end.
     pub fn scan_clients(
         &self,
         from: ScanPosition,
@@ -63,9 +62,9 @@ impl Shard {
         })
     }
 
-    /// Shows subscriptions from `from` on, in no order, in at most `steps`
-    /// steps: one for each of them, and for each place that has none. Returns
-    /// where to go on, `None` at the end.
+    /// Passes subscriptions from `from` on to `visit`, in no order, in at most `steps` steps: one
+    /// for each subscription, and one for each place without any. Returns the position at which to
+    /// continue, `None` at the end.
     pub fn scan_subscriptions(
         &self,
         from: ScanPosition,
@@ -108,19 +107,19 @@ impl ClientView<'_> {
         &self.session.handle.client_id
     }
 
-    /// Whether it is the client's session, or a copy or stub of it. `None` where sessions do not move, and
-    /// for the queue of a link to a neighbour.
+    /// Whether this is the client's session, or a copy or stub of it. `None` where sessions do not
+    /// move, and for the queue of a link to a neighbour.
     pub fn record(&self) -> Option<&Record> {
         self.session.record()
     }
 
-    /// Whether it is connected.
+    /// Whether the client is connected.
     pub fn is_connected(&self) -> bool {
         self.session.conn.is_some()
     }
 
-    /// Shows at most `steps` of its subscriptions, in no order, from the one at
-    /// `first` on. Returns where to go on, `None` at the end.
+    /// Passes at most `steps` of the client's subscriptions to `visit`, in no order, from the one
+    /// at `first` on. Returns the position at which to continue, `None` at the end.
     pub fn scan_subscriptions(
         &self,
         first: usize,
@@ -139,7 +138,7 @@ impl ClientView<'_> {
         (rest.len() > steps).then_some(first + steps)
     }
 
-    /// A copy of what is known about it.
+    /// A copy of the client's data.
     pub fn info(&self) -> ClientInfo {
         let Self { hub, session } = self;
         let conn = session.conn.and_then(|slot| hub.outlets.conns.get(slot));
@@ -180,7 +179,7 @@ impl SubscriptionView<'_> {
         &self.subscription.filter
     }
 
-    /// A copy of it.
+    /// A copy of the subscription's data.
     pub fn info(&self) -> SubscriptionInfo {
         let Subscription {
             filter,

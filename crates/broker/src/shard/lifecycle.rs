@@ -1,5 +1,4 @@
-//! How connections and sessions end: DISCONNECT, errors, takeover, expiry,
-//! shutdown.
+//! The ends of connections and sessions: DISCONNECT, errors, takeover, expiry, shutdown.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,14 +17,14 @@ use crate::timers::Timer;
 use crate::{Budget, Nanos};
 
 impl Shard {
-    /// The network connection was closed, or failed, below the broker.
+    /// Notes that the network connection was closed, or failed.
     pub fn closed(&mut self, id: ConnId, why: &str, now: Nanos) {
         if self.hub.outlets.conn(id).is_some() {
             self.lose_connection(id.slot, why, (true, true), now);
         }
     }
 
-    /// Ends a connection because of what its peer did, or failed to do.
+    /// Ends a connection because of an error or a timeout of its peer.
     pub(crate) fn fail(&mut self, id: ConnId, fail: &Fail, now: Nanos) {
         let Some(conn) = self.hub.outlets.conn(id) else {
             return;
@@ -39,15 +38,15 @@ impl Shard {
         self.end_connection(id.slot, &fail.why, true, now);
     }
 
-    /// Tells a client why the broker is about to end its connection, and counts
+    /// Sends a client the reason for which the broker is about to end its connection, and counts
     /// the reason.
     pub(super) fn dismiss(&mut self, slot: u32, reason: ReasonCode, why: &str) {
         self.hub.stats.count_disconnect(reason);
         self.hub.send_disconnect(slot, reason, why);
     }
 
-    /// Ends a client's connection for a reason of the operator's. False if it
-    /// is not connected here.
+    /// Ends a client's connection on behalf of the operator. False if the client is not connected
+    /// here.
     pub fn kick(&mut self, client_id: &str, reason: ReasonCode, now: Nanos) -> bool {
         let hub = &self.hub;
         let conn = hub
@@ -62,7 +61,7 @@ impl Shard {
         true
     }
 
-    /// Ends a session that is not connected. False if there is none here.
+    /// Ends a session that is not connected. False if this shard has no such session.
     pub fn forget(&mut self, client_id: &str, now: Nanos) -> bool {
         let slot = self.hub.sessions.named(client_id);
         let Some(slot) = slot else {
@@ -80,8 +79,8 @@ impl Shard {
         true
     }
 
-    /// Tells every client that the broker shuts down and ends its connection.
-    /// Wills are published, and nothing that is to be stored waits any more.
+    /// Notifies every client that the broker shuts down, and ends its connection. Wills are
+    /// published, and store operations do not wait any more.
     pub fn shut_down(&mut self, now: Nanos) {
         if let Some(journal) = &mut self.hub.journal {
             journal.end();
@@ -104,7 +103,7 @@ impl Shard {
         }
     }
 
-    /// DISCONNECT from the client.
+    /// Handles DISCONNECT from the client.
     pub(super) fn disconnect_packet(
         &mut self,
         id: ConnId,
@@ -137,13 +136,13 @@ impl Shard {
         Ok(())
     }
 
-    /// Forgets a connection, detaches its session, and lets the will and the
-    /// session take their course.
+    /// Removes a connection, detaches its session, and starts the will delay and the session
+    /// expiry.
     pub(crate) fn end_connection(&mut self, slot: u32, why: &str, with_will: bool, now: Nanos) {
         self.lose_connection(slot, why, (with_will, false), now);
     }
 
-    /// The same, of a peer that may be gone.
+    /// As [`Self::end_connection`], for a peer that may be gone.
     fn lose_connection(
         &mut self,
         slot: u32,
@@ -229,7 +228,7 @@ impl Shard {
             };
             hub.timers.arm(now + admission.absent_after, timer);
         }
-        // What waits may expire; a first sweep finds out when.
+        // Queued messages may expire; a first sweep determines when.
         if let Some(session) = hub.sessions.get_mut(session_slot)
             && !session.queue.is_empty()
             && session.sweep_by(now)
@@ -243,8 +242,8 @@ impl Shard {
         self.compact_timers();
     }
 
-    /// A client connects whose session exists: its old connection ends
-    /// [MQTT-3.1.4-3], and its session too if it wants a new one.
+    /// Takes over the session of a client that connects: its old connection ends [MQTT-3.1.4-3],
+    /// and with `clean_start` the session, too.
     pub(super) fn take_over(&mut self, slot: u32, clean_start: bool, now: Nanos) {
         let Some(session) = self.hub.sessions.get(slot) else {
             return;
@@ -258,15 +257,16 @@ impl Shard {
         }
     }
 
-    /// Ends a connection whose client has another one.
+    /// Ends a connection whose client has a newer one.
     pub(crate) fn end_taken_over(&mut self, conn: u32, why: &str, now: Nanos) {
         self.hub.stats.sessions_taken_over += 1;
         self.dismiss(conn, ReasonCode::SessionTakenOver, "");
         self.end_connection(conn, why, true, now);
     }
 
-    /// A client connects of which only what it left behind was stored: its session has ended with its
-    /// connection. In a mesh that is void, as other brokers may know that the client is back.
+    /// Ends the session of a connecting client of which only the will was stored: the session has
+    /// ended with its connection. In a mesh that will is void, as other brokers may know that the
+    /// client is back.
     pub(super) fn end_session_of_stored_will(&mut self, client_id: &str, now: Nanos) {
         let slot = self.hub.sessions.named(client_id);
         let session = slot.and_then(|slot| Some((slot, self.hub.sessions.get(slot)?)));
@@ -287,12 +287,12 @@ impl Shard {
             return;
         };
         if hub.is_frozen(&session.handle.client_id) {
-            // It is not here when it has left, and else it thaws soon.
+            // The session is gone once it has been transferred; otherwise it thaws soon.
             let timer = Timer::SessionExpiry { slot, epoch };
             hub.timers.arm(now + Nanos::from_secs(1), timer);
             return;
         }
-        // Connected only if its queue overflowed and policy ends it for that.
+        // The session is connected only if its queue overflowed and the policy is to end it.
         if let Some(conn) = session.conn {
             self.dismiss(conn, ReasonCode::QuotaExceeded, "queue is full");
             self.end_connection(conn, "queue is full", true, now);
@@ -302,7 +302,8 @@ impl Shard {
         self.end_session(slot, now);
     }
 
-    /// The client of a session has been away for long: what its flows had is for others.
+    /// Ends the flows of a client that has been away for long, so that others can use their
+    /// capacity.
     pub(super) fn publisher_is_absent(&mut self, slot: u32, epoch: u64, now: Nanos) {
         let hub = &mut self.hub;
         let Some(session) = hub.sessions.get_mut(slot).filter(|s| s.epoch == epoch) else {
@@ -322,8 +323,8 @@ impl Shard {
         self.clear_away(remains, &mut Budget::new(AT_ONCE), now);
     }
 
-    /// Ends a session that is not connected: a will that still waits is
-    /// published, subscriptions and messages go.
+    /// Ends a session that is not connected: a waiting will is published, subscriptions and
+    /// messages are removed.
     pub(crate) fn end_session(&mut self, slot: u32, now: Nanos) {
         self.share_stats_soon(now);
         if let Some(will) = self.hub.take_will(slot) {
@@ -343,15 +344,15 @@ impl Shard {
         hub.sessions.unname(&session.handle.client_id, slot);
         hub.forget_queued(&session.queue.load());
         hub.stats.inflight_messages -= u64::from(session.window.open());
-        // Last, so that no other shard takes the identifier before the old
-        // session is gone.
+        // The identifier is released last, so that no other shard takes it before the old session
+        // is gone.
         let client_id: Arc<str> = session.handle.client_id.clone();
         hub.directory.release(&client_id);
         hub.session_ends(&client_id, now);
         self.clear_away(Remains::of(session), &mut Budget::new(AT_ONCE), now);
     }
 
-    /// Removes what an ended session has left, as far as the budget goes; a task does the rest.
+    /// Removes the remains of an ended session, as far as the budget allows; a task does the rest.
     pub(crate) fn clear_away(&mut self, mut remains: Remains, budget: &mut Budget, now: Nanos) {
         let Remains {
             handle,
@@ -371,7 +372,8 @@ impl Shard {
             budget.spend(FLOW);
         }
         let mut is_left = !subscriptions.is_empty() || flows.len() > 0;
-        // When it is no member of shared subscriptions any more, others get what was on its way by them.
+        // Once the session is no member of shared subscriptions any more, other members get the
+        // messages that were being sent to it.
         while !is_left {
             if budget.is_spent() {
                 is_left = true;
@@ -401,7 +403,7 @@ impl Shard {
 }
 
 impl Hub {
-    /// Takes subscriptions of a session out of the index, and tells the federation.
+    /// Removes subscriptions of a session from the index, and notifies the federation.
     fn forget_subscriptions(
         &mut self,
         handle: &Arc<SessionHandle>,
@@ -425,9 +427,9 @@ impl Hub {
     }
 }
 
-/// Units of work of giving a message to another member of a shared subscription.
+/// Units of work for giving a message to another member of a shared subscription.
 const SHARED: u64 = 16;
-/// Units of work of an ended session that are done at once: most sessions have less.
+/// Units of work for an ended session that are done at once: most sessions need less.
 const AT_ONCE: u64 = 32 * FILTER;
-/// Subscriptions that are removed before others may use the index.
+/// Number of subscriptions that are removed in one hold of the index lock.
 const UNDER_LOCK: usize = 16;

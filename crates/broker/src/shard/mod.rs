@@ -1,4 +1,4 @@
-//! One shard: what the shell calls, and the meaning of every packet.
+//! One shard: the interface for the shell that drives it, and the handling of every packet.
 
 mod acknowledge;
 mod acknowledged;
@@ -74,32 +74,34 @@ use crate::{Budget, Config, Credential, Message, Nanos, Stats};
 /// Time between two copies of the counters to other threads.
 const SHARE_STATS: Nanos = Nanos::from_millis(200);
 
-/// Bytes that a connection may send at a time beside messages of admitted flows
-/// and be read as soon as these: some acknowledgements and pings.
+/// Bytes that a connection may send in one read beside messages of admitted flows and still be read
+/// with the priority of these flows: enough for some acknowledgements and pings.
 const BESIDE: usize = 256;
 
-/// For so long after something urgent a client is read before others, milliseconds.
+/// For so many milliseconds after an urgent message, its client is read before others.
 const URGENT: u32 = 2000;
-/// Packets of one client that are handled before others may have their turn.
+/// Packets of one client that are handled before other clients have their turn.
 const ROW: u64 = 64;
-/// Messages of a row, which are passed on together, that take as long as one alone.
+/// Messages of a batch, passed on together, that take as long as a single message.
 const IN_A_ROW: u64 = 16;
-/// Units of work of offering messages of one client to receivers before others may have their turn.
+/// Units of work spent on offering messages of one client to receivers before other clients have
+/// their turn.
 const OFFERS: u64 = SLICE;
-/// Units of work of looking whether a timer is still needed.
+/// Units of work for checking whether a timer is still needed.
 const STALE: u64 = 4;
-/// Admitted flows that are looked at at once for alarms.
+/// Admitted flows that are checked for alarms at a time.
 const WATCHES: usize = 32;
-/// Units of work of a timer that is due.
+/// Units of work for a timer that is due.
 const TIMER: u64 = 16;
-/// Why a connection ends after a reload has removed its client's user, password or certificate.
+/// The reason for closing a connection after a reload has removed its client's user, password or
+/// certificate.
 const REVOKED: &str = "the credential was revoked";
-/// Units of work of giving a session its rights.
+/// Units of work for updating the rights of a session.
 const RIGHTS: u64 = 16;
-/// Units of work of ending a connection: its session, its will, and what others hear of it.
+/// Units of work for closing a connection: its session, its will, and notifying others.
 const ENDING: u64 = 64;
 
-/// Milliseconds, from the beginning again after 49 days.
+/// The time in milliseconds, which wraps around after 49 days.
 fn millis(at: Nanos) -> u32 {
     (at.0 / 1_000_000) as u32
 }
@@ -108,7 +110,7 @@ fn millis(at: Nanos) -> u32 {
 struct Publishes {
     all: u64,
     urgent: u64,
-    /// Of admitted flows.
+    /// PUBLISH packets of admitted flows.
     promised: u64,
 }
 
@@ -122,11 +124,11 @@ impl Publishes {
     }
 }
 
-/// Why a connection is to be ended by the broker.
+/// The reason why the broker closes a connection.
 #[derive(Debug, Clone)]
 pub(crate) struct Fail {
-    /// Reason for DISCONNECT, which is counted even where the client cannot be
-    /// told; `None` if the reason was counted or the client left by itself.
+    /// Reason code for DISCONNECT, counted even if the client cannot be notified; `None` if the
+    /// reason was counted before or the client left by itself.
     reason: Option<ReasonCode>,
     why: std::borrow::Cow<'static, str>,
 }
@@ -153,31 +155,31 @@ impl From<DecodeError> for Fail {
     }
 }
 
-/// What to do after a packet.
+/// The next step after a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Go on with the next packet.
+    /// Continue with the next packet.
     Packet,
     /// Stop reading for now.
     Pause,
-    /// Stop reading before this packet, which is to be looked at again.
+    /// Stop reading before this packet, which will be handled again later.
     Hold,
-    /// The connection is gone.
+    /// The connection is closed.
     Closed,
-    /// The connection goes to another shard, with this packet.
+    /// The connection moves to another shard, together with this packet.
     Moved,
 }
 
 /// Answer to [`crate::AuthRequest`].
 #[derive(Debug, Clone)]
 pub enum AuthAnswer {
-    /// The client is who it says.
+    /// The client is authenticated.
     Accept {
-        /// User name, if the check found another than the client gave.
+        /// User name, if the check found a different one than the client gave.
         username: Option<Arc<str>>,
         /// Authentication Data for CONNACK or AUTH.
         data: Option<Box<[u8]>>,
-        /// By what the client has proven it, if that can be revoked.
+        /// The credential with which the client authenticated, if that can be revoked.
         credential: Option<Arc<Credential>>,
     },
     /// Enhanced authentication goes on with this data.
@@ -187,24 +189,24 @@ pub enum AuthAnswer {
     },
     /// The client is refused.
     Deny {
-        /// Why; allowed in CONNACK.
+        /// The reason code, which must be allowed in CONNACK.
         reason: ReasonCode,
     },
 }
 
-/// A broker, or one of several shards of it.
+/// A broker, or one of its several shards.
 #[derive(Debug)]
 pub struct Shard {
     pub(crate) hub: Hub,
     routes: RouteCache,
     sys: Option<SysTopics>,
     buffers: PublishBuffers,
-    /// Reused for a run as another protocol version has it.
+    /// Buffer for a batch that is rewritten for another protocol version.
     rewritten: Vec<u8>,
-    /// Packets of a row are handled as any others.
+    /// Handles the packets of a batch one by one.
     #[cfg(test)]
     one_by_one: bool,
-    /// Bytes whose part in a run was looked for.
+    /// Bytes that were searched for the extent of a batch.
     #[cfg(test)]
     measured: usize,
 }
@@ -265,8 +267,8 @@ impl Shard {
         }
     }
 
-    /// Replaces the settings. Bounds apply to what comes; nothing that exists
-    /// is cut.
+    /// Replaces the settings. New bounds apply to what arrives from now on; nothing that exists is
+    /// truncated.
     pub fn set_config(&mut self, config: Arc<Config>) {
         let (durability, policies) = (&config.durability.rules, &config.queue_policies);
         self.routes.set_rules(&config.rules, durability, policies);
@@ -274,7 +276,7 @@ impl Shard {
         self.hub.config = config;
     }
 
-    /// A connection was accepted.
+    /// Registers an accepted connection.
     pub fn open(&mut self, meta: ConnMeta, now: Nanos) -> ConnId {
         let hub = &mut self.hub;
         let generation = hub.outlets.next_generation();
@@ -330,8 +332,8 @@ impl Shard {
         id
     }
 
-    /// Notes a new connection, and closes the oldest that has not completed
-    /// CONNECT if there are too many such.
+    /// Notes a new connection. If there are too many connections that have not completed CONNECT,
+    /// closes the oldest of them.
     fn bound_half_open(&mut self, id: ConnId, now: Nanos) {
         let is_opening = |conns: &Slab<Conn>, id: &ConnId| {
             conns.get(id.slot).is_some_and(|conn| {
@@ -367,8 +369,8 @@ impl Shard {
         }
     }
 
-    /// What the layers below MQTT have found out about a peer since
-    /// [`Self::open`]: a proven user name, its address behind a proxy.
+    /// Notes facts that the layers below MQTT have found out about a peer since [`Self::open`]: a
+    /// proven user name, or the peer's address behind a proxy.
     pub fn identify(
         &mut self,
         id: ConnId,
@@ -385,7 +387,7 @@ impl Shard {
         }
     }
 
-    /// Whether the client of a connection waits for the answer whether it is who it says.
+    /// Whether the client of a connection is being authenticated.
     pub fn is_proving(&self, id: ConnId) -> bool {
         let conn = self.hub.outlets.conns.get(id.slot);
         conn.is_some_and(|conn| {
@@ -393,15 +395,16 @@ impl Shard {
         })
     }
 
-    /// The peer of a connection has authenticated with that certificate.
+    /// Notes the certificate with which the peer of a connection has authenticated.
     pub fn credit(&mut self, id: ConnId, credential: Option<Arc<Credential>>) {
         if let Some(conn) = self.hub.outlets.conn(id) {
             conn.meta.credit(credential);
         }
     }
 
-    /// Bounds the packets to a connection, whatever its client says, once it has
-    /// been opened and when less is left: for transports that carry no larger ones.
+    /// Bounds the size in bytes of the packets to a connection, whatever its client allows: after
+    /// [`Self::open`], and again when the bound shrinks. For transports that carry no larger
+    /// packets.
     pub fn bound_packets(&mut self, id: ConnId, max: usize) {
         if let Some(conn) = self.hub.outlets.conn(id) {
             let max = u32::try_from(max).unwrap_or(u32::MAX);
@@ -409,22 +412,22 @@ impl Shard {
         }
     }
 
-    /// Clients that are connected here.
+    /// Number of clients that are connected to this shard.
     pub fn clients_connected(&self) -> u64 {
         self.hub.stats.clients_connected
     }
 
-    /// Bytes were received. Whole packets are handled; what remains is to be
-    /// handed in again with what follows.
+    /// Handles received bytes. Whole packets are handled; the rest must be passed in again together
+    /// with the bytes that follow.
     pub fn receive(&mut self, id: ConnId, data: &[u8], now: Nanos) -> Received {
         self.receive_until(id, data, false, now, now)
     }
 
-    /// As [`Self::receive`], but only up to the first message of an admitted flow:
-    /// then what remains is to be handed in again even if nothing follows, after
-    /// what follows from that message was written, and after what others have sent
-    /// that is more urgent. It also stops after some packets ([`Received::more`]). How late its
-    /// messages are counts from when they `arrived`.
+    /// As [`Self::receive`], but only up to the first message of an admitted flow. The rest must be
+    /// passed in again, even if no bytes follow, after the output caused by that message was
+    /// written and after more urgent input of other connections. Handling also stops after a
+    /// bounded number of packets ([`Received::more`]). The delay of the messages counts from
+    /// `arrived`.
     pub fn receive_promised(
         &mut self,
         id: ConnId,
@@ -435,8 +438,8 @@ impl Shard {
         self.receive_until(id, data, true, arrived, now)
     }
 
-    /// As [`Self::receive_promised`] for one packet in a buffer of its own, which a message keeps as it
-    /// is if its payload is large: nothing is copied.
+    /// As [`Self::receive_promised`] for one packet in a buffer of its own. A message with a large
+    /// payload keeps a reference to that buffer: nothing is copied.
     pub fn receive_whole(
         &mut self,
         id: ConnId,
@@ -450,14 +453,14 @@ impl Shard {
         received
     }
 
-    /// Whether deadlines may be promised, and so clients be read in the order of
+    /// Whether deadlines may be guaranteed, and clients are therefore read in the order of
     /// [`Self::need`].
     #[inline]
     pub fn promises(&self) -> bool {
         self.hub.config.admission.is_some()
     }
 
-    /// How soon a connection is to be read that has something.
+    /// The priority with which a connection with received bytes must be read.
     pub fn need(&self, id: ConnId) -> Need {
         match self.hub.outlets.conns.get(id.slot) {
             Some(conn) if conn.generation == id.generation => match conn.promised {
@@ -469,8 +472,8 @@ impl Shard {
         }
     }
 
-    /// Whether others may have their turn: after so many packets of one client, in rows, or offers to
-    /// receivers since there were that many.
+    /// Whether other clients have their turn: after [`ROW`] packets of one client, or [`OFFERS`]
+    /// offers to receivers since the count was `offered`.
     #[inline]
     fn is_turn_over(&self, packets: u64, offered: u64) -> bool {
         packets >= ROW || self.hub.work.offered - offered >= OFFERS
@@ -510,7 +513,7 @@ impl Shard {
         let Some(mut conn) = conn.filter(|conn| conn.generation == id.generation) else {
             return received;
         };
-        // Only whole packets count as signs of life; see the end.
+        // Only whole packets count as signs of life; the end of this function restores the time.
         let heard = match std::mem::take(&mut conn.resumed) {
             true => now,
             false => conn.last_received,
@@ -530,8 +533,8 @@ impl Shard {
                 None => return received,
             }
         }
-        // A neighbour is read whatever it does not read: both ends would wait for each
-        // other. What it is sent is bounded by its window.
+        // A neighbour is read even if it does not read: otherwise both ends could wait for each
+        // other. The window bounds the bytes that are sent to a neighbour.
         if conn.paused > 0 || !conn.link && Hub::check_unread(conn, send_buffer) {
             received.flow = Flow::Pause;
             return received;
@@ -543,7 +546,7 @@ impl Shard {
             false => max_connect.min(max_packet),
         };
         let mut packets = 0;
-        // A route whose receivers do not take runs.
+        // A route whose receivers do not accept batches.
         let mut declined = 0;
         loop {
             match split_of(&data[received.consumed..], max, version) {
@@ -551,7 +554,7 @@ impl Shard {
                     let rest = &data[received.consumed..];
                     let run = match frame.first {
                         PLAIN => {
-                            // What comes alone is no row.
+                            // A single packet is no batch.
                             let run = match frame.bytes.len() == rest.len() {
                                 true => None,
                                 false => self.publish_run(id, frame, rest, &mut declined, now),
@@ -659,7 +662,7 @@ impl Shard {
             } else if conn.sends_urgent {
                 conn.sends_urgent = millis(now).wrapping_sub(conn.urgent_at) <= URGENT;
             }
-            // Who sends much beside its admitted flows waits with it.
+            // A client that sends much beside its admitted flows loses their priority.
             let plain = came.all - before.all > came.promised - before.promised;
             if plain || !received.promised && received.consumed > BESIDE {
                 conn.promised = None;
@@ -756,10 +759,10 @@ impl Shard {
         Ok(Next::Packet)
     }
 
-    /// A receiver answers a message that it was sent. Returns what the session then waits for, with
-    /// the number of its entry in the store (0 for none); `None` if no message with that
-    /// identifier was sent on this connection: it may be a late answer to something that an
-    /// earlier one sent.
+    /// Handles a receiver's acknowledgement of a message. Returns the step for which the session
+    /// then waits, with the number of its entry in the store (0 for none); `None` if no message
+    /// with that packet identifier was sent on this connection: the acknowledgement may be late,
+    /// for a message of an earlier connection.
     #[inline]
     fn acknowledge(
         &mut self,
@@ -840,8 +843,8 @@ impl Shard {
         hub.answer(id.slot, PacketType::PubComp, ack.packet_id, reason, after);
     }
 
-    /// Bytes were written. `n` counts from the start of [`Self::pending`]. Whether more may be
-    /// pending now.
+    /// Notes that `n` bytes were written, counted from the start of [`Self::pending`]. Returns
+    /// whether more bytes may be pending.
     #[inline]
     pub fn sent(&mut self, id: ConnId, n: usize, now: Nanos) -> bool {
         let hub = &mut self.hub;
@@ -867,7 +870,7 @@ impl Shard {
         conn.is_some_and(|conn| !conn.out.is_empty())
     }
 
-    /// A connection has room for more.
+    /// Continues after bytes of a connection were written, which gives its buffer new capacity.
     #[inline]
     fn after_sending(&mut self, id: ConnId, now: Nanos) {
         let hub = &mut self.hub;
@@ -889,9 +892,9 @@ impl Shard {
         }
     }
 
-    /// What waits to be written to a connection, in the order of transmission:
-    /// fills in the first slices and returns how many there are. What can still
-    /// be overtaken is chosen anew with every call.
+    /// The bytes that wait to be written to a connection, in the order of transmission: fills in
+    /// the first slices and returns how many. The order of messages that can still be overtaken is
+    /// chosen again with every call.
     #[inline]
     pub fn pending<'a>(
         &'a mut self,
@@ -911,8 +914,8 @@ impl Shard {
         }
     }
 
-    /// Most urgent class that a connection was sent, at least normal; bulk if it
-    /// takes nothing else. It never becomes less urgent.
+    /// The most urgent class of which a connection was sent a message, at least normal; bulk if the
+    /// connection takes nothing else. It never becomes less urgent.
     #[inline]
     pub fn class(&self, id: ConnId) -> Class {
         match self.hub.outlets.conns.get(id.slot) {
@@ -921,20 +924,20 @@ impl Shard {
         }
     }
 
-    /// Whether it leads to another broker of the mesh.
+    /// Whether the connection leads to another broker of the mesh.
     #[inline]
     pub fn is_link(&self, id: ConnId) -> bool {
         let conn = self.hub.outlets.conns.get(id.slot);
         conn.is_some_and(|conn| conn.generation == id.generation && conn.link)
     }
 
-    /// What the lanes get at least of what one receiver is sent, and of what a
-    /// transport sends that serves several in turn ([`Credits`](crate::Credits)).
+    /// The minimum shares of the lanes in the bytes sent to one receiver, and in the bytes sent by
+    /// a transport that serves several receivers in turn ([`Credits`](crate::Credits)).
     pub fn shares(&self) -> Shares {
         self.hub.config.shares
     }
 
-    /// Rank of what a connection is to be sent next; `None` if nothing waits.
+    /// The rank of the next message that a connection will be sent; `None` if nothing waits.
     pub fn rank(&mut self, id: ConnId) -> Option<Rank> {
         self.hub
             .outlets
@@ -975,8 +978,8 @@ impl Shard {
         }
     }
 
-    /// Moves the connections that got something urgent to say since the last
-    /// call to the end of `list`, the most urgent first.
+    /// Moves the connections for which urgent output was queued since the last call to the end of
+    /// `list`, the most urgent first.
     pub fn take_urgent(&mut self, list: &mut Vec<ConnId>) {
         let hub = &mut self.hub;
         for id in hub.outlets.urgent.drain(..) {
@@ -1000,14 +1003,13 @@ impl Shard {
         list.extend(hub.outlets.ranked.drain(..).map(|(_, _, id)| id));
     }
 
-    /// Whether [`Self::take_urgent`] has something.
+    /// Whether [`Self::take_urgent`] has a connection to return.
     #[inline]
     pub fn has_urgent(&self) -> bool {
         !self.hub.outlets.urgent.is_empty()
     }
 
-    /// Moves the connections that got something to write since the last call
-    /// to the end of `list`.
+    /// Moves the connections for which output was queued since the last call to the end of `list`.
     #[inline]
     pub fn take_dirty(&mut self, list: &mut Vec<ConnId>) {
         for id in &self.hub.outlets.dirty {
@@ -1020,48 +1022,49 @@ impl Shard {
         list.append(&mut self.hub.outlets.dirty);
     }
 
-    /// Whether [`Self::take_dirty`] has something.
+    /// Whether [`Self::take_dirty`] has a connection to return.
     #[inline]
     pub fn has_dirty(&self) -> bool {
         !self.hub.outlets.dirty.is_empty()
     }
 
-    /// Moves what is to be done to the end of `list`.
+    /// Moves the outputs, which the caller must carry out, to the end of `list`.
     pub fn take_outputs(&mut self, list: &mut Vec<Output>) {
         list.append(&mut self.hub.outlets.outputs);
     }
 
-    /// Whether [`Self::take_outputs`] has something.
+    /// Whether [`Self::take_outputs`] has an output to return.
     #[inline]
     pub fn has_outputs(&self) -> bool {
         !self.hub.outlets.outputs.is_empty()
     }
 
-    /// Messages for another shard, those first that are urgent; to be taken in order and handed to
-    /// its [`Self::remote`]. Publishers that waited for this may go on.
+    /// Moves the messages for another shard to `list`, urgent ones first; the caller must pass them
+    /// in order to [`Self::remote`] of that shard. Publishers that waited for this may continue.
     pub fn take_outbox(&mut self, shard: u16, list: &mut Vec<RemoteMessage>) {
         self.hub.take_outbox(shard, list);
     }
 
-    /// Of [`Self::take_outbox`] those that are urgent.
+    /// As [`Self::take_outbox`], for urgent messages only.
     pub fn take_urgent_outbox(&mut self, shard: u16, list: &mut Vec<RemoteMessage>) {
         self.hub.take_urgent_outbox(shard, list);
     }
 
-    /// Whether [`Self::take_urgent_outbox`] may have something since this was asked last.
+    /// Whether [`Self::take_urgent_outbox`] may have new messages since the last call of this
+    /// function.
     #[inline]
     pub fn posts_urgent(&mut self) -> bool {
         std::mem::take(&mut self.hub.outboxes.posts_urgent)
     }
 
-    /// Whether [`Self::take_outbox`] has something for that shard.
+    /// Whether [`Self::take_outbox`] has a message for that shard.
     #[inline]
     pub fn has_outbox(&self, shard: u16) -> bool {
         let outbox = &self.hub.outboxes.list[usize::from(shard)];
         !outbox.messages.is_empty() || !outbox.urgent.is_empty()
     }
 
-    /// Messages from another shard.
+    /// Handles messages from another shard.
     pub fn remote(&mut self, messages: impl Iterator<Item = RemoteMessage>, now: Nanos) {
         for RemoteMessage(message) in messages {
             match message {
@@ -1107,7 +1110,7 @@ impl Shard {
         self.share_stats_soon(now);
     }
 
-    /// When [`Self::work`] and the end of a turn are due next.
+    /// The time at which [`Self::work`] and the end of a turn are due next.
     #[inline]
     pub fn next_timeout(&self) -> Option<Nanos> {
         let hub = &self.hub;
@@ -1118,14 +1121,14 @@ impl Shard {
         hub.timers.next().into_iter().chain(stored).min()
     }
 
-    /// Lets time pass: does all that is due and all work that waits.
+    /// Advances the time: runs all due timers and all waiting tasks.
     pub fn tick(&mut self, now: Nanos) {
         while self.work(now, &mut Budget::unlimited()).is_some() {}
     }
 
-    /// Lets time pass, and goes on with work that waits, a piece of it: does what is due, or a slice
-    /// of one task, in turns if there are both. Says which; `None` if nothing was to be done. A piece
-    /// takes no more than the budget, and what of it cannot be divided.
+    /// Advances the time and does one piece of waiting work: runs due timers, or one slice of one
+    /// task, alternately if there are both. Returns the kind of work; `None` if there was none. A
+    /// piece takes no more than the budget, except for work that cannot be divided.
     pub fn work(&mut self, now: Nanos, budget: &mut Budget) -> Option<Work> {
         let hub = &mut self.hub;
         let is_due = hub.timers.next().is_some_and(|at| at <= now);
@@ -1150,18 +1153,18 @@ impl Shard {
         Some(kind)
     }
 
-    /// Whether [`Self::work`] has something to do.
+    /// Whether a timer is due or a task waits for [`Self::work`].
     #[inline]
     pub fn has_work(&self, now: Nanos) -> bool {
         !self.hub.work.tasks.is_empty() || self.hub.timers.next().is_some_and(|at| at <= now)
     }
 
-    /// How many tasks wait for their next slice.
+    /// Number of tasks that wait for their next slice.
     pub fn tasks(&self) -> usize {
         self.hub.work.tasks.len()
     }
 
-    /// A slice of a task, which puts itself back if something is left.
+    /// Runs a slice of a task, which is queued again if it is not finished.
     fn run_slice(&mut self, task: Task, budget: &mut Budget, now: Nanos) {
         match task {
             Task::Filters(request) => {
@@ -1212,9 +1215,9 @@ impl Shard {
         }
     }
 
-    /// Rights of clients may have changed, and credentials may have been revoked. A task updates the
-    /// rights of one session after the other, and disconnects clients whose credentials were revoked.
-    /// If that task runs already, it starts again with the first session.
+    /// Rights of clients may have changed, and credentials may have been revoked. A task updates
+    /// the rights of one session after the other, and disconnects clients whose credentials were
+    /// revoked. If that task runs already, it starts again with the first session.
     pub fn access_changed(&mut self) {
         self.hub.author_rights.forget();
         if self.hub.work.rights_from.replace(0).is_none() {
@@ -1222,7 +1225,7 @@ impl Shard {
         }
     }
 
-    /// Gives the next sessions their rights anew.
+    /// Updates the rights of the next sessions.
     fn give_rights(&mut self, budget: &mut Budget, now: Nanos) {
         let mut slot = self.hub.work.rights_from.unwrap_or(0);
         while slot < self.hub.sessions.places() {
@@ -1241,7 +1244,7 @@ impl Shard {
         self.hub.directory.generations.bump_all();
     }
 
-    /// Gives a session its rights anew, or disconnects its client.
+    /// Updates the rights of a session, or disconnects its client.
     fn give_rights_to(&mut self, slot: u32, budget: &mut Budget, now: Nanos) {
         let hub = &mut self.hub;
         let Some(session) = hub.sessions.get(slot) else {
@@ -1281,18 +1284,18 @@ impl Shard {
         }
     }
 
-    /// The counters of this shard, with gauges as of now.
+    /// The counters of this shard, with current gauges.
     pub fn stats(&mut self) -> &Stats {
         self.hub.refresh_gauges();
         &self.hub.stats
     }
 
-    /// Deadlines that are armed.
+    /// Number of armed timers.
     pub fn timers(&self) -> usize {
         self.hub.timers.len()
     }
 
-    /// Connections that are open, with those before CONNECT.
+    /// Number of open connections, including those before CONNECT.
     pub fn connections(&self) -> usize {
         self.hub.outlets.conns.len()
     }
@@ -1316,7 +1319,7 @@ impl Shard {
         }
     }
 
-    /// Goes on removing timers that are not needed any more.
+    /// Continues removing timers that are not needed any more.
     fn continue_compaction(&mut self, budget: &mut Budget) {
         let hub = &mut self.hub;
         let (conns, sessions, moves) = (&hub.outlets.conns, &hub.sessions, &hub.links.moves);
@@ -1373,7 +1376,7 @@ impl Shard {
                 let Some(conn) = self.hub.outlets.conn(id) else {
                     return;
                 };
-                // While it is not read it cannot show that it is there.
+                // A client whose connection is not read cannot show that it is alive.
                 if conn.paused > u32::from(conn.unread) || conn.resumed {
                     conn.resumed = false;
                     conn.last_received = now;
@@ -1427,8 +1430,8 @@ impl Shard {
 
     fn sweep(&mut self, slot: u32, epoch: u64, now: Nanos) {
         let hub = &mut self.hub;
-        // Of several timers only the one for the current time counts; were every
-        // one armed again, there would be ever more of them.
+        // Of several timers, only the one for the current sweep time counts; if each were armed
+        // again, their number would grow without bound.
         let Some(session) = hub
             .sessions
             .get_mut(slot)
@@ -1481,7 +1484,7 @@ impl Shard {
         }
     }
 
-    /// Looks at the next admitted flows whether messages of them were late.
+    /// Checks the next admitted flows for late messages.
     fn raise_alarms(&mut self, after: Option<Arc<str>>, budget: &mut Budget, now: Nanos) {
         let directory = self.hub.directory.clone();
         let mut last = after;
@@ -1509,8 +1512,8 @@ impl Shard {
         self.hub.work.tasks.push(Task::Alarms { after: last });
     }
 
-    /// A piece of work took longer than bounds assume. It was done for that connection, or was the
-    /// last piece of [`Self::work`].
+    /// Reports that a piece of work took longer than the bounds assume. The work was done for the
+    /// given connection, or was the last piece of [`Self::work`].
     pub fn overran(&mut self, work: &'static str, took: Nanos, conn: Option<ConnId>, now: Nanos) {
         let hub = &mut self.hub;
         let slot = conn.and_then(|conn| Some(hub.outlets.conn(conn)?.session));
@@ -1547,7 +1550,7 @@ impl Shard {
         self.publish_message(&message, Durability::None, now);
     }
 
-    /// Goes on publishing `$SYS` topics.
+    /// Continues publishing `$SYS` topics.
     fn continue_sys(&mut self, budget: &mut Budget, now: Nanos) {
         let Some(mut sys) = self.sys.take() else {
             return;
@@ -1588,7 +1591,7 @@ impl Shard {
             hub.stats.dropped_session_ended += u64::from(ended && successor.is_none());
         }
         match successor {
-            // It has another place there, and an entry.
+            // The successor has its own queue position and journal entry.
             Some(successor) => {
                 let mut publication = crate::publication::Publication::from_message(message, now);
                 publication.name = name.or(known);
@@ -1597,7 +1600,7 @@ impl Shard {
             None => drop(hub.deliver(&mut publication, target, now)),
         }
         hub.release(publication.reserved);
-        // It was not kept after all.
+        // The receiver did not keep the message after all.
         if publication.keeping.entry != 0
             && let Some(journal) = &mut hub.journal
         {

@@ -1,9 +1,9 @@
-//! Messages with QoS 0 as nearly all of them are: on a topic that is known, without properties. From a
-//! neighbour in a mesh, with its name.
+//! The fast path for QoS 0: messages on a known topic, without properties, or, from a
+//! neighbour in a mesh, with a name only.
 //!
-//! [`Shard::publish_packet`] does the same for any message, with several times as much code. A
-//! message that comes alone finds little of that in the caches of the processor, so that its time
-//! is that of fetching the code rather than of running it.
+//! [`Shard::publish_packet`] does the same for any message, with several times as much code. For a
+//! single message, little of that code is in the processor's caches, so that fetching it takes
+//! longer than executing it.
 
 use punctual_codec::Frame;
 
@@ -22,9 +22,9 @@ use crate::shard::acknowledge::pause_or_go_on;
 use crate::shard::deliver::{Whom, deliver_all};
 
 impl Shard {
-    /// Delivers a publication with QoS 0 and no properties on a topic that is known, in a mesh only if
-    /// this shard has all receivers. `None` leaves it to [`Self::publish_packet`], which decides
-    /// everything this relies on.
+    /// Delivers a publication with QoS 0 and no properties on a known topic, in a mesh only if all
+    /// receivers are on this shard. `None` leaves the message to [`Self::publish_packet`], which
+    /// makes all decisions that this function relies on.
     pub(super) fn publish_plain(
         &mut self,
         id: ConnId,
@@ -52,12 +52,12 @@ impl Shard {
         if let (Some(alias), Some(name)) = (row.alias, packet.name)
             && row.origin != Some(name.origin)
         {
-            // Whoever handles it says the same.
+            // Each function that handles the packet notes the same origin.
             conn.note_origin(alias, name.origin);
         }
         let route = routes.get(route);
         let matched = &route.matched;
-        // Those of this shard, if they are all.
+        // The receivers, if all are on this shard.
         let targets: Option<&[Target]> = match &*matched.shards {
             _ if !matched.groups.is_empty() => None,
             [] => Some(&[]),
@@ -84,7 +84,7 @@ impl Shard {
                 frame,
                 ..Publication::plain(parts, publisher)
             };
-            // Nobody refuses a message with QoS 0.
+            // A message with QoS 0 is never refused.
             let _ = deliver_all(hub, matched, &mut publication, Some(id), now, Whom::Nobody);
             return Some(delivered(hub, id, size, packet.len));
         };
@@ -94,7 +94,7 @@ impl Shard {
                 return None;
             }
             name = match packet.name {
-                // Nothing refuses it after this: what is noted is delivered.
+                // The message is not refused after this point: each noted message is delivered.
                 Some(name) => {
                     let is_new = !hub.directory.is_own_will(name) && federation.note_new(name);
                     is_new.then_some(Some(name))?
@@ -165,8 +165,8 @@ impl Hub {
         }
     }
 
-    /// The connection of a receiver that is written a plain message at once, whatever it is; its
-    /// number, if it has one, is its name.
+    /// The connection of a receiver to which a plain message is written at once, whatever the
+    /// message; the message's number, if it has one, is its name.
     #[inline]
     fn takes_at_once(&self, target: &Target) -> Option<u32> {
         let session = self.session_of(target)?;

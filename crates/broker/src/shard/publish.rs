@@ -1,4 +1,4 @@
-//! PUBLISH from clients, wills and `$SYS`: from a topic to its receivers.
+//! Publication: the path of a PUBLISH, a will or a `$SYS` message from its topic to its receivers.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -48,56 +48,56 @@ use crate::shard::stated::{Course, Sizes, Stated, is_urgent, report_urgency};
 use crate::watch::Watch;
 use crate::{Message, Nanos, answers, order, urgency};
 
-/// Why nothing is confirmed that others may have to get.
+/// The reason for refusing messages with QoS 1 and 2 while the broker has not joined the mesh.
 const NOT_JOINED: &str = "this broker has reached none of its neighbours and knows nothing of them";
 
-/// Buffers that are used again for each PUBLISH.
+/// Buffers that are reused for each PUBLISH.
 #[derive(Debug, Default)]
 pub(super) struct PublishBuffers {
-    /// The topic that an alias stands for.
+    /// The topic for which a topic alias stands.
     alias_topic: Vec<u8>,
-    /// Properties that are not forwarded as received.
+    /// Properties that must be rewritten before they are forwarded.
     properties: Vec<u8>,
 }
 
-/// A PUBLISH on its way through the steps of [`Shard::publish_packet`].
+/// A PUBLISH that passes through the steps of [`Shard::publish_packet`].
 struct Arrival<'a> {
     id: ConnId,
     frame: Frame<'a>,
-    /// What it says; its topic is what a topic alias stands for.
+    /// The decoded packet; a topic alias has been replaced by its topic.
     raw: RawPublish<'a>,
-    /// What it is called in the mesh, and what else a neighbour says of it.
+    /// The name of the message in the mesh, and the notes of the neighbour that sent it.
     name: Option<MessageName>,
     notes: Notes,
-    /// Whether it is a packet of MQTT 5.
+    /// Whether the packet is of MQTT 5.
     v5: bool,
-    /// Whether its properties may be forwarded as they are.
+    /// Whether the properties may be forwarded unchanged.
     forwardable: bool,
     now: Nanos,
 }
 
-/// What is known of who published it, once its topic is known.
+/// The publisher of a message, as known once the topic is resolved.
 #[derive(Clone, Copy)]
 struct Publisher {
-    /// Number of its session, and the slot of that.
+    /// Number of the publisher's session, and the slot of that session.
     number: u64,
     session: u32,
     is_link: bool,
-    /// Whether it may publish to the topic.
+    /// Whether the publisher may publish to the topic.
     allowed: bool,
-    /// Whether what it publishes may state requirements.
+    /// Whether messages of the publisher may state requirements.
     states: bool,
-    /// What is promised about what comes by its listener.
+    /// The durability that is guaranteed for messages from the publisher's listener.
     durability: Durability,
-    /// Messages with QoS 2 that it has not released.
+    /// Messages with QoS 2 that the publisher has not released.
     unreleased: u16,
 }
 
-/// Why a PUBLISH goes through no further step.
+/// The reason why a PUBLISH goes through no further step.
 enum Exit {
-    /// All is done.
+    /// The packet has been handled completely.
     Done(Next),
-    /// The connection is to be ended.
+    /// The connection must be closed.
     Fail(Fail),
 }
 
@@ -108,8 +108,9 @@ impl<T: Into<Fail>> From<T> for Exit {
 }
 
 impl Shard {
-    /// A PUBLISH from a connected client or neighbour. It is decoded, its topic is resolved to a route, it
-    /// is admitted, and it is delivered; each step may be the last.
+    /// Handles a PUBLISH from a connected client or neighbour. The packet is decoded, its topic is
+    /// resolved to a route, the message is admitted, and the message is delivered; each step may be
+    /// the last.
     #[inline(never)]
     pub(crate) fn publish_packet(
         &mut self,
@@ -139,7 +140,8 @@ impl Shard {
         self.deliver(arrival, publisher, route, &mut buffers.properties)
     }
 
-    /// The first step: a packet becomes a message. What a neighbour says of the link ends here.
+    /// The first step: decodes the packet to a message. Messages of a neighbour about the link
+    /// itself, or for a forwarded session, are handled here and go no further.
     fn decode<'a>(
         &mut self,
         id: ConnId,
@@ -154,7 +156,7 @@ impl Shard {
         let (is_link, publisher) = (conn.link, conn.number);
         let in_turn = hub.links.unpacking.is_none() && !hub.links.unparking;
         if in_turn && hub.work.fanouts.are_under_way(publisher) {
-            // An earlier connection of the client has sent them.
+            // An earlier connection of the client has sent messages whose fan-out has not ended.
             hub.wait_for_fan_out(publisher, id);
             return Err(Exit::Done(Next::Hold));
         }
@@ -211,8 +213,9 @@ impl Shard {
         })
     }
 
-    /// What a neighbour says with a PUBLISH: how the message is called, and notes on it, or something about
-    /// the link or what is retained, which ends here.
+    /// Interprets the PUBLISH of a neighbour: either a message with its name and notes on it, or
+    /// information about the link, flow control or retained messages, which is handled here and
+    /// goes no further.
     fn hear_neighbour(
         &mut self,
         id: ConnId,
@@ -235,7 +238,7 @@ impl Shard {
                 return Err(Exit::Done(Next::Packet));
             }
             Incoming::Named(name, mut notes) => {
-                // It is retained, and not urgent any more.
+                // The neighbour sends a retained message again, which is no longer urgent.
                 if notes.missing {
                     notes.trust = UrgencyTrust::Nothing;
                 }
@@ -252,8 +255,8 @@ impl Shard {
         Ok((None, Notes::default()))
     }
 
-    /// The second step: from the topic to the route of its messages. A batch of a neighbour's messages is
-    /// taken apart or passed on here.
+    /// The second step: resolves the topic to the route of its messages. A batch of messages from a
+    /// neighbour is unpacked or passed on here.
     fn resolve(&mut self, arrival: &Arrival<'_>) -> Result<(u64, Publisher), Exit> {
         let Self { hub, routes, .. } = self;
         let Arrival { id, raw, .. } = arrival;
@@ -301,7 +304,8 @@ impl Shard {
         Ok((route, publisher))
     }
 
-    /// The third step: whether it is its turn, it is not a repetition, and its publisher may publish it.
+    /// The third step: checks that the message need not wait, that it is not a repetition, and that
+    /// its publisher may publish it.
     fn admit(
         &mut self,
         arrival: &mut Arrival<'_>,
@@ -320,7 +324,7 @@ impl Shard {
         }
         if publisher.is_link && qos != QoS::AtMostOnce {
             if let (Some(name), true) = (&mut arrival.name, hub.links.ripe) {
-                // Nobody else is to wait for it either.
+                // No later message shall wait for this one either.
                 name.back = 0;
             }
             let urgent = stated.as_ref().is_some_and(|it| is_urgent(hub, id, it));
@@ -358,7 +362,7 @@ impl Shard {
         Ok(())
     }
 
-    /// The fourth step: its receivers get it, and its publisher is answered.
+    /// The fourth step: delivers the message to its receivers and answers its publisher.
     fn deliver(
         &mut self,
         mut arrival: Arrival<'_>,
@@ -392,8 +396,8 @@ impl Shard {
         publication.watch = watch;
         publication.relayed = relayed;
         publication.follows = stream.map_or(0, |it| entry.order(|order| order.last_given(it)));
-        // Held until the message is stored, so that who subscribes meanwhile on
-        // another shard is either found as a receiver or finds it retained.
+        // The lock is held until the message is stored: a client that subscribes meanwhile on
+        // another shard is either found as a receiver or finds the retained message.
         let retains = raw.retain && !relayed && reach.as_ref().is_none_or(|reach| reach.clients);
         let directory = retains.then(|| hub.directory.clone());
         let mut retained = directory.as_ref().map(|d| d.retained_mut());
@@ -432,7 +436,7 @@ impl Shard {
         if raw.payload.len() >= crate::egress::SHARE_FROM && !matched.is_empty() {
             publication.parts.shared = Some(share(hub.packet.as_ref(), publication.parts.payload));
         }
-        // A neighbour waits for its acknowledgement instead, see `links::cause_to_wait`.
+        // A neighbour is not paused: its acknowledgement is delayed, see `links::cause_to_wait`.
         let patient = publisher.is_link && raw.qos != QoS::AtMostOnce;
         let waiting = (!patient).then_some(id);
         let whom = match publisher.is_link {
@@ -470,7 +474,7 @@ impl Shard {
         ))
     }
 
-    /// Publishes a message that no client waits for an answer to.
+    /// Publishes a message for which no publisher expects an acknowledgement.
     pub(super) fn publish_message(
         &mut self,
         message: &Arc<Message>,
@@ -480,7 +484,7 @@ impl Shard {
         self.publish_named(message, durability, Source::default(), Audience::All, now);
     }
 
-    /// The same of something that comes from there, for those.
+    /// As [`Self::publish_message`], with the given source, for the given audience.
     pub(super) fn publish_named(
         &mut self,
         message: &Arc<Message>,
@@ -502,7 +506,7 @@ impl Shard {
         publication.keeping = hub.keeping(durability, true);
         publication.keeping.insists = true;
         if publication.keeping.message != 0 {
-            // Made again, with its number.
+            // The message is created again, with its number in the store.
             publication.message = None;
         }
         let mut notes = Notes {
@@ -541,7 +545,8 @@ impl Shard {
         let carries = |target: &&Target| target.session.carries.load(Ordering::Acquire);
         let waits = matched.targets().any(|it| it.session.link && !carries(&it));
         if let (Some(name), true) = (name, waits || publication.relayed) {
-            // Who is reached later may have it from elsewhere, and those behind may not.
+            // A neighbour that is reached later may have the message from elsewhere, and the
+            // brokers behind that neighbour may not.
             publication.name = Some(Number::from(MessageName {
                 again: true,
                 ..name
@@ -558,7 +563,7 @@ impl Shard {
             .with_crowd(matched.crowd)
         });
         let matched = near.as_ref().unwrap_or(matched);
-        // Without anyone to refuse it to, a full queue is a counted drop.
+        // No publisher can be refused, so a full queue causes a counted drop.
         let _ = deliver_all(hub, matched, &mut publication, None, now, Whom::Nobody);
         if matched.crowd && !publication.relayed {
             hub.fan_out(&mut publication, (None, false), None);
@@ -566,7 +571,7 @@ impl Shard {
     }
 }
 
-/// Whether a publisher may send these properties.
+/// Checks that a publisher may send these properties.
 fn check_properties(raw: &RawPublish<'_>, limits: &Limits) -> Result<(), Fail> {
     if raw.properties.contains(PropertyId::SubscriptionIdentifier) {
         return Err(Fail::new(
@@ -588,8 +593,9 @@ fn check_properties(raw: &RawPublish<'_>, limits: &Limits) -> Result<(), Fail> {
     Ok(())
 }
 
-/// The topic of a PUBLISH with a topic alias, which is defined by it or stands for the topic. What a
-/// neighbour calls its message is noted with the alias, so that the next name may be short.
+/// The topic of a PUBLISH with a topic alias: the packet either defines the alias or uses it. The
+/// origin in a neighbour's message name is noted with the alias, so that the next name can be
+/// short.
 fn resolve_alias<'a>(
     conn: &mut Conn,
     limits: &Limits,
@@ -631,8 +637,8 @@ fn resolve_alias<'a>(
     Ok(topic)
 }
 
-/// For what a publication of a neighbour has to wait, if it has to: for room, or, as it may be what waits
-/// for room, for what came before it on its topic.
+/// The reason why a publication of a neighbour must wait, if there is one: for queue capacity, or,
+/// as an earlier message on its topic may wait for capacity, for that message.
 fn wait_of_neighbour(
     hub: &Hub,
     arrival: &Arrival<'_>,
@@ -663,14 +669,16 @@ fn wait_of_neighbour(
     })
 }
 
-/// A repetition of a message with QoS 2 is acknowledged again and not delivered again [MQTT-4.3.3-10].
+/// A repetition of a message with QoS 2 is acknowledged again and not delivered again
+/// [MQTT-4.3.3-10].
 fn recognise(hub: &mut Hub, arrival: &Arrival<'_>, publisher: Publisher) -> Result<(), Exit> {
     let raw = &arrival.raw;
     let Some(session) = hub.sessions.get_mut(publisher.session) else {
         return Ok(());
     };
     let incoming = session.incoming.as_mut();
-    // A neighbour may have begun anew: there the name decides.
+    // A neighbour may have started again and reused packet identifiers: there the message name
+    // decides.
     let incoming = incoming.filter(|_| arrival.name.is_none());
     let known = incoming.and_then(|it| it.get_mut(&raw.packet_id));
     let is_void = known
@@ -683,7 +691,7 @@ fn recognise(hub: &mut Hub, arrival: &Arrival<'_>, publisher: Publisher) -> Resu
         hub.answer(slot, kind, raw.packet_id, reason, Some(after));
         return Err(Exit::Done(Next::Packet));
     }
-    // A neighbour may send as many again where it was told to brake.
+    // A neighbour that was asked to slow down may send as many messages once more.
     let most = hub.config.limits.receive_maximum;
     let most = most.saturating_mul(1 + u16::from(publisher.is_link));
     if arrival.v5 && publisher.unreleased >= most {
@@ -696,12 +704,12 @@ fn recognise(hub: &mut Hub, arrival: &Arrival<'_>, publisher: Publisher) -> Resu
     Ok(())
 }
 
-/// How urgent a publication is.
+/// The urgency of a publication.
 struct Urgency {
     stamp: Stamp,
-    /// The admitted flow that it is of.
+    /// The admitted flow to which the publication belongs.
     watch: Option<Arc<Watch>>,
-    /// What its publisher is to be told about what it states.
+    /// The answer to the publisher about the requirements that the publication states.
     answer: Option<Answer>,
 }
 
@@ -713,23 +721,24 @@ impl Urgency {
     };
 }
 
-/// What became of a publication that its receivers have got.
+/// The outcome of a publication that was delivered to its receivers.
 struct Delivered {
-    /// It was here before, and went on to neighbours only.
+    /// The broker had the publication before and sent it to neighbours only.
     relayed: bool,
-    /// A crowd of clients is still to get it.
+    /// A crowd of clients has still to receive the publication.
     crowd: bool,
-    /// Nobody wants it.
+    /// No subscription matches the publication.
     nobody: bool,
-    /// It goes to the root of the mesh, whence it comes back.
+    /// The publication goes to the root of the mesh, which sends it back.
     upwards: bool,
-    /// Its publisher, a neighbour, waits for the acknowledgement instead of being held back.
+    /// The publisher is a neighbour, whose acknowledgement is delayed instead of its connection
+    /// paused.
     patient: bool,
     answer: Option<Answer>,
 }
 
 impl<'a> Arrival<'a> {
-    /// After how many seconds it expires, where that is not forwarded as it is.
+    /// The message expiry interval in seconds, if the properties are not forwarded unchanged.
     fn expiry(&self) -> Option<u32> {
         match self.forwardable {
             true => None,
@@ -740,7 +749,7 @@ impl<'a> Arrival<'a> {
         }
     }
 
-    /// What receivers get of it; properties that are not forwarded as they are are written to the buffer.
+    /// The parts of the message that receivers get; rewritten properties are put into the buffer.
     fn parts(&self, properties: &'a mut Vec<u8>) -> Parts<'a> {
         properties.clear();
         let forwarded = match self.forwardable {
@@ -759,8 +768,8 @@ impl<'a> Arrival<'a> {
         }
     }
 
-    /// The packet, if receivers with QoS 0 and the same protocol version may get it as it is. What a
-    /// neighbour sends has its name in it.
+    /// The packet, if receivers with QoS 0 and the same protocol version may get it unchanged. A
+    /// packet of a neighbour contains the name of the message, and is never sent unchanged.
     fn frame_as_it_is(&self) -> Option<(&'a [u8], bool)> {
         let raw = &self.raw;
         let plain = raw.qos == QoS::AtMostOnce
@@ -773,7 +782,7 @@ impl<'a> Arrival<'a> {
     }
 }
 
-/// The publication that a PUBLISH makes.
+/// Builds the publication of a PUBLISH.
 fn publication_of<'a>(
     hub: &mut Hub,
     arrival: &Arrival<'a>,
@@ -801,7 +810,7 @@ fn publication_of<'a>(
     }
 }
 
-/// What a publication states about its urgency, if it may state anything.
+/// The requirements that a publication states, if it may state any.
 fn stated_of<'s>(
     routes: &'s RouteCache,
     arrival: &Arrival<'s>,
@@ -821,7 +830,7 @@ fn stated_of<'s>(
     })
 }
 
-/// Where in the mesh a publication goes; `None` where it goes to all who want it.
+/// The direction of a publication in the mesh; `None` if it goes to all interested receivers.
 fn reach_of(hub: &Hub, arrival: &Arrival<'_>, publisher: Publisher) -> Option<Reach> {
     let federation = hub.directory.federation()?;
     let relay = federation.relay()?;
@@ -833,8 +842,9 @@ fn reach_of(hub: &Hub, arrival: &Arrival<'_>, publisher: Publisher) -> Option<Re
     Some(Reach::new(relay, peer, own))
 }
 
-/// Whether a publication that was here before goes on to neighbours: who has come to one since may not
-/// have it. If it does not, it is acknowledged, and nothing else is done.
+/// Whether a publication that this broker had before is sent on to neighbours: clients that have
+/// since connected to a neighbour may lack it. If not, the publication is acknowledged, and nothing
+/// else is done.
 fn is_relayed(
     hub: &mut Hub,
     arrival: &Arrival<'_>,
@@ -860,7 +870,7 @@ fn is_relayed(
         && reach.is_none()
         && hub.links.passed_on.is_due(name, publisher.number);
     if !relayed {
-        // What came before it is perhaps not committed yet.
+        // Earlier entries may not be committed yet.
         let (reason, after) = (ReasonCode::Success, hub.after_all());
         let next = acknowledge(hub, arrival.id, raw, publisher.session, reason, after);
         return Err(Exit::Done(next));
@@ -868,7 +878,7 @@ fn is_relayed(
     Ok(true)
 }
 
-/// Decides how urgent a publication is that states something; it may be refused for that.
+/// Decides the urgency of a publication that states requirements, or refuses the publication.
 fn decide_urgency(
     hub: &mut Hub,
     arrival: &mut Arrival<'_>,
@@ -895,8 +905,8 @@ fn decide_urgency(
     }
 }
 
-/// The version with which a publication is retained, if it is. What a neighbour only tells because this
-/// broker lacked it goes no further if that is not true any more.
+/// The version with which a publication is retained, if it is retained. A message that a neighbour
+/// sends only because this broker lacked it goes no further if this broker has it by now.
 fn retained_version(
     hub: &mut Hub,
     arrival: &mut Arrival<'_>,
@@ -907,7 +917,7 @@ fn retained_version(
 ) -> Result<Option<u64>, Exit> {
     let notes = &mut arrival.notes;
     let raw = &arrival.raw;
-    // What another broker says of the future would stay for ever.
+    // A version from the future would never be superseded.
     let clock = directory.version_clock();
     let latest = Directory::latest_version(clock);
     let is_true = notes.version <= latest;
@@ -921,7 +931,7 @@ fn retained_version(
         let next = refuse(hub, arrival.id, raw, publisher.session, why)?;
         return Err(Exit::Done(next));
     }
-    // Who hears here of a topic that it has nothing any more knew nothing of it.
+    // A broker that learns here that a topic has no retained message any more never knew of one.
     publication.relayed |= notes.missing && known == 0 && raw.payload.is_empty();
     if notes.missing && (known >= notes.version || !keeps || !is_true) {
         let (reason, after) = (ReasonCode::Success, hub.after_all());
@@ -938,8 +948,8 @@ fn retained_version(
     Ok((keeps && is_true && version > known).then_some(version))
 }
 
-/// Who gets a publication where these are not just all who want it, and which other brokers choose members
-/// of shared subscriptions for it.
+/// The receivers of a publication, if they are not simply all that match, and the other brokers
+/// that choose members of shared subscriptions for it.
 fn receivers(
     hub: &mut Hub,
     arrival: &mut Arrival<'_>,
@@ -970,7 +980,7 @@ fn receivers(
     (reached.or(common), handed)
 }
 
-/// Notes what came last on a topic in its order.
+/// Notes the latest message of a topic in its order.
 fn note_order(
     route: &Route,
     arrival: &Arrival<'_>,
@@ -988,7 +998,7 @@ fn note_order(
     }
 }
 
-/// Answers the publisher of a publication that its receivers have got.
+/// Answers the publisher of a publication that was delivered to its receivers.
 fn conclude(
     hub: &mut Hub,
     arrival: &Arrival<'_>,
@@ -1010,7 +1020,7 @@ fn conclude(
             hub.directory.names().note(name);
         }
     }
-    // Its name has to survive, too.
+    // The name of the message must survive a restart, too.
     publication.keeping.firm |= name.is_some();
     if delivered.crowd {
         let receipt = Receipt {
@@ -1020,7 +1030,7 @@ fn conclude(
             answer: delivered.answer,
         };
         if raw.qos == QoS::ExactlyOnce {
-            // Sent again on another connection, it is recognised.
+            // A repetition on another connection is recognised.
             note_reception(hub, raw, session, None);
         }
         hub.fan_out(publication, (Some(id), !delivered.patient), Some(receipt));
@@ -1047,23 +1057,23 @@ fn conclude(
     }
 }
 
-/// For whom a publication is that nobody waits for an answer to.
+/// The audience of a publication for which no publisher expects an acknowledgement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Audience {
-    /// All who want it.
+    /// All matching subscribers and neighbours.
     All,
-    /// Those of them that are reached: nothing is kept for neighbours that are lost.
+    /// The matching receivers that are reachable: nothing is queued for lost neighbours.
     Reached,
-    /// Neighbours that are reached, since all others have it.
+    /// Reachable neighbours only, since all other receivers have the publication.
     Neighbours,
 }
 
-/// Where a publication comes from that nobody waits for an answer to.
+/// The source of a publication for which no publisher expects an acknowledgement.
 #[derive(Debug, Default)]
 pub(super) struct Source {
-    /// What it is called in the mesh.
+    /// The name of the message in the mesh.
     pub(super) name: Option<MessageName>,
-    /// How far neighbours follow what it states.
+    /// How far neighbours trust the requirements that the publication states.
     pub(super) trust: UrgencyTrust,
     /// The client that published it.
     pub(super) author: Option<Arc<Author>>,
@@ -1084,8 +1094,8 @@ impl Hub {
     }
 }
 
-/// How urgent a publication is, what its publisher is to be told, and how far neighbours are to
-/// follow what it states.
+/// Decides the urgency of a publication, the answer to its publisher, and how far neighbours trust
+/// the stated requirements.
 #[inline(never)]
 fn decide_stamp(
     hub: &mut Hub,
@@ -1131,8 +1141,8 @@ fn decide_stamp(
     (course, trust)
 }
 
-/// A payload as receivers share it: a part of the packet that it came in, or a copy where other things
-/// take more than half of the packet, which is kept as long as the payload.
+/// A payload as receivers share it: a slice of the packet in which it was received, or a copy if
+/// the payload is less than half of the packet, since a slice keeps the whole packet in memory.
 fn share(packet: Option<&Bytes>, payload: &[u8]) -> Bytes {
     let is_part = |packet: &&Bytes| {
         let (packet, payload) = (packet.as_ptr_range(), payload.as_ptr_range());

@@ -1,4 +1,5 @@
-//! Messages of shared subscriptions that go to another member than the one that was chosen.
+//! Redistribution: messages of shared subscriptions that are given to another member than the
+//! chosen one.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -37,7 +38,7 @@ pub(super) fn hand_on(
         author: publication.author.clone(),
         message: None,
         keeping: hub.keeping(publication.keeping.durability, true),
-        // Under another name, also to where it came from.
+        // Under another name, also to the neighbour from which it was received.
         name: None,
         publisher: 0,
         frame: None,
@@ -45,16 +46,16 @@ pub(super) fn hand_on(
         reserved: 0,
         ..*publication
     };
-    // Without anyone to refuse it to, a full queue is a counted drop.
+    // No publisher can be refused, so a full queue causes a counted drop.
     let _ = deliver_all(hub, &matched, &mut handed, None, now, Whom::Nobody);
     publication.keeping.awaited |= handed.keeping.awaited;
     publication.keeping.firm |= handed.keeping.awaited;
 }
 
 impl Shard {
-    /// Gives a message that was on its way to a member of a shared subscription whose session has ended
-    /// to another member, here or at another broker [MQTT-4.8.2]; who has no room for it has lost it
-    /// itself. False if there is no other member.
+    /// Gives a message for a member of a shared subscription whose session has ended to another
+    /// member, here or at another broker [MQTT-4.8.2]; a member whose queue is full loses it. False
+    /// if there is no other member.
     pub(super) fn give_to_another_member(&mut self, delivery: &Delivery, now: Nanos) -> bool {
         let (hub, message) = (&mut self.hub, &delivery.message);
         if message.is_expired(now) {
@@ -70,7 +71,7 @@ impl Shard {
             0 => Durability::None,
             _ => Durability::Batched,
         };
-        // It is another message for the store, and late whatever becomes of it.
+        // The store treats it as another message, and it is late in any case.
         let mut publication = Publication {
             message: None,
             watch: None,
@@ -88,13 +89,12 @@ impl Shard {
             return true;
         }
         let only = Matched::new(TargetList::new(), smallvec![group.clone()]);
-        // Without anyone to refuse it to, a full queue is a counted drop.
+        // No publisher can be refused, so a full queue causes a counted drop.
         let _ = deliver_all(hub, &only, &mut publication, None, now, Whom::Nobody);
         true
     }
 
-    /// Notes at which other brokers a shared subscription has members, instead of those
-    /// before.
+    /// Replaces the set of other brokers at which a shared subscription has members.
     pub fn link_members(&mut self, filter: &str, brokers: &[&str]) {
         let signs: Vec<u32> = brokers.iter().map(|broker| sign(broker)).collect();
         let directory = &self.hub.directory;

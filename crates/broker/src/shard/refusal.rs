@@ -1,8 +1,8 @@
-//! Why CONNECT is refused.
+//! Refusals of CONNECT.
 
 use punctual_codec::ReasonCode;
 
-/// Why CONNECT is refused.
+/// The reason for which CONNECT is refused.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(crate) reason: ReasonCode,

@@ -1,10 +1,10 @@
-//! Making a publication what its topic retains.
+//! Storing a publication as the retained message of its topic.
 
 use crate::hub::Hub;
 use crate::publication::Publication;
 use crate::retained::Entry;
 
-/// Makes a publication what its topic retains.
+/// Stores a publication as the retained message of its topic.
 pub(crate) fn retain(
     hub: &mut Hub,
     entry: Entry<'_>,

@@ -1,5 +1,5 @@
-//! PUBLISH packets as nearly all of them are: one like the one before, without properties, or
-//! from a neighbour with its name as all properties.
+//! Batches of similar PUBLISH packets: each like the one before, without properties, or
+//! from a neighbour with the message name as the only property.
 
 use std::num::NonZeroU32;
 
@@ -9,39 +9,40 @@ use crate::base::name::{MessageName, NAME_KEY};
 use crate::hub::Alias;
 use crate::packets::PLAIN;
 
-/// Before a topic alias among properties.
+/// The property identifier before a topic alias.
 const ALIAS: u8 = PropertyId::TopicAlias as u8;
-/// Before a name and its length among properties: a user property with the key of names.
+/// The bytes before a name and its length: a user property with the key of names.
 const NAMED: &[u8] = &[PropertyId::UserProperty as u8, 0, 1, NAME_KEY.as_bytes()[0]];
 
 /// A PUBLISH of a [`Row`].
 pub(super) struct Packet<'a> {
-    /// Bytes of all of it.
+    /// Size of the packet in bytes.
     pub(super) len: usize,
     /// Packet identifier; 0 with QoS 0.
     pub(super) id: u16,
-    /// Of one from a neighbour.
+    /// The name of the message, in a packet of a neighbour.
     pub(super) name: Option<MessageName>,
     pub(super) payload: &'a [u8],
 }
 
-/// What the packets of a row have in common.
+/// The common properties of the packets of a batch.
 pub(super) struct Row<'a> {
-    /// Their first byte.
+    /// The first byte of the packets.
     first: u8,
     /// The topic, with its length.
     prefix: &'a [u8],
-    /// Stands for the topic of those from a neighbour.
+    /// The topic alias in packets of a neighbour.
     pub(super) alias: Option<u16>,
-    /// Where the last message under that alias was taken in.
+    /// The origin of the last message under that alias.
     pub(super) origin: Option<NonZeroU32>,
     v5: bool,
-    /// From a neighbour: with a name, for the first time, as all properties.
+    /// Whether the packets are from a neighbour, with a name, for the first time, as the only
+    /// property.
     pub(super) named: bool,
 }
 
 impl<'a> Row<'a> {
-    /// The row that begins with that PUBLISH; `named` if it is from a neighbour.
+    /// The batch that begins with that PUBLISH; `named` if it is from a neighbour.
     #[inline]
     pub(super) fn of(frame: Frame<'a>, v5: bool, named: bool) -> Option<Self> {
         let [high, low, rest @ ..] = frame.body else {
@@ -71,8 +72,8 @@ impl<'a> Row<'a> {
         self.first != PLAIN
     }
 
-    /// The topic, where the client has defined these aliases. What a neighbour has under its alias
-    /// is noted as known where the last message was taken in.
+    /// The topic, given the aliases that the client has defined. Also notes the origin of the last
+    /// message under a neighbour's alias.
     #[inline]
     pub(super) fn topic<'t>(&mut self, aliases: &'t [Alias]) -> Option<&'t [u8]>
     where
@@ -86,7 +87,7 @@ impl<'a> Row<'a> {
         Some(&alias.topic)
     }
 
-    /// The first packet of `data`, if it is whole and as the row is.
+    /// The first packet of `data`, if it is complete and belongs to the batch.
     #[inline]
     pub(super) fn packet<'d>(&self, data: &'d [u8]) -> Option<Packet<'d>> {
         let (len, header) = match *data {
@@ -94,7 +95,7 @@ impl<'a> Row<'a> {
             [first, low, high, ..] if first == self.first && high < 0x80 && high != 0 => {
                 (usize::from(low & 0x7F) | usize::from(high) << 7, 3)
             }
-            // Larger ones are left to the ordinary way.
+            // Larger packets are left to the general code.
             _ => return None,
         };
         let body = data.get(header..header + len)?;
@@ -127,7 +128,7 @@ impl<'a> Row<'a> {
         })
     }
 
-    /// The name that the properties of a packet from a neighbour are.
+    /// The name in the properties of a packet from a neighbour.
     #[inline]
     fn name(&self, mut properties: &[u8]) -> Option<MessageName> {
         if let Some(alias) = self.alias {

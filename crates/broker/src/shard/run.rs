@@ -1,9 +1,9 @@
-//! Runs: publications with QoS 0 on one topic that were received together, delivered with one copy
-//! for each receiver, however many messages they are.
+//! Batches ("runs"): publications with QoS 0 on one topic that were received together, delivered
+//! with one copy for each receiver, however many messages they are.
 //!
-//! A receiver gets them as received, or as the other protocol version has them. Whether all
-//! receivers take a run is decided before its length is measured, so that no byte is measured twice:
-//! what is measured is delivered, but for a run of one message.
+//! A receiver gets the packets as received, or encoded for the other protocol version. Whether all
+//! receivers accept a batch is decided before its length is measured, so that no byte is measured
+//! twice: all measured packets are delivered as a batch, except for a single message.
 
 use punctual_codec::{Frame, ReasonCode, Split, split};
 use smallvec::SmallVec;
@@ -20,11 +20,12 @@ use crate::route::Route;
 use crate::shard::acknowledge::pause_or_go_on;
 use crate::tasks::COPY;
 
-/// Bytes of one run, and so by how much a receiver's bound may be exceeded.
+/// Maximum number of bytes of one batch, and so the amount by which a receiver's bound may be
+/// exceeded.
 const RUN: usize = 64 << 10;
-/// Bytes that are copied to all receivers of a run, unless a shorter run has more of them,
+/// Maximum number of bytes that are copied to all receivers of a batch, shared by the receivers.
 const COPIES: usize = 512 << 10;
-/// with so many bytes.
+/// Minimum of each receiver's share of [`COPIES`], in bytes.
 const SHORT_RUN: usize = 2 << 10;
 
 /// Consecutive publications that were delivered together.
@@ -34,17 +35,17 @@ pub(super) struct Run {
     pub(super) next: Next,
 }
 
-/// How many bytes and messages the parts of a run are that neighbours get as one message each.
+/// Bytes and messages of each part of a batch; neighbours get a part as one message.
 type Parted = SmallVec<[(usize, u64); RUN / links::PACKED]>;
 
 impl Shard {
-    /// Delivers the plain publications (QoS 0, not retained, no properties) at
-    /// the start of `data` that have the topic of the publisher's last one, if
-    /// there are several and every receiver can have them together. `None` leaves the first
-    /// to [`Self::publish_packet`], which decides everything this relies on.
+    /// Delivers the plain publications (QoS 0, not retained, no properties) at the start of `data`
+    /// that have the topic of the publisher's last one, if there are several and every receiver can
+    /// accept them as a batch. `None` leaves the first to [`Self::publish_packet`], which makes all
+    /// decisions that this function relies on.
     ///
-    /// A route whose receivers do not take runs becomes `declined`, and is not looked at again as
-    /// long as it is.
+    /// A route whose receivers do not accept batches is stored in `declined`, and is not checked
+    /// again as long as it is.
     #[inline]
     pub(super) fn publish_run(
         &mut self,
@@ -91,7 +92,7 @@ impl Shard {
         let entry = routes.get(route);
         let mut only = None;
         let targets = receivers(entry, hub.index, &mut only);
-        // The largest packet that every receiver takes, and whether one takes another version.
+        // The largest packet that every receiver accepts, and whether one uses the other version.
         let (mut most, mut rewrites) = (hub.config.limits.max_packet_size, false);
         let mut neighbours: SmallVec<[&Target; 4]> = SmallVec::new();
         let takes = |target| match hub.takes_packets(target, v5) {
@@ -160,8 +161,8 @@ impl Shard {
         })
     }
 
-    /// Passes a neighbour's run on as it is, and to clients in one piece; takes it apart
-    /// for who does not take it like that.
+    /// Passes a neighbour's batch on unchanged, and to clients in one piece; unpacks it for
+    /// receivers that do not accept that.
     pub(super) fn publish_packed(
         &mut self,
         id: ConnId,
@@ -252,8 +253,8 @@ impl Shard {
     }
 }
 
-/// The receivers of a route if all are on that shard and each gets every message. `only` has room for
-/// the only member of a shared subscription, whose turn it always is.
+/// The receivers of a route if all are on that shard and each gets every message. `only` is storage
+/// for the only member of a shared subscription, which gets every message.
 fn receivers<'a>(
     route: &'a Route,
     shard: u16,
@@ -273,7 +274,8 @@ fn receivers<'a>(
     }
 }
 
-/// Counts a run and delivers it to clients. Its publisher waits for those that do not keep up.
+/// Counts a batch and delivers it to clients. Its publisher is paused for clients that do not keep
+/// up.
 fn deliver_packets<'a>(
     hub: &mut Hub,
     id: ConnId,
@@ -297,7 +299,7 @@ pub(super) fn not_a_run() -> Fail {
     Fail::new(ReasonCode::ProtocolError, "a neighbour's run is not one")
 }
 
-/// How far a run of publications reaches.
+/// The extent of a batch of publications.
 struct Extent {
     bytes: usize,
     messages: u64,
@@ -307,8 +309,8 @@ struct Extent {
 }
 
 impl Extent {
-    /// Of packets on a topic without properties that fill `data`. `None` if it is
-    /// anything else.
+    /// The extent of packets on a topic without properties that fill `data`. `None` if `data`
+    /// contains anything else.
     fn of(data: &[u8], topic: &[u8], v5: bool, max: u32) -> Option<Self> {
         let mut prefix: SmallVec<[u8; 128]> = SmallVec::new();
         prefix.extend_from_slice(&u16::try_from(topic.len()).ok()?.to_be_bytes());
@@ -324,9 +326,9 @@ impl Extent {
         (run.bytes == data.len() && run.messages > 0).then_some(run)
     }
 
-    /// Takes in the packets of `data` that follow, up to the one that reaches `end` bytes,
-    /// and begin like the first: same topic, and `prefix` again. Larger ones than two
-    /// length bytes can say are left to the ordinary way.
+    /// Extends the batch by the following packets of `data`, up to the one that reaches `end`
+    /// bytes, that begin like the first: same topic, and `prefix` again. Packets whose length needs
+    /// more than two bytes are left to the general code.
     #[inline]
     fn extend(&mut self, data: &[u8], prefix: &[u8], max: u32, end: usize) {
         while self.bytes < end {
@@ -352,8 +354,8 @@ impl Extent {
     }
 }
 
-/// Whether `data` begins like that, by words: for the few bytes of a topic a call of `memcmp`
-/// takes as long as what it compares.
+/// Whether `data` begins with `prefix`, compared by words: for the few bytes of a topic the call of
+/// `memcmp` takes as long as the comparison.
 #[inline]
 fn begins_with(data: &[u8], prefix: &[u8]) -> bool {
     let Some(data) = data.get(..prefix.len()) else {
@@ -365,7 +367,7 @@ fn begins_with(data: &[u8], prefix: &[u8]) -> bool {
         |(one, two): (&[u8; 8], &[u8; 8])| u64::from_ne_bytes(*one) == u64::from_ne_bytes(*two);
     words.iter().zip(others).all(are)
         && match (data.last_chunk::<8>(), prefix.last_chunk::<8>()) {
-            // In part what was compared already.
+            // These words overlap those already compared.
             (Some(one), Some(two)) => are((one, two)),
             _ => rest.iter().zip(other).all(|(one, two)| one == two),
         }
@@ -384,7 +386,7 @@ mod tests {
     use super::*;
     use crate::{Config, ConnMeta, Directory, Scope};
 
-    /// A shard with one publisher, and what its packets are received with.
+    /// A shard with one publisher.
     struct Rig {
         shard: Shard,
         publisher: ConnId,
@@ -454,7 +456,7 @@ mod tests {
             self.written(id);
         }
 
-        /// What a client is sent.
+        /// The bytes sent to a client.
         fn written(&mut self, id: ConnId) -> Vec<u8> {
             let mut slices = [IoSlice::new(&[]); 8];
             let filled = self.shard.pending(id, Scope::All, self.now, &mut slices);
@@ -463,8 +465,8 @@ mod tests {
             all
         }
 
-        /// The publisher's bytes come; returns of how many it was looked for whether they are
-        /// part of a run.
+        /// Receives the publisher's bytes; returns the number of bytes that were searched for a
+        /// batch.
         fn measure(&mut self, bytes: &[u8]) -> usize {
             let before = self.shard.measured;
             let received = self.shard.receive(self.publisher, bytes, self.now);
@@ -509,7 +511,7 @@ mod tests {
         }
     }
 
-    /// Whatever receivers take, a byte is looked at once.
+    /// Whatever receivers accept, each byte is examined once.
     #[test]
     fn a_run_is_measured_once() {
         let small = vec![0; 10_000];
@@ -556,7 +558,7 @@ mod tests {
                 let half = publications("t", &small[..50], other).len();
                 assert_eq!([one, two].map(|it| rig.written(it).len()), [half; 2]);
 
-                // Only who may read it is a member for a message.
+                // A member must have the right to read the message.
                 rig.unsubscribe(two, "$share/group/t", other);
                 let hub = &rig.shard.hub;
                 let session = hub
@@ -569,7 +571,7 @@ mod tests {
         }
     }
 
-    /// Another topic, or what a receiver does not take, ends a run and begins none.
+    /// Another topic, or a packet that a receiver does not accept, ends a batch and begins none.
     #[test]
     fn what_ends_a_run_is_measured_alone() {
         let version = Version::V5;

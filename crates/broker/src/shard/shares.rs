@@ -1,11 +1,11 @@
-//! Shared subscriptions over a mesh: of all members at all brokers one gets a message.
+//! Shared subscriptions over a mesh: one of all members at all brokers gets a message.
 //!
-//! The broker that takes a message in decides for each shared subscription: a member of
-//! its own that is connected and keeps up, else a broker that has members, in turn, and
-//! notes that duty with the message. Others pass the notes on; whoever's duty it is gives
-//! the message to a member. So the decision stays with the message on whatever way it
-//! goes, or goes again, and as its name is recognised there, it is carried out once. Where
-//! the last member has left meanwhile, the message is handed on to another broker.
+//! The broker to which a message is published decides for each shared subscription: a member of its
+//! own that is connected and keeps up, else a broker that has members, in turn; it notes that duty
+//! with the message. Other brokers pass the notes on, and the broker with the duty delivers the
+//! message to a member. So the decision stays with the message on whatever path it takes, even
+//! repeatedly, and as brokers recognise its name, it is carried out once. If the last member has
+//! left meanwhile, the message is handed on to another broker.
 
 use std::sync::atomic::Ordering;
 
@@ -21,44 +21,44 @@ use crate::index::target::Target;
 use crate::publication::Publication;
 use crate::shard::capacity::{has_room, is_congested, is_kept};
 
-/// Members of a shared subscription that are looked at for one message, at most, so that a large
-/// one whose members are away takes no longer than that. Of more members, the next message's turn
-/// begins behind those.
+/// Maximum number of members of a shared subscription that are considered for one message, which
+/// bounds the time for a large one whose members are away. If there are more members, the next
+/// message's turn begins behind those.
 const MOST_ASKED: usize = 256;
 
-/// What a shared subscription does with a message.
+/// The choice of a shared subscription for a message.
 pub(super) enum Choice {
     /// This member gets it.
     Member(Target),
-    /// This member would keep it, but has no room, as all others.
+    /// This member would keep it, but its queue is full, like those of all others.
     Full(Target),
-    /// Nobody would have it.
+    /// No member takes the message.
     Nobody,
 }
 
-/// The first members that would have a message, by what they have to offer, as distances from whose
-/// turn it is. Whoever may not receive its topic has nothing.
+/// The first members that would take a message, by their state, as distances from the member whose
+/// turn it is. A member that may not receive the topic is not considered.
 #[derive(Default)]
 struct Offers {
-    /// Members that were asked.
+    /// Number of members that were considered.
     asked: usize,
-    /// Connected, has room, and keeps up.
+    /// Connected, with queue capacity, and keeps up.
     ready: Option<usize>,
-    /// Connected, with room.
+    /// Connected, with queue capacity.
     with_room: Option<usize>,
-    /// Can keep it, with room.
+    /// Can keep the message, with queue capacity.
     keeps: Option<usize>,
     connected: Option<usize>,
-    /// Connected, and drops something where it has no room.
+    /// Connected, and drops a message if its queue is full.
     drops_connected: Option<usize>,
-    /// Would keep it, and drops something where it has no room.
+    /// Would keep the message, and drops one if its queue is full.
     drops: Option<usize>,
-    /// Has to keep it if it gets it.
+    /// Must keep the message if it is chosen.
     bound: Option<usize>,
 }
 
 impl Offers {
-    /// Asks `most` members from `start` on, as long as nobody is found whom `enough` accepts.
+    /// Considers `most` members from `start` on, until `enough` accepts the offers.
     fn collect(
         hub: &Hub,
         here: &[Target],
@@ -121,7 +121,8 @@ pub(super) fn choose(hub: &Hub, group: &Group, publication: &Publication<'_>) ->
     let place = |at: usize| (start + at) % here.len();
     let lost = most < here.len() && offers.connected.is_none();
     if lost {
-        // One of the others may be connected. The next turn is behind those that were asked.
+        // One of the other members may be connected. The next turn begins behind those that were
+        // considered.
         group.pass_over(most - 1);
         let last = group.last_connected();
         if let Some(target) = here.get(last) {
@@ -139,7 +140,7 @@ pub(super) fn choose(hub: &Hub, group: &Group, publication: &Publication<'_>) ->
     match (chosen, offers.bound) {
         (Some(at), _) => {
             if at > 0 && !lost {
-                // Whoever was passed over had its turn.
+                // The members that were skipped had their turn.
                 group.pass_over(at);
             }
             Choice::Member(here[place(at)].clone())
@@ -149,7 +150,7 @@ pub(super) fn choose(hub: &Hub, group: &Group, publication: &Publication<'_>) ->
     }
 }
 
-/// Whether a member that is connected here has room for a message.
+/// Whether a member that is connected here has capacity for a message.
 fn keeps_up(hub: &Hub, group: &Group, publication: &Publication<'_>) -> bool {
     let members = group.members();
     let has_room = |offers: &Offers| offers.with_room.is_some();
@@ -158,18 +159,19 @@ fn keeps_up(hub: &Hub, group: &Group, publication: &Publication<'_>) -> bool {
     has_room(&offers)
 }
 
-/// What becomes of a message for shared subscriptions.
+/// The decisions about a message for shared subscriptions.
 pub(super) struct Sharing {
-    /// Members of these get it here.
+    /// Groups of which a member on this broker gets the message.
     here: Groups,
-    /// For other brokers, as noted for neighbours.
+    /// Duties of other brokers, as noted for neighbours.
     duties: SmallVec<[Duty; 1]>,
-    /// For other brokers, instead of this one.
+    /// Duties that other brokers take over from this one.
     handed: SmallVec<[Duty; 1]>,
 }
 
 impl Sharing {
-    /// Of a message that was taken in here, or came from a neighbour that decides nothing.
+    /// Decides about a message that was published here, or came from a neighbour that decides
+    /// nothing.
     pub(super) fn decide(hub: &Hub, matched: &Matched, publication: &Publication<'_>) -> Self {
         let mut sharing = Self {
             here: Groups::new(),
@@ -189,7 +191,7 @@ impl Sharing {
         sharing
     }
 
-    /// Of a message about which it was decided where it was taken in.
+    /// Follows the decision of the broker to which the message was published.
     pub(super) fn follow(own: &str, matched: &Matched, notes: &Notes) -> Self {
         let own = sign(own);
         let mut sharing = Self {
@@ -204,15 +206,15 @@ impl Sharing {
                     sharing.handed.extend(elsewhere(group));
                 }
                 Some(group) => sharing.here.push(group.clone()),
-                // It has no members any more anywhere.
+                // No broker has members any more.
                 None => {}
             }
         }
         sharing
     }
 
-    /// Who gets the message: those of `matched`, and every neighbour with `all`; the
-    /// neighbours with its notes.
+    /// The receivers of the message: those of `matched`, and with `all` every neighbour; neighbours
+    /// get it with its notes.
     pub(super) fn reach(
         self,
         hub: &Hub,
@@ -230,7 +232,7 @@ impl Sharing {
     }
 }
 
-/// The next broker that is to give a message to a member.
+/// The next broker in turn that delivers a message to a member.
 pub(crate) fn elsewhere(group: &Group) -> Option<Duty> {
     let brokers = &group.members().elsewhere;
     let turn = group.turn().checked_rem(brokers.len())?;
@@ -301,7 +303,7 @@ mod tests {
             session.connected.store(connected, Ordering::Release);
         }
 
-        /// Whose turn it is.
+        /// The member that is chosen.
         fn choose(&self, qos: QoS) -> Option<usize> {
             let parts = Parts {
                 topic: b"t",
@@ -335,8 +337,8 @@ mod tests {
         assert!(turns.iter().all(|turn| turn % 3 > 0));
     }
 
-    /// However many members are away, only so many of them are asked for one message; who is
-    /// connected is found all the same.
+    /// However many members are away, only a bounded number is considered for one message; a
+    /// connected member is still found.
     #[test]
     fn members_that_are_away_cost_little() {
         let rig = Rig::new();
@@ -359,11 +361,11 @@ mod tests {
         let kept = [0, 1].map(|_| rig.choose(QoS::AtLeastOnce).unwrap());
         assert!(kept[0] != kept[1], "all wait in one session");
 
-        // It came back, and did not subscribe again.
+        // The member connected again without subscribing again.
         rig.connect(700, true);
         let asked = (0..MEMBERS).position(|_| rig.choose(QoS::AtMostOnce) == Some(700));
         assert!(asked.unwrap() <= MEMBERS.div_ceil(MOST_ASKED), "{asked:?}");
-        // From then on it is known.
+        // From then on its place is known.
         assert!((0..100).all(|_| rig.choose(QoS::AtMostOnce) == Some(700)));
         rig.connect(700, false);
         assert_eq!(rig.choose(QoS::AtMostOnce), None);

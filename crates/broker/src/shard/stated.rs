@@ -1,4 +1,4 @@
-//! What a publication states about its urgency, and how far that is followed.
+//! The urgency that a publication states, and how far the broker follows it.
 
 use std::sync::Arc;
 
@@ -17,20 +17,20 @@ use crate::watch::Watch;
 /// Time between two log events about urgency that is not followed.
 pub(super) const REPORT_INTERVAL: Nanos = Nanos::from_secs(10);
 
-/// What bears on the urgency of a publication.
+/// The facts that determine the urgency of a publication.
 pub(super) struct Stated<'a> {
     pub(crate) route: u64,
     pub(super) topic: &'a [u8],
     pub(crate) properties: Properties<'a>,
     pub(crate) rule: Option<&'a UrgencyRule>,
-    /// How far it is followed, as a neighbour says.
+    /// How far the stated urgency is followed, according to a neighbour.
     pub(super) trust: UrgencyTrust,
     pub(super) sizes: Sizes,
-    /// Who gets it.
+    /// The receivers.
     pub(super) matched: &'a Matched,
 }
 
-/// What a publication asks for, and what of it cannot be understood.
+/// The requirements of a publication, and an error message for those that cannot be decoded.
 pub(super) fn asked(
     hub: &mut Hub,
     id: ConnId,
@@ -69,7 +69,7 @@ pub(super) fn asked(
     Some((asked, error))
 }
 
-/// The real-time requirements of a publication, if it may have them.
+/// The real-time requirements of a publication, if it states any that are permitted.
 pub(super) fn requirements_of(
     hub: &mut Hub,
     id: ConnId,
@@ -79,12 +79,12 @@ pub(super) fn requirements_of(
     requirements.is_real_time().then_some(requirements)
 }
 
-/// Whether a publication is urgent, as far as it may be.
+/// Whether a publication is urgent, within the rights of its publisher.
 pub(super) fn is_urgent(hub: &mut Hub, id: ConnId, stated: &Stated<'_>) -> bool {
     asked(hub, id, stated).is_some_and(|(asked, _)| asked.urgency.class().is_urgent())
 }
 
-/// Tells the log, now and then, that what a client states is not followed.
+/// Logs, at most once per [`REPORT_INTERVAL`], that a client's stated urgency is not followed.
 pub(crate) fn report_urgency(hub: &mut Hub, id: ConnId, why: &str, now: Nanos) {
     if now < hub.urgency_reported {
         return;
@@ -101,16 +101,16 @@ pub(crate) fn report_urgency(hub: &mut Hub, id: ConnId, why: &str, now: Nanos) {
     }
 }
 
-/// What is done with a message that asks for real time.
+/// The decision about a message with stated requirements.
 pub(super) enum Course {
-    /// It goes on, as one of an admitted flow that is watched or not, perhaps
-    /// with an answer for its publisher.
+    /// The message is delivered, perhaps as one of a watched admitted flow, perhaps with an answer
+    /// for its publisher.
     Go(Stamp, Option<Arc<Watch>>, Option<Answer>),
-    /// It is refused; or dropped, for it is not as declared.
+    /// The message is refused, or dropped because it does not conform to its declared flow.
     Refuse(Answer),
 }
 
-/// Bytes that bear on a flow's frames.
+/// Sizes in bytes that determine a flow's frames.
 #[derive(Clone, Copy)]
 pub(super) struct Sizes {
     pub(super) message: MessageSize,

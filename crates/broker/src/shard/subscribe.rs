@@ -1,4 +1,4 @@
-//! SUBSCRIBE and UNSUBSCRIBE.
+//! Handling of SUBSCRIBE and UNSUBSCRIBE.
 
 use std::sync::atomic::Ordering;
 
@@ -23,13 +23,13 @@ use crate::shard::stated::report_urgency;
 use crate::tasks::{FILTER, Task};
 use crate::{Budget, Federation, Nanos, urgency};
 
-/// Filters of a packet that are handled at once.
+/// Number of filters of a packet that are handled immediately; the others are handled in slices.
 const AT_ONCE: u64 = 32;
 
-/// Units of work of a filter that is asked about.
+/// Units of work for including a filter in an admission request.
 const ASK: u64 = 4;
 
-/// Bytes of a packet with so many filters, if they are long.
+/// Bytes above which the filters of a packet may have to wait for those of other packets.
 const SHORT: usize = 4096;
 
 impl Shard {
@@ -154,8 +154,8 @@ impl Shard {
         Next::Pause
     }
 
-    /// Begins to ask about the filters of a packet; the connection is not read meanwhile. False if
-    /// there is nothing to ask.
+    /// Begins an admission request for the filters of a packet; the connection is not read
+    /// meanwhile. False if there is no filter to ask about.
     fn begin_to_ask(&mut self, mut request: FilterRequest, payload: &[u8]) -> bool {
         let mut budget = Budget::new(AT_ONCE * FILTER);
         let handled = request.handle(&mut self.hub, payload, &mut budget);
@@ -175,7 +175,7 @@ impl Shard {
         waits
     }
 
-    /// Asks about the filters that were found. False if there are none.
+    /// Requests admission for the collected filters. False if there are none.
     fn ask_about(&mut self, request: FilterRequest) -> bool {
         let Kind::Ask(inquiry) = request.kind else {
             return false;
@@ -197,7 +197,7 @@ impl Shard {
         asks
     }
 
-    /// Handles more filters of a packet whose client is still there.
+    /// Handles more filters of a packet whose client is still connected.
     pub(super) fn continue_filters(
         &mut self,
         mut request: Box<FilterRequest>,
@@ -218,7 +218,7 @@ impl Shard {
                 Kind::Ask(_) => {
                     let waits = self.ask_about(*request);
                     if let (Some(conn), false) = (self.hub.outlets.conn(conn), waits) {
-                        // It is handled without having been asked about.
+                        // The packet is handled without an admission request.
                         conn.extra().subscribed = Some(SubscriptionDecision {
                             verdicts: Vec::new(),
                             answer: None,
@@ -279,7 +279,7 @@ impl Shard {
                 };
                 let about = (PacketType::UnsubAck, packet_id, true);
                 hub.answer_with(id.slot, &Packet::UnsubAck(ack), about, after);
-                // What waited for retained messages of a subscription that has ended.
+                // Messages may have waited for retained messages of a subscription that has ended.
                 hub.pump(slot, now);
             }
         }
@@ -287,8 +287,8 @@ impl Shard {
 }
 
 impl FilterRequest {
-    /// Handles filters at the front of `payload` until the budget is spent. Returns how many bytes
-    /// these were.
+    /// Handles filters at the front of `payload` until the budget is spent. Returns the number of
+    /// bytes that these filters take.
     fn handle(&mut self, hub: &mut Hub, payload: &[u8], budget: &mut Budget) -> usize {
         let slot = self.session;
         let rest = match &mut self.kind {
@@ -380,7 +380,7 @@ impl Request {
         add(hub, slot, filter, wish)
     }
 
-    /// What is told about the requirements that were stated.
+    /// The answer to the client about its stated requirements.
     fn answer(self, hub: &mut Hub, id: ConnId, now: Nanos) -> Option<Answer> {
         let mut answer = match (self.misstated, hub.config.admission) {
             (Some(error), Some(_)) => Some(best_effort(error)),
@@ -400,7 +400,7 @@ impl Request {
 }
 
 impl Hub {
-    /// Whether a packet with so many filters is to wait because many bytes of others do.
+    /// Whether a packet with so many filters has to wait because packets of others hold many bytes.
     fn waits_for_others(&mut self, id: ConnId, payload: &[u8]) -> bool {
         if payload.len() <= SHORT || self.work.tasks.takes(id, payload.len()) {
             return false;
@@ -412,8 +412,8 @@ impl Hub {
     }
 }
 
-/// Checks that an answer with a reason for each filter is no larger than the client takes: one that
-/// cannot be sent would leave it waiting.
+/// Checks that an acknowledgement with a reason code for each filter does not exceed the client's
+/// Maximum Packet Size: a client would wait for ever for an acknowledgement that cannot be sent.
 fn has_room_for_answer(
     payload: &[u8],
     max: u32,
@@ -490,7 +490,7 @@ fn check(hub: &Hub, id: ConnId, session: u32, filter: &str) -> Result<(), Reason
         return Err(ReasonCode::UnspecifiedError);
     };
     let known = session.subscriptions.find(filter).is_some();
-    // A full store has room for what takes the place of what it has.
+    // A full store still accepts the replacement of an existing subscription.
     if session.durable
         && let Some(trouble) = hub.store_trouble()
         && (!known || hub.is_store_failing())
@@ -510,7 +510,7 @@ fn check(hub: &Hub, id: ConnId, session: u32, filter: &str) -> Result<(), Reason
     Ok(())
 }
 
-/// What is asked for with a topic filter, and given.
+/// The options of a subscription, as requested and granted.
 struct Wish {
     options: SubscribeOptions,
     id: u32,
@@ -519,7 +519,7 @@ struct Wish {
 }
 
 impl Hub {
-    /// Tells the federation which subscriptions are those of a persistent session now.
+    /// Notifies the federation which subscriptions belong to a persistent session now.
     pub(crate) fn tell_lasting(&mut self, slot: u32) {
         let (federation, session) = (self.directory.federation(), self.sessions.get_mut(slot));
         let (Some(federation), Some(session)) = (federation, session) else {
@@ -533,16 +533,17 @@ impl Hub {
 }
 
 impl Subscription {
-    /// Whether messages are to wait for a session with it, which outlives its connection if it `lasts`.
+    /// Whether messages for this subscription are queued while the client is away. The session
+    /// outlives its connection if it `lasts`.
     pub(crate) fn is_lasting(lasts: bool, qos: QoS) -> bool {
         lasts && qos != QoS::AtMostOnce
     }
 
-    /// Tells the federation whether that is so, if it knows it otherwise.
+    /// Notifies the federation whether the subscription is persistent, if that has changed.
     fn tell_lasting(&mut self, lasts: bool, federation: &dyn Federation) {
         let persistent = Self::is_lasting(lasts, self.options.qos);
         if persistent != self.persistent {
-            // In this order there is no moment in which nobody wants it.
+            // In this order there is no moment without any interest in the filter.
             federation.subscribed(&self.filter, persistent);
             federation.unsubscribed(&self.filter, self.persistent);
             self.persistent = persistent;
@@ -550,8 +551,8 @@ impl Subscription {
     }
 }
 
-/// Subscriptions of a session that a new one is compared with; with more it is taken for one that
-/// overlaps.
+/// Number of subscriptions of a session with which a new one is compared; with more, the new one is
+/// assumed to overlap.
 const MOST_COMPARED: usize = 64;
 
 /// Whether there may be a topic that both filters match.
@@ -596,15 +597,15 @@ fn add(hub: &mut Hub, slot: u32, filter: &str, wish: Wish) -> ReasonCode {
     };
     let (share, _) = topic::split_share(filter);
     let sends = share.is_none() && options.retain_handling != RetainHandling::DoNotSend;
-    // While it is held nobody publishes what is to be retained: of each such message it is known whether
-    // the subscription was there.
+    // While the lock is held, no message is retained: so for each retained message it is known
+    // whether the subscription existed before it.
     let retained = sends.then(|| hub.directory.retained());
     hub.directory
         .index_mut()
         .subscribe(filter, subscriber, &hub.directory.generations);
     let retained = retained.map(|retained| (retained.len(), retained.changes()));
     let others = &session.subscriptions;
-    // Usually nothing is retained, and nothing is to be compared.
+    // Usually there are no retained messages, and no filters have to be compared.
     let overlaps = retained.is_some_and(|(messages, _)| messages > 0)
         && (others.len() > MOST_COMPARED || others.iter().any(|it| overlap(&it.filter, filter)));
     let lasts = !session.is_transient();
@@ -653,11 +654,12 @@ fn add(hub: &mut Hub, slot: u32, filter: &str, wish: Wish) -> ReasonCode {
         && let Some((messages, began)) = retained
         && let Some(subscription) = session.subscriptions.find_mut(filter)
     {
-        // Usually there is nothing, and nothing has to be stored of it.
+        // Usually there are no retained messages, and no replay has to be stored.
         if messages == 0 {
             session.replays.cancel(subscription);
         } else {
-            // What another subscription of the session has matched may be on its way.
+            // Messages that another subscription of the session matched may be on their path from
+            // other shards.
             let fence = match overlaps {
                 true => hub.outboxes.fence(hub.index),
                 false => 0,

@@ -1,9 +1,10 @@
-//! Wills: published here, or by other brokers of a mesh if this one is lost.
+//! Wills: published by the broker of the client, or by other brokers of a mesh if that broker is
+//! lost.
 //!
-//! In a mesh a will has a name from CONNECT on, and the federation is told of it as a
-//! whole PUBLISH packet with that name. Whoever publishes it first, brokers that have had
-//! it recognise it. A client that connects to another broker is disconnected here, as if
-//! it had connected here again.
+//! In a mesh a will has a name from CONNECT on, and the federation is sent the will as a whole
+//! PUBLISH packet with that name. Whichever broker publishes the will first, brokers that have
+//! received it before recognise it. A client that connects to another broker is disconnected here,
+//! as if it had connected here again.
 
 use std::sync::Arc;
 
@@ -28,14 +29,14 @@ use crate::session::Will;
 use crate::urgency::{self, UrgencyRights};
 use crate::{Message, Nanos, Permissions};
 
-/// Whose will it is that [`Shard::link_will`] publishes, and for which time.
+/// The kind of will that [`Shard::link_will`] publishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WillTurn {
-    /// Of a client of this broker before it started again.
+    /// The will of a client of this broker from before its restart.
     Own,
-    /// Of a client of another broker, which is lost.
+    /// The will of a client of another broker, which is lost.
     Guarded,
-    /// The same, published here before; brokers are reached now that were not then.
+    /// A guarded will that was published here before, for brokers that were not reachable then.
     Again,
 }
 
@@ -51,7 +52,7 @@ impl Shard {
         }
     }
 
-    /// Publishes the will of a session, unless others have.
+    /// Publishes the will of a session, unless other brokers have published it.
     pub(crate) fn publish_will(&mut self, session: u32, will: &Will, now: Nanos) {
         let topic = will.message.topic();
         let durability = self.hub.sessions.get(session);
@@ -73,11 +74,10 @@ impl Shard {
         self.publish_as_will(will, (source, rights), durability, Audience::All, now);
     }
 
-    /// Publishes a will of a client of a broker that was lost, unless the client is connected
-    /// here. To be called on the shard that would have its session. If the broker was another
-    /// one and not this one before it started again (`own`), nothing waits for brokers that are
-    /// lost: they may be the living, and this one be cut off. With [`WillTurn::Again`] it goes to
-    /// neighbours only.
+    /// Publishes the will of a client of a lost broker, unless the client is connected here. Must
+    /// be called on the shard that would own the session. With [`WillTurn::Guarded`] nothing is
+    /// queued for lost brokers: they may be alive, and this one be cut off. With
+    /// [`WillTurn::Again`] the will goes to neighbours only.
     pub fn link_will(&mut self, client_id: &str, packet: &[u8], turn: WillTurn, now: Nanos) {
         let slot = self.hub.sessions.named(client_id);
         let session = slot.and_then(|slot| self.hub.sessions.get(slot));
@@ -89,7 +89,7 @@ impl Shard {
         };
         let default = self.hub.config.durability.default;
         let durability = self.durability_of_will(will.message.topic(), default);
-        // Whose broker it was has looked at the client's rights.
+        // The broker of the client has checked the client's rights.
         let rights = || trust.limit(UrgencyRights::ALL);
         let source = Source {
             name: will.name,
@@ -136,7 +136,7 @@ impl Shard {
             UrgencyTrust::Nothing => UrgencyTrust::Nothing,
             UrgencyTrust::All | UrgencyTrust::UpTo(_) => UrgencyTrust::of(&asked),
         };
-        // A will has no flow that could be admitted.
+        // A will belongs to no admitted flow.
         let urgency = match config.admission {
             Some(_) => urgency::without_real_time(asked.urgency),
             None => asked.urgency,
@@ -147,9 +147,9 @@ impl Shard {
         self.publish_named(&message, durability, source, audience, now);
     }
 
-    /// A client has connected to another broker, at a time as [`crate::SessionTransfers::arrived`] says: if it had
-    /// left here before, what it has left behind is void. A look-up there, or a request for the session,
-    /// does the rest.
+    /// Notes that a client has connected to another broker, at a time as defined by
+    /// [`crate::SessionTransfers::arrived`]. If the client left this broker before that time, its
+    /// will here is void. A lookup from that broker, or a request for the session, does the rest.
     pub fn arrived_elsewhere(&mut self, client_id: &str, at: u64, now: Nanos) {
         let hub = &mut self.hub;
         let slot = hub.sessions.named(client_id);
@@ -169,8 +169,8 @@ impl Shard {
         }
     }
 
-    /// The same of a client that has connected there as that user. A session of another user is not its
-    /// own: it stays as it is.
+    /// As [`Self::arrived_elsewhere`], for a client that connected there as the given user. A
+    /// session of another user does not belong to that client, and stays unchanged.
     pub fn user_arrived_elsewhere(
         &mut self,
         client_id: &str,
@@ -186,14 +186,14 @@ impl Shard {
         }
     }
 
-    /// Other brokers have published a will of a client of this one, which was lost for them. If
-    /// it ran meanwhile (`same`), what the client leaves behind is another message from now on;
-    /// if not, subscribers here have not had it.
+    /// Notes that other brokers, which had lost this one, have published the will of a client of
+    /// this broker. If this broker was running meanwhile (`same`), the client's will is a new
+    /// message from now on; if not, the subscribers here have not received the will.
     pub fn will_was_published(&mut self, client_id: &str, packet: &[u8], same: bool, now: Nanos) {
         let Some((told, _)) = told_will(packet) else {
             return;
         };
-        // What is retained comes as such.
+        // A retained will arrives as a retained message.
         if !same && !told.message.retain {
             self.link_will(client_id, packet, WillTurn::Own, now);
         }
@@ -219,7 +219,7 @@ impl Shard {
 }
 
 impl Hub {
-    /// What a session leaves behind from now on.
+    /// Sets the will of a session.
     pub(super) fn set_will(&mut self, slot: u32, will: Option<Will>) {
         self.take_will(slot);
         if let Some(session) = self.sessions.get_mut(slot) {
@@ -228,7 +228,7 @@ impl Hub {
         }
     }
 
-    /// Takes what a session leaves behind.
+    /// Removes and returns the will of a session.
     pub(crate) fn take_will(&mut self, slot: u32) -> Option<Box<Will>> {
         let session = self.sessions.get_mut(slot)?;
         let will = session.will.take()?;
@@ -240,7 +240,7 @@ impl Hub {
         Some(will)
     }
 
-    /// Tells the federation what a session leaves behind, if that is allowed.
+    /// Sends the will of a session to the federation, if the client may publish it.
     pub(crate) fn tell_will(&self, slot: u32) {
         let (Some(federation), Some(session)) =
             (self.directory.federation(), self.sessions.get(slot))
@@ -277,13 +277,15 @@ impl Hub {
     }
 }
 
-/// What a will states; what of it cannot be understood was told to its client with CONNACK.
+/// The requirements that a will states. Those that cannot be decoded were reported to the client
+/// with CONNACK.
 fn stated(will: &Will) -> Requirements {
     urgency::stated(will.message.properties()).unwrap_or_default()
 }
 
-/// A will as other brokers are told, if it has a name. How far it is followed is its Topic Alias,
-/// which means nothing else here and is passed over by brokers that do not know it.
+/// A will as it is sent to other brokers, if it has a name. The trust level of its requirements is
+/// encoded as a Topic Alias, which has no other meaning here and is ignored by brokers that do not
+/// know it.
 fn packet(will: &Will, trust: UrgencyTrust) -> Option<Arc<[u8]>> {
     let message = &will.message;
     let mut properties = PropertyBuf::new();
@@ -291,7 +293,7 @@ fn packet(will: &Will, trust: UrgencyTrust) -> Option<Arc<[u8]>> {
         properties.push_number(PropertyId::TopicAlias, u32::from(trust.code()));
     }
     if message.expires < Nanos::MAX {
-        // An interval until it is published.
+        // Until the will is published this is an interval.
         let interval = message.expires.as_secs() as u32;
         properties.push_number(PropertyId::MessageExpiryInterval, interval);
     }

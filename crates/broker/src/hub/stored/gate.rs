@@ -1,4 +1,4 @@
-//! Packets that wait for a commit.
+//! Holds packets that wait for a commit, and sends them afterwards.
 
 use punctual_codec::{Ack, Packet, PacketType, PropertyBuf, PropertyId, QoS, ReasonCode};
 
@@ -18,9 +18,8 @@ use crate::journal::{HELD, Journal, Operations};
 use crate::session::Step;
 
 impl Hub {
-    /// Sends an acknowledgement when what it waits for is over, and after those of its
-    /// kind that wait already; with `None` and none that waits like
-    /// [`Self::send_ack_late`].
+    /// Sends an acknowledgement when its condition `after` holds, and after the waiting ones of its
+    /// kind; without a condition and waiting ones, like [`Self::send_ack_late`].
     #[inline]
     pub(crate) fn answer(
         &mut self,
@@ -41,8 +40,8 @@ impl Hub {
         self.send_ack_late(slot, kind, packet_id, reason);
     }
 
-    /// The same for a packet with properties; `about` is its kind, its
-    /// identifier, and whether it says that something was done.
+    /// Like [`Self::answer`], for a packet with properties; `about` is its kind, its packet
+    /// identifier, and whether it reports success.
     pub(crate) fn answer_with(
         &mut self,
         slot: u32,
@@ -103,8 +102,7 @@ impl Hub {
         self.has_held(slot);
     }
 
-    /// Holds the acknowledgement of a message with QoS 1 that was kept a moment ago, with only
-    /// that entry.
+    /// Holds the acknowledgement of a QoS 1 message that was just recorded with only that entry.
     pub(crate) fn hold_light(&mut self, slot: u32, packet_id: u16, entry: u64) {
         let (Some(conn), Some(journal)) = (self.outlets.conns.get_mut(slot), &mut self.journal)
         else {
@@ -122,7 +120,8 @@ impl Hub {
         self.has_held(slot);
     }
 
-    /// An answer to a connection was held.
+    /// An answer to a connection was held: lists the connection, and stops reading from it if too
+    /// many answers wait.
     fn has_held(&mut self, slot: u32) {
         let (Some(conn), Some(journal)) = (self.outlets.conns.get_mut(slot), &mut self.journal)
         else {
@@ -141,15 +140,14 @@ impl Hub {
                 journal.most_answering = 2 * journal.answering.len() + FEW;
             }
         }
-        // A neighbour has no more of them than its window.
+        // For a neighbour, its window bounds their number.
         let is_link = self.outlets.conns.get(slot).is_some_and(|conn| conn.link);
         if many && !is_link {
             self.wait_for_commit(id);
         }
     }
 
-    /// Lets nothing leave to a connection until what has been emitted is
-    /// committed.
+    /// Sends nothing to a connection until `ticket` is committed.
     pub(crate) fn cork(&mut self, slot: u32, ticket: u64, new: bool) {
         if let (Some(conn), Some(journal)) = (self.outlets.conns.get_mut(slot), &mut self.journal) {
             conn.corked = true;
@@ -157,7 +155,7 @@ impl Hub {
         }
     }
 
-    /// Packets that are held.
+    /// Number of held packets.
     pub(crate) fn held(&self) -> usize {
         let Some(journal) = &self.journal else {
             return 0;
@@ -170,7 +168,7 @@ impl Hub {
         journal.gate() + conns.map(|conn| conn.held.in_order()).sum::<usize>()
     }
 
-    /// Does not read from a publisher until commits have caught up.
+    /// Stops reading from a publisher until commits have caught up.
     pub(crate) fn wait_for_commit(&mut self, id: ConnId) {
         let Some(journal) = &mut self.journal else {
             return;
@@ -183,16 +181,16 @@ impl Hub {
         }
     }
 
-    /// Holds a publisher back whose messages are not committed as fast as they
-    /// come. The connection of a neighbour is read on, since other brokers' messages come over it;
-    /// a single message that has to be stored is parked ([`Self::is_store_behind`]).
+    /// Holds a publisher back if too many bytes are uncommitted. The connection of a neighbour is
+    /// still read, since other brokers' messages arrive over it; a single message that has to be
+    /// stored is blocked ([`Self::is_store_behind`]).
     pub(crate) fn pace(&mut self, id: ConnId, class: Class) {
         let max = self.config.durability.max_uncommitted;
         let max = match class.is_urgent() {
             true => max.saturating_mul(2),
             false => max,
         };
-        // Who is refused need not wait.
+        // While commits fail, publications are refused and publishers need not wait.
         let is_behind = self
             .journal
             .as_ref()
@@ -203,8 +201,8 @@ impl Hub {
         }
     }
 
-    /// Whether so much waits for commits that publishers are held back, and the publication would have to
-    /// wait for a commit, too.
+    /// Whether so many bytes are uncommitted that publishers are held back, and the publication has
+    /// to be stored, too.
     pub(crate) fn is_store_behind(&self, matched: &Matched, nature: Nature) -> bool {
         let max = self.config.durability.max_uncommitted;
         let journal = self.journal.as_ref();
@@ -212,7 +210,7 @@ impl Hub {
             && is_to_be_stored(matched, nature)
     }
 
-    /// Everything up to `ticket` is committed: what waited for it leaves.
+    /// Everything up to `ticket` is committed: sends the packets that waited for it.
     pub(crate) fn committed(&mut self, ticket: u64, now: Nanos) {
         let Some(journal) = &mut self.journal else {
             return;
@@ -228,7 +226,8 @@ impl Hub {
         self.resume_waiters();
     }
 
-    /// Why there is room only for what was emitted already, or that there is more.
+    /// Sets whether the store is full, so that it accepts only operations that were emitted
+    /// already.
     pub(crate) fn store_full(&mut self, full: Option<StoreTrouble>, now: Nanos) {
         let Some(journal) = &mut self.journal else {
             return;
@@ -239,7 +238,7 @@ impl Hub {
         }
     }
 
-    /// Lets go what waited for what is committed or needless now.
+    /// Sends the held packets whose operations are committed or needless now.
     fn open_gate(&mut self, now: Nanos) {
         let Some(journal) = &mut self.journal else {
             return;
@@ -253,12 +252,12 @@ impl Hub {
         }
         answering.retain(|id| self.let_answers_go(*id));
         if let Some(journal) = &mut self.journal {
-            // Nothing that was let go is followed by another answer.
+            // Packets that are sent here cause no further answers.
             journal.answering.append(&mut answering);
         }
     }
 
-    /// Lets answers go that wait for nothing any more; whether others remain.
+    /// Sends the answers to a connection whose conditions hold; returns whether others remain.
     fn let_answers_go(&mut self, id: ConnId) -> bool {
         while let Some(answer) = self.next_answer(id) {
             self.send_answer(id.slot, answer);
@@ -271,15 +270,15 @@ impl Hub {
         remain
     }
 
-    /// The next answer to a connection that may leave.
+    /// The next answer to a connection that may be sent.
     fn next_answer(&mut self, id: ConnId) -> Option<Answer> {
         let conn = self.outlets.conns.get_mut(id.slot)?;
         let journal = self.journal.as_ref()?;
         (conn.generation == id.generation).then(|| conn.held.next(journal))?
     }
 
-    /// Lets answers go about messages that are not needed any more. To be called
-    /// after what was received.
+    /// Sends answers about messages that are not needed any more. Called after the received packets
+    /// were handled.
     #[inline]
     pub(crate) fn let_needless_go(&mut self) {
         if let Some(journal) = &mut self.journal
@@ -287,7 +286,7 @@ impl Hub {
         {
             let mut freed = std::mem::take(&mut journal.kept.freed);
             for id in freed.drain(..) {
-                // It stays listed until the next commit.
+                // The connection stays listed until the next commit.
                 while let Some(answer) = self.next_answer(id) {
                     self.send_answer(id.slot, answer);
                 }
@@ -300,7 +299,7 @@ impl Hub {
         }
     }
 
-    /// Reads again from publishers of which enough is done.
+    /// Reads again from publishers of which few enough messages wait for commits.
     pub(crate) fn resume_waiters(&mut self) {
         let max = self.config.durability.max_uncommitted;
         let Some(journal) = &mut self.journal else {
@@ -319,7 +318,7 @@ impl Hub {
         self.resume(waiters);
     }
 
-    /// What was emitted since is to be committed, as far as it need not stay here.
+    /// Takes the operations to commit now; others stay in the shard.
     pub(crate) fn take_operations(&mut self, now: Nanos) -> Option<Operations> {
         let patience = self.config.durability.patience;
         let journal = self.journal.as_mut()?;
@@ -385,7 +384,7 @@ impl Hub {
         }
     }
 
-    /// Sends the PUBLISH of a message whose packet identifier is on disk.
+    /// Sends the PUBLISH of a message whose packet identifier is committed.
     fn send_held(&mut self, slot: u32, packet_id: u16, class: Class, dup: bool, now: Nanos) {
         let Some(conn) = self.outlets.conns.get_mut(slot) else {
             return;
@@ -397,7 +396,7 @@ impl Hub {
             return;
         };
         if inflight.step == Step::Comp {
-            // Held with its PUBREL, which was to be sent again.
+            // The held packet is a PUBREL that is to be sent again.
             return self.send_ack(slot, PacketType::PubRel, packet_id, ReasonCode::Success);
         }
         let (Some(delivery), Step::Rec) = (inflight.delivery, inflight.step) else {
@@ -427,15 +426,15 @@ impl Hub {
         }
     }
 
-    /// A commit failed, and is tried again until it succeeds. Who can be told
-    /// that a message may be lost is told; the others wait. Returns clients that
-    /// were connecting, and whether their sessions are new and would not survive.
+    /// A commit failed, and is retried until it succeeds. Publications are refused where a refusal
+    /// can be sent; other answers wait. Returns the connections that wait for CONNACK, each with
+    /// whether its session is new and would not survive a restart.
     pub(crate) fn store_failed(
         &mut self,
         trouble: StoreTrouble,
         now: Nanos,
     ) -> Vec<(ConnId, bool)> {
-        // What need not be stored is not lost.
+        // Messages that need not be stored are not lost.
         self.let_needless_go();
         let Some(journal) = &mut self.journal else {
             return Vec::new();
@@ -461,11 +460,11 @@ impl Hub {
         connecting
     }
 
-    /// Refuses what can be refused of the answers to a connection, and lets go what
-    /// only waited for its turn behind that.
+    /// Replaces the held PUBACKs of a connection by refusals, and sends answers that only waited
+    /// behind them.
     fn refuse_held(&mut self, id: ConnId, trouble: StoreTrouble) {
-        // With QoS 2, a refusal that does not arrive would make a repetition a new
-        // message. What a neighbour has sent was acknowledged to its publisher.
+        // With QoS 2, if a refusal is lost, the receiver would take the redelivery for a new
+        // message. A neighbour's message was acknowledged to its publisher.
         let Some(conn) = self.outlets.conn(id).filter(|conn| conn.v5() && !conn.link) else {
             return;
         };
@@ -493,7 +492,7 @@ impl Hub {
         }
     }
 
-    /// Says that a message cannot be stored; to MQTT 5 clients only.
+    /// Sends a refusal of a message that cannot be stored; to MQTT 5 clients only.
     pub(crate) fn send_refusal(
         &mut self,
         slot: u32,
@@ -515,7 +514,7 @@ impl Hub {
         self.answer_with(slot, &packet, (kind, packet_id, false), None);
     }
 
-    /// The reason in words, if the client wants any.
+    /// The reason string, if the client accepts one.
     fn words(&self, slot: u32, trouble: StoreTrouble) -> PropertyBuf {
         let mut properties = PropertyBuf::new();
         let conn = self.outlets.conns.get(slot);

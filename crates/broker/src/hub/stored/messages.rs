@@ -1,4 +1,4 @@
-//! What is stored of the messages of a shard's sessions.
+//! Emits the operations of the messages of a shard's sessions.
 
 use punctual_codec::QoS;
 use punctual_store::Op;
@@ -16,7 +16,7 @@ use crate::publication::Publication;
 use crate::retained::Kept;
 
 impl Hub {
-    /// What the answer to a publication waits for.
+    /// The condition that the answer to a publication waits for.
     #[inline]
     pub(crate) fn after(&self, keeping: &Keeping) -> Option<After> {
         let journal = self.journal.as_ref().filter(|_| keeping.awaited)?;
@@ -27,15 +27,14 @@ impl Hub {
         })
     }
 
-    /// What waits for all that was emitted until now; `None` if that is committed.
+    /// The condition that all operations until now are committed; `None` if they are.
     pub(crate) fn after_all(&self) -> Option<After> {
         let journal = self.journal.as_ref()?;
         let after = After::ticket(journal.latest());
         (!after.is_over(journal)).then_some(after)
     }
 
-    /// Why a publication has to be refused: it cannot be stored now as it would
-    /// have to be.
+    /// Why a publication has to be refused: it has to be stored, and the store is in trouble.
     #[inline]
     pub(crate) fn trouble_for(
         &self,
@@ -54,14 +53,14 @@ impl Hub {
         self.trouble_with(matched, nature)
     }
 
-    /// The same for a publication that is durable if it has to be stored.
+    /// Like [`Self::trouble_for`], for a publication that is durable.
     pub(crate) fn trouble_with(&self, matched: &Matched, nature: Nature) -> Option<StoreTrouble> {
         let trouble = self.journal.as_ref()?.trouble()?;
         is_to_be_stored(matched, nature).then_some(trouble)
     }
 
-    /// What is promised about a publication, of which a rule or its publisher's
-    /// listener says `durability`.
+    /// How a publication is stored. A rule or the publisher's listener has the setting
+    /// `durability`.
     #[inline]
     pub(crate) fn keeping(&self, durability: Durability, needed: bool) -> Keeping {
         match &self.journal {
@@ -70,15 +69,15 @@ impl Hub {
         }
     }
 
-    /// Emits entries for those of another shard's receivers whose sessions
-    /// survive; `None` if there is none. What becomes of them that shard knows, and says,
-    /// or lets this one say ([`Hub::came`]).
+    /// Emits entries for those receivers of another shard whose sessions survive a restart; `None`
+    /// if there are none. That shard emits how they end, or notifies this shard to do so
+    /// ([`Hub::came`]).
     pub(crate) fn keep_elsewhere(
         &mut self,
         publication: &mut Publication<'_>,
         targets: &[Target],
     ) -> Option<Box<[u64]>> {
-        // The same on all ways, also after a restart.
+        // The name must be the same on all paths, also after a restart.
         if self.directory.federation().is_some() && targets.iter().any(|to| to.session.link) {
             publication.named(&self.directory);
         }
@@ -111,8 +110,8 @@ impl Hub {
         entries.iter().any(|entry| *entry != 0).then_some(entries)
     }
 
-    /// Forgets that a QoS 2 message came; returns the ticket of what says so, 0
-    /// if nothing is stored of it, `None` if it is not known.
+    /// Releases the packet identifier of a received QoS 2 message; returns the ticket of that
+    /// operation, 0 if the identifier is not stored, `None` if it is unknown.
     pub(crate) fn forget_received(&mut self, session: u32, packet_id: u16) -> Option<u64> {
         let session = self.sessions.get_mut(session)?;
         if !session.incoming.as_mut()?.remove(&packet_id)?.stored {
@@ -124,9 +123,9 @@ impl Hub {
         Some(journal.latest())
     }
 
-    /// Notes that a QoS 2 message came, and in the store too if its PUBREC waits for
-    /// something and the session survives. Returns what PUBREC waits for, also if the
-    /// message comes again, as its `gist` says.
+    /// Records the packet identifier of a received QoS 2 message; also in the store if its PUBREC
+    /// waits for a commit and the session survives a restart. `gist` is a digest by which a
+    /// duplicate is recognised. Returns the condition that PUBREC waits for.
     pub(crate) fn note_received(
         &mut self,
         session: u32,
@@ -156,7 +155,7 @@ impl Hub {
         after
     }
 
-    /// Emits that a topic has no retained message any more, unless it has.
+    /// Emits the removal of retained messages of topics that have none any more.
     pub(crate) fn emit_retained_changes(&mut self) {
         if let Some(journal) = &mut self.journal {
             for (topic, version) in self.directory.take_unretained() {
@@ -165,10 +164,10 @@ impl Hub {
         }
     }
 
-    /// Notes an entry that another shard has emitted for a session of this one.
+    /// Records an entry that another shard has emitted for a session of this shard.
     pub(crate) fn came(&mut self, entry: u64, qos: QoS, from: u16) {
         let stays = self.config.durability.patience > Nanos(0);
-        // With QoS 2 it was handed over before it came here.
+        // The entry of a QoS 2 message was handed over at once.
         if let Some(journal) = &mut self.journal
             && stays
             && entry != 0
@@ -178,8 +177,7 @@ impl Hub {
         }
     }
 
-    /// Tells other shards which of the entries that they have emitted sessions of this one
-    /// have done with.
+    /// Notifies other shards of their entries that sessions of this shard have finished.
     pub(crate) fn tell_elsewhere(&mut self) {
         let Some(journal) = &mut self.journal else {
             return;
@@ -188,7 +186,7 @@ impl Hub {
             return;
         }
         let mut done = std::mem::take(&mut journal.elsewhere);
-        // In the order in which they were done with.
+        // A stable sort: entries of one shard stay in the order in which they were finished.
         done.sort_by_key(|(shard, _)| *shard);
         for of_shard in done.chunk_by(|a, b| a.0 == b.0) {
             let entries = of_shard.iter().map(|(_, entry)| *entry).collect();
@@ -201,7 +199,7 @@ impl Hub {
         }
     }
 
-    /// Sessions of another shard have done with entries that this one has emitted.
+    /// Sessions of another shard have finished entries that this shard has emitted.
     pub(crate) fn done_elsewhere(&mut self, entries: &[[u64; 2]]) {
         if let Some(journal) = &mut self.journal {
             for [session, entry] in entries {
@@ -211,7 +209,7 @@ impl Hub {
         }
     }
 
-    /// Emits what messages from neighbours are called that something is stored of.
+    /// Emits the names of messages from neighbours of which something is stored.
     pub(crate) fn emit_names(&mut self) {
         if let (Some(journal), Some(federation)) = (&mut self.journal, self.directory.federation())
             && journal.has_begun()
@@ -221,7 +219,7 @@ impl Hub {
         }
     }
 
-    /// Stores a retained message that could not be stored when it came.
+    /// Stores a retained message that could not be stored when it was published.
     pub(super) fn store_retained(&mut self, kept: &Kept) {
         let Some(journal) = &mut self.journal else {
             return;

@@ -1,4 +1,5 @@
-//! What a shard tells its journal, and does once that is committed.
+//! Operations that a shard emits to its journal, and steps that it performs once they are
+//! committed.
 
 mod gate;
 mod messages;

@@ -1,4 +1,4 @@
-//! What becomes of what a store had.
+//! Makes sessions of this shard from restored ones.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -29,8 +29,8 @@ use crate::session::{Received, Session, Stored, Subscription, Will, Window};
 use crate::timers::Timer;
 
 impl Hub {
-    /// Makes a session as it was; its connection, if it had one, was lost now.
-    /// False if its client has one already.
+    /// Restores a session; its connection, if it had one, counts as lost now. False if its client
+    /// has a session already.
     pub(crate) fn restore(&mut self, restored: RestoredSession, now: Nanos) -> bool {
         let Some(offset) = self.journal.as_ref().map(|journal| journal.offset) else {
             return false;
@@ -39,7 +39,7 @@ impl Hub {
         let began = restored.history.began;
         let record = restored.history.custody.clone();
         match record {
-            // The rest of it was not sent, or is sent again.
+            // The other broker has not sent the rest, or sends it again.
             Some(Record::Incomplete) => {
                 if let Some((slot, ..)) = self.place_with(restored, true, offset, now) {
                     if let Some(session) = self.sessions.get_mut(slot) {
@@ -92,8 +92,8 @@ impl Hub {
         true
     }
 
-    /// The same for one that may come from elsewhere; returns its slot. `None` if its client
-    /// has one already, or if there are `max` sessions.
+    /// Restores a session from the store or from another broker; returns its slot. `None` if its
+    /// client has a session already, or if there are `max` sessions.
     pub(super) fn place(
         &mut self,
         restored: RestoredSession,
@@ -119,8 +119,8 @@ impl Hub {
         Some(slot)
     }
 
-    /// Makes what a store or another broker has of a session, of which nobody knows yet; returns what
-    /// it subscribes to, and who is behind a neighbour.
+    /// Makes a session from the store or from another broker, without entering it under its client
+    /// identifier; returns its slot, its subscriptions, and the brokers behind a neighbour.
     fn place_with(
         &mut self,
         restored: RestoredSession,
@@ -165,7 +165,7 @@ impl Hub {
         let load = session.queue.load();
         self.note_queued(&load);
         let session = self.sessions.get_mut(slot)?;
-        // What waits may expire; a first sweep finds out when.
+        // Queued messages may expire; a first sweep determines when.
         if !session.queue.is_empty() && session.sweep_by(now) {
             let timer = Timer::Sweep { slot, epoch };
             self.timers.arm(session.sweep_at, timer);
@@ -174,7 +174,7 @@ impl Hub {
             let left = Nanos::from_secs(u64::from(session.expiry));
             let end = match restored.detached {
                 Some(since) => offset.nanos(since.saturating_add(left.0)),
-                // It is there only for what it leaves behind.
+                // The session was stored only for its will.
                 None if session.expiry == 0 => now + directory.will_wait(),
                 None => now + left,
             };
@@ -187,7 +187,7 @@ impl Hub {
         Some((slot, restored.subscriptions, restored.members))
     }
 
-    /// Makes a copy or a stub as it was.
+    /// Restores a copy or a stub.
     fn restore_parked(
         &mut self,
         restored: RestoredSession,
@@ -202,7 +202,7 @@ impl Hub {
         };
         match &record {
             Record::Stub { .. } => {
-                // What was sent of it and not answered is not with its client.
+                // Messages that were sent and not acknowledged may not have reached the client.
                 self.requeue(slot, now);
                 self.restore_subscriptions(slot, subscriptions, offset.0);
             }
@@ -210,11 +210,11 @@ impl Hub {
         }
         let epoch = self.sessions.next_epoch();
         if let Some(session) = self.sessions.get_mut(slot) {
-            // It is not a session of a client, which would need that.
+            // Only the session of a client needs the position at which it began.
             if began.is_some() {
                 forget_began(&mut self.journal, session);
             }
-            // It neither expires nor is swept.
+            // A copy or stub neither expires nor is swept.
             session.epoch = epoch;
             session.sweep_at = Nanos::MAX;
             session.set_record(Stored::restored(record.clone()));
@@ -251,7 +251,7 @@ impl Hub {
         }
     }
 
-    /// A session that was restored is the one of its client.
+    /// Sets the transfer record of a restored session.
     fn restore_mark(&mut self, slot: u32, record: Option<Record>) {
         let own = self
             .directory
@@ -261,7 +261,7 @@ impl Hub {
             return;
         };
         let record = record.map(Stored::restored).unwrap_or_else(|| {
-            // It was made where sessions did not move.
+            // The session was stored while sessions did not move.
             let epoch = Stamp { micros: 0, by: own };
             Stored::new(Record::Session(Mark {
                 confirmed: true,
@@ -271,7 +271,7 @@ impl Hub {
             }))
         });
         session.set_record(record);
-        // Those that are still to be compared with others are told to the machine.
+        // The machine compares such a session with those at other brokers.
         if session.mark().is_some_and(|mark| mark.blind)
             && let Some(custody) = &mut self.links.custody
         {
@@ -281,7 +281,7 @@ impl Hub {
         self.store_custody(slot);
     }
 
-    /// Makes a copy of a session that came; it neither expires nor is swept.
+    /// Makes a copy of a session from another broker; it neither expires nor is swept.
     pub(crate) fn place_copy(
         &mut self,
         restored: RestoredSession,
@@ -298,14 +298,14 @@ impl Hub {
         Some(slot)
     }
 
-    /// Subscriptions of a copy: they are stored, and nobody looks for them.
+    /// Sets the subscriptions of a copy: they are stored, and not entered in the index.
     fn hold_subscriptions(&mut self, slot: u32, subscriptions: Vec<Subscription>) {
         if let Some(session) = self.sessions.get_mut(slot) {
             session.subscriptions = subscriptions.into_iter().collect();
         }
     }
 
-    /// What was sent and is not acknowledged waits once more, without a packet identifier.
+    /// Puts unacknowledged messages back into the queue, without packet identifiers.
     fn requeue(&mut self, slot: u32, now: Nanos) {
         let Some(session) = self.sessions.get_mut(slot) else {
             return;
@@ -321,7 +321,7 @@ impl Hub {
         self.note_queued(&load);
     }
 
-    /// A copy becomes a session: its client finds it, and it gets what it subscribes to.
+    /// Makes a copy the session of its client, and enters its subscriptions in the index.
     pub(crate) fn activate(&mut self, slot: u32, now: Nanos) {
         let (directory, index) = (self.directory.clone(), self.index);
         let epoch = self.sessions.next_epoch();
@@ -340,7 +340,8 @@ impl Hub {
             let end = now + Nanos::from_secs(u64::from(expiry));
             self.timers.arm(end, timer);
         }
-        // It counts, and is let in even so: it was acknowledged elsewhere.
+        // The session counts for the limit of sessions, but is not refused for it: another broker
+        // has acknowledged it.
         let _ = directory.claim(&client, index, usize::MAX);
         self.sessions.name(slot);
         self.begin_here(slot);
@@ -348,7 +349,7 @@ impl Hub {
         self.restore_subscriptions(slot, subscriptions.into_iter().collect(), wall);
     }
 
-    /// A parked session is a copy or stub of its client.
+    /// Enters a restored copy or stub in the lists of its client.
     fn keep_parked(&mut self, client: &Arc<str>, slot: u32, record: &Record) {
         let _ = self.directory.reserve(client, self.index);
         let Some(custody) = &mut self.links.custody else {
@@ -371,7 +372,7 @@ impl Hub {
         }
     }
 
-    /// What a neighbour wants, and who is behind it.
+    /// Restores the filters of a neighbour, and the brokers behind it.
     fn restore_wishes(
         &mut self,
         slot: u32,
@@ -407,7 +408,8 @@ impl Hub {
             behind,
             ..LinkState::default()
         }));
-        // Whoever publishes before the first neighbour is back finds members, too.
+        // With this, a publication before the first neighbour has reconnected finds remote members,
+        // too.
         for filter in shared {
             let links = self.sessions.iter().filter_map(|(_, it)| it.link.as_ref());
             let brokers = links.flat_map(|link| link.members.get(&filter)).flatten();
@@ -434,7 +436,7 @@ impl Hub {
             subscription.reserved = Some(Reserved::count(total, bytes));
             subscription.persistent = Subscription::is_lasting(lasts, subscription.options.qos);
             if subscription.numbered && session.sequences.is_none() {
-                // Not what it was before the restart.
+                // The sequence numbers differ from those before the restart.
                 let seed = wall ^ wall >> 32 ^ session.handle.number.rotate_left(16);
                 session.sequences = Some(Box::new(Sequences::new(seed as u32)));
             }
@@ -465,7 +467,7 @@ impl Hub {
         let Some(session) = self.sessions.get_mut(slot) else {
             return;
         };
-        // Others may have published it meanwhile, and say so.
+        // Another broker may have published the will meanwhile, and reports that.
         let wait = self.directory.will_wait();
         let delay = Nanos::from_secs(u64::from(will.delay.min(session.expiry)));
         will.name = will.name.or_else(|| self.directory.will_name());

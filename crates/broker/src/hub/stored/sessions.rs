@@ -1,4 +1,4 @@
-//! What is stored of sessions.
+//! Emits the operations of sessions.
 
 use punctual_codec::Version;
 use punctual_store::Op;
@@ -12,7 +12,7 @@ use crate::journal::answers::After;
 use crate::journal::sessions::BETWEEN;
 
 impl Hub {
-    /// Emits who a session is, and since when it is not connected.
+    /// Emits the identity of a session, and the time since which it has no connection.
     pub(crate) fn store_session(&mut self, slot: u32, now: Nanos) {
         let Some(journal) = &mut self.journal else {
             return;
@@ -20,12 +20,12 @@ impl Hub {
         let Some(session) = self.sessions.get_mut(slot).filter(|s| s.durable) else {
             return;
         };
-        // Not when it can be stored: its expiry counts from when it was left.
+        // Not the time of storing: the expiry interval counts from the loss of the connection.
         session.detached = match session.conn {
             Some(_) => None,
             None => Some(session.detached.unwrap_or(journal.offset.wall(now))),
         };
-        // A full store has room for what takes the place of what it has.
+        // A full store accepts operations that replace existing records.
         if journal.is_failing() {
             journal.defer(session, slot);
             return;
@@ -36,9 +36,8 @@ impl Hub {
         self.store_custody(slot);
     }
 
-    /// Emits what CONNECT has changed of a session. CONNACK, and all that follows,
-    /// waits until that is committed; while commits fail, only what depends on
-    /// them waits.
+    /// Emits the changes of a session by CONNECT. CONNACK, and all later packets, wait until they
+    /// are committed; while commits fail, only packets that depend on them wait.
     pub(crate) fn store_connected(&mut self, conn: u32, slot: u32, new: bool, now: Nanos) {
         let Some(session) = self.sessions.get(slot).filter(|s| s.durable) else {
             self.store_will_record(conn, slot);
@@ -61,18 +60,18 @@ impl Hub {
         {
             let ticket = journal.latest();
             let new = !self.is_safe(slot);
-            // Control messages between brokers, QoS 0 and urgent messages do not wait for the disk. A
-            // session that is not stored yet gets nothing: other shards may store entries for it, which a
-            // restart would drop.
+            // Control messages between brokers, QoS 0 and urgent messages do not wait for the disk.
+            // A session that is not stored yet receives nothing: other shards may store entries for
+            // it, which a restart would drop.
             if new || !self.sessions.get(slot).is_some_and(|it| it.handle.link) {
                 self.cork(conn, ticket, new);
             }
         }
     }
 
-    /// Emits what a session leaves behind that ends with its connection, as a session of which nothing
-    /// else is stored: after a restart its client has lost its connection. CONNACK waits until that is
-    /// committed. While nothing can be stored, it is let in without.
+    /// Emits the will of a session that ends with its connection, as a session of which nothing
+    /// else is stored: after a restart its client has lost its connection. CONNACK waits until that
+    /// is committed. While the store is in trouble, the client is accepted without it.
     fn store_will_record(&mut self, conn: u32, slot: u32) {
         let is_stored = self.store_trouble().is_none();
         let (Some(session), Some(journal)) = (self.sessions.get_mut(slot), &mut self.journal)
@@ -91,7 +90,7 @@ impl Hub {
         self.cork(conn, ticket, true);
     }
 
-    /// Emits that a session leaves nothing behind any more that ends with its connection.
+    /// Emits that a session that ends with its connection has no will any more.
     pub(crate) fn store_no_will_record(&mut self, slot: u32) {
         if let (Some(session), Some(journal)) = (self.sessions.get_mut(slot), &mut self.journal)
             && std::mem::take(&mut session.has_will_record)
@@ -101,7 +100,7 @@ impl Hub {
         }
     }
 
-    /// Whether a session that is to survive would survive now.
+    /// Whether a session that is to survive a restart is committed.
     pub(crate) fn is_safe(&self, slot: u32) -> bool {
         let (Some(session), Some(journal)) = (self.sessions.get(slot), &self.journal) else {
             return false;
@@ -116,12 +115,12 @@ impl Hub {
             .is_some_and(|journal| journal.is_failing())
     }
 
-    /// Why nothing new can be stored at the moment.
+    /// Why new messages and sessions cannot be stored at the moment.
     pub(crate) fn store_trouble(&self) -> Option<StoreTrouble> {
         self.journal.as_ref()?.trouble()
     }
 
-    /// Emits that a session has ended, or does not survive any more.
+    /// Emits that a session has ended, or no longer survives a restart.
     pub(crate) fn store_session_end(&mut self, slot: u32) {
         let Some(journal) = &mut self.journal else {
             return;
@@ -132,7 +131,7 @@ impl Hub {
             session.handle.set_durable(false);
             journal.end_history(session);
             let number = session.handle.number;
-            // What comes after this would be kept for ever.
+            // Operations on a session after its end would stay in the store for ever.
             if journal.kept.has_foreign() {
                 let waiting = session.queue.iter().map(|delivery| delivery.entry);
                 let in_flight = session.window.unfinished().map(|it| it.entry());
@@ -146,7 +145,7 @@ impl Hub {
         }
     }
 
-    /// Emits what a session is to leave behind, and when if that is known.
+    /// Emits the will of a session, and when it is to be published, if that is known.
     pub(crate) fn store_will(&mut self, slot: u32) {
         let Some(journal) = &mut self.journal else {
             return;
@@ -158,7 +157,8 @@ impl Hub {
         else {
             return;
         };
-        // There is one for each session, and no new session while the store is full.
+        // A full store accepts wills: there is one for each session, and no new session while the
+        // store is full.
         if journal.is_failing() {
             journal.defer(session, slot);
         } else if let Some(will) = &session.will {
@@ -166,7 +166,7 @@ impl Hub {
         }
     }
 
-    /// Emits that a session leaves nothing behind any more.
+    /// Emits that a session has no will any more.
     pub(crate) fn store_no_will(&mut self, slot: u32) {
         let Some(journal) = &mut self.journal else {
             return;
@@ -191,7 +191,7 @@ impl Hub {
         }
     }
 
-    /// Emits what a neighbour wants, or does not want any more.
+    /// Emits a filter of a neighbour, or its removal.
     pub(crate) fn store_wish(&mut self, slot: u32, filter: &str, wanted: bool) {
         let Some(journal) = &mut self.journal else {
             return;
@@ -212,9 +212,10 @@ impl Hub {
         });
     }
 
-    /// Emits behind which neighbour's session which brokers have members of a shared
-    /// subscription, or persistent sessions that await a filter, after [`AWAITED`], or with [`BEHIND`]
-    /// are at all: nobody else has one there.
+    /// Emits the brokers behind a neighbour for a filter: those with members of a shared
+    /// subscription, those with persistent sessions that await the filter behind
+    /// [`AWAITED`](crate::journal::sessions::AWAITED), or with
+    /// [`BEHIND`](crate::journal::sessions::BEHIND) all of them. They replace earlier ones.
     pub(crate) fn store_members(&mut self, slot: u32, filter: &str, brokers: &[&str]) {
         let Some(journal) = &mut self.journal else {
             return;
@@ -236,7 +237,7 @@ impl Hub {
         });
     }
 
-    /// Emits that a session has given up a subscription.
+    /// Emits that a session has unsubscribed from a filter.
     pub(crate) fn store_unsubscription(&mut self, slot: u32, filter: &str) {
         let Some(journal) = &mut self.journal else {
             return;
@@ -254,13 +255,13 @@ impl Hub {
         durable.then(|| After::ticket(journal.latest()))
     }
 
-    /// Something can be stored again: what changed meanwhile.
+    /// The store has recovered: emits the sessions and retained messages that changed meanwhile.
     pub(super) fn catch_up(&mut self, now: Nanos) {
         let Some(journal) = &mut self.journal else {
             return;
         };
         let sessions = std::mem::take(&mut journal.stale_sessions);
-        // A full store has no room for what is retained.
+        // A full store does not accept retained messages.
         let has_room = journal.trouble().is_none();
         let topics = has_room.then(|| std::mem::take(&mut journal.stale_topics));
         let topics = topics.unwrap_or_default();

@@ -1,7 +1,8 @@
-//! Entries of sessions of this shard that other shards have emitted, for as long as
-//! those may not have handed them over.
+//! Entries of sessions of this shard that other shards have emitted, as long as those shards may
+//! not have handed them over.
 //!
-//! Invariant: nothing is here for longer than it may stay there.
+//! Invariant: an entry is removed after twice the longest time for which it may stay at the other
+//! shard.
 
 use std::collections::VecDeque;
 
@@ -9,15 +10,16 @@ use hashbrown::HashMap;
 
 use crate::Nanos;
 
-/// What is known of an entry.
+/// A recorded entry.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Known {
-    /// Shard that has emitted it.
+    /// Shard that has emitted the entry.
     pub(super) home: u16,
     pub(super) at: Nanos,
-    /// Where its packet identifier was said here: chunk and place.
+    /// Ticket and place of this shard's operation with its packet identifier.
     pub(super) sent: Option<(u64, usize)>,
-    /// It is handed over there, whatever its session says ([`super::Kept::insist`]).
+    /// Whether the other shard hands it over even if its session finishes it
+    /// ([`super::Kept::insist`]).
     pub(super) insisted: bool,
 }
 
@@ -25,7 +27,7 @@ pub(super) struct Known {
 #[derive(Debug, Default)]
 pub(super) struct Foreign {
     known: HashMap<u64, Known, foldhash::fast::RandomState>,
-    /// In the order in which they came.
+    /// Times and numbers, in the order of arrival.
     order: VecDeque<(Nanos, u64)>,
 }
 
@@ -57,7 +59,7 @@ impl Foreign {
         self.known.remove(&entry)
     }
 
-    /// Forgets those that came before; returns how many there were.
+    /// Forgets entries that were recorded before that time; returns their number.
     pub(super) fn forget(&mut self, before: Nanos) -> u32 {
         let mut forgotten = 0;
         while let Some((_, entry)) = self.order.pop_front_if(|(at, _)| *at < before) {

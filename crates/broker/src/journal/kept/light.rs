@@ -1,9 +1,8 @@
-//! Messages that one session of this shard receives with QoS 1, and nobody else. Nearly
-//! all of them are done with before they would be handed over, so their operations are
-//! not even made before.
+//! Messages with a single receiver: a session of this shard, with QoS 1. Nearly all of them are
+//! finished before they would be handed over, so their operations are encoded only when they are.
 //!
-//! Invariant: what is handed over is what would have been if they had been emitted like
-//! others, at the same place.
+//! Invariant: the operations handed over are the same, and at the same place, as if the messages
+//! had been emitted like others.
 
 use std::sync::Arc;
 
@@ -18,33 +17,34 @@ use crate::journal::wall::Offset;
 use crate::publication::Publication;
 use crate::{Message, Nanos};
 
-/// Bytes of the records of a message, of its entry and of its packet identifier beside
-/// those of its topic, properties and payload, roughly.
+/// Approximate bytes of the operations of a message beside its topic, properties and payload: those
+/// of content, entry and packet identifier.
 const AROUND: usize = 96;
 
-/// A message, its only entry, and perhaps its packet identifier.
+/// A message with its only entry, and its packet identifier if it was sent at once.
 #[derive(Debug)]
 pub(in crate::journal) struct Light {
     pub(in crate::journal) session: u64,
-    /// With which it is sent at once; 0 if it waits.
+    /// The packet identifier with which the message is sent at once; 0 if it is queued.
     pub(in crate::journal) packet_id: u16,
     pub(in crate::journal) publisher: ConnId,
     pub(in crate::journal) message: Arc<Message>,
 }
 
-/// One that was kept.
+/// A recorded message.
 #[derive(Debug)]
 pub(super) struct Known {
-    /// `None` if it was handed over.
+    /// `None` if the message was handed over.
     what: Option<Light>,
     publisher: ConnId,
     at: Nanos,
-    /// Chunk, and its place there.
+    /// Ticket of its chunk, and its place there.
     pub(super) ticket: u64,
     place: usize,
-    /// Where its packet identifier was said, if that was later.
+    /// Ticket and place of the operation with its packet identifier, if the message was sent later.
     pub(super) sent: Option<(u64, usize)>,
-    /// It is handed over, and its publisher waits for that, whatever its session says.
+    /// Whether it is handed over, and its publisher waits for the commit, even if its session
+    /// finishes it.
     pub(super) insisted: bool,
 }
 
@@ -79,7 +79,7 @@ impl Light {
 }
 
 impl Kept {
-    /// Keeps a message and its only entry, whose number is the highest.
+    /// Records a message and its only entry, whose number is the highest so far.
     pub(in crate::journal) fn keep_light(&mut self, entry: u64, what: Light) {
         self.begin();
         let bytes = what.bytes();
@@ -101,17 +101,17 @@ impl Kept {
         self.lights.insert(entry, known);
     }
 
-    /// Whether that message has to survive.
+    /// Whether the message with that entry has to survive.
     pub(in crate::journal) fn has_light(&self, entry: u64) -> bool {
         self.lights.get(entry).is_some()
     }
 
-    /// A session has done with an entry; `None` if it is none of these.
+    /// A session has finished an entry; `None` if the entry is not one of a [`Light`].
     pub(super) fn light_done(&mut self, entry: u64) -> Option<Done> {
         if self.lights.is_empty() {
             return None;
         }
-        // What is insisted on is one like others then, that was committed.
+        // An insisted entry counts as one that was committed.
         let Known {
             what,
             publisher,
@@ -139,7 +139,7 @@ impl Kept {
 }
 
 impl super::Chunk {
-    /// What is left of it, with the messages of `lights` that are its.
+    /// The operations of the chunk that were not withdrawn, with those of its messages in `lights`.
     pub(super) fn hand_over(
         self,
         lights: &mut punctual_store::RisingMap<Known>,

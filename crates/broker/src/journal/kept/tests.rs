@@ -1,4 +1,4 @@
-//! What is withdrawn, what stays, and for how long.
+//! Tests of [`Kept`]: which operations are withdrawn, which are handed over, and when.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ const PUBLISHER: ConnId = ConnId {
     generation: 1,
 };
 
-/// What is kept, with the numbers that a broker gives.
+/// A [`Kept`] with a clock and the last number of an entry.
 struct Rig {
     kept: Kept,
     now: Nanos,
@@ -35,8 +35,8 @@ fn rig() -> Rig {
 }
 
 impl Rig {
-    /// A message for so many sessions, which is sent to them; returns its content
-    /// and its last entry.
+    /// Emits a message that is sent to that many sessions; returns the numbers of its content and
+    /// of its last entry.
     fn publish(&mut self, message: u64, sessions: u64) -> (u64, u64) {
         self.kept.see(self.now);
         let stored = Stored {
@@ -78,7 +78,7 @@ impl Rig {
         (content, self.entries)
     }
 
-    /// Ends a turn; what is handed over then, and its ticket.
+    /// Ends a turn; returns the ticket and the kinds of the operations that are handed over.
     fn take(&mut self, all: bool) -> Option<(u64, Vec<String>)> {
         let taken = self.kept.take(self.now, PATIENCE, all, Offset(0))?;
         let kind = |op: Op<'_>| {
@@ -89,7 +89,7 @@ impl Rig {
         Some((taken.ticket, taken.batch.iter().map(kind).collect()))
     }
 
-    /// Ends turns without waiting until something is handed over.
+    /// Ends turns at the time when operations are due, until some are handed over.
     fn wait(&mut self) -> Option<(u64, Vec<String>)> {
         let due = self.kept.due()?;
         self.now = self.now.max(due);
@@ -109,7 +109,7 @@ fn what_is_acknowledged_in_time_is_not_handed_over() {
     assert_eq!(rig.kept.bytes(), 0);
     assert_eq!(rig.take(false), Some((2, Vec::new())));
     assert!(!rig.kept.has_some());
-    // What it is about is not known any more.
+    // A finished entry is not recorded any more.
     assert_eq!(rig.kept.done(entry), Done::Stored);
 }
 
@@ -123,7 +123,8 @@ fn what_one_receiver_has_not_acknowledged_stays_for_it() {
     assert!(rig.kept.freed.is_empty());
     let left = ["Message", "Entry", "Sent"].map(Into::into).into();
     assert_eq!(rig.wait(), Some((2, left)));
-    // Now it has to be said, but the publisher need not wait for that.
+    // After handing over, the end of the entry has to be stored, but the publisher need not wait
+    // for that.
     assert_eq!(rig.kept.done(entry - 1), Done::Stored);
     assert!(!rig.kept.is_needed(content));
     assert_eq!(rig.kept.freed, [PUBLISHER]);
@@ -137,14 +138,14 @@ fn chunks_leave_in_their_order_and_not_before_their_time() {
     rig.now = rig.now + Nanos(1);
     let (_, second) = rig.publish(8, 1);
     rig.take(false);
-    // The second one waits for the first even if nothing is left of it.
+    // The second chunk waits for the first one even if it is empty.
     assert_eq!(rig.kept.done(second), Done::Needless);
     assert_eq!(rig.take(false), None);
     let (ticket, ops) = rig.wait().unwrap();
     assert_eq!((ticket, ops.len()), (3, 3));
     assert!(rig.kept.is_needed(first));
     rig.kept.committed(ticket, MS);
-    // It is committed, and known no more.
+    // A committed content is not recorded any more.
     assert!(!rig.kept.has_content(first));
     assert!(!rig.kept.has_some());
 }
@@ -183,7 +184,7 @@ fn nobody_waits_for_receivers_that_are_slow() {
     rig.kept.committed(ticket, MS);
     rig.publish(0, 1);
     assert!(rig.take(false).is_some());
-    // They are as quick as commits again.
+    // Receivers are as quick as commits again.
     let entries: Vec<u64> = (0..u64::from(SAMPLE))
         .map(|message| rig.publish(message, 1).1)
         .collect();
@@ -215,7 +216,7 @@ fn under_load_chunks_stay_as_long_as_receivers_take() {
             rig.publish(0, 1);
         }
         stays.push(rig.kept.stay());
-        // Nothing of it is to be left.
+        // Finishes all entries of this round.
         for entry in first..=rig.entries {
             rig.kept.done(entry);
         }
@@ -235,7 +236,7 @@ fn what_never_leaves_is_forgotten() {
     let mut rig = rig();
     let (_, first) = rig.publish(0, 1);
     rig.take(true);
-    // The disk stands still.
+    // Nothing is committed.
     for message in 1..10_000 {
         let (_, entry) = rig.publish(message, 1);
         rig.take(false);
@@ -270,15 +271,15 @@ fn another_shard_is_told_unless_something_was_handed_over_here() {
     sent(&mut rig, 80);
     assert_eq!(rig.take(true), Some((3, vec!["Sent".into()])));
     assert_eq!(rig.kept.done(80), Done::Stored);
-    // It was not sent at all.
+    // An entry whose message was not sent.
     rig.kept.add_foreign(90, 6);
     assert_eq!(rig.kept.done(90), Done::Elsewhere(6));
-    // Another one is to take its place.
+    // An entry that is to be copied.
     rig.kept.add_foreign(95, 6);
     rig.kept.insist(95);
     assert!(rig.kept.is_foreign(95));
     assert_eq!(rig.kept.done(95), Done::Stored);
-    // After so long it has been handed over there.
+    // After twice the patience the other shard has handed the entry over.
     rig.kept.add_foreign(91, 6);
     rig.now = rig.now + PATIENCE + PATIENCE + MS;
     rig.take(false);
@@ -287,19 +288,19 @@ fn another_shard_is_told_unless_something_was_handed_over_here() {
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// A message for one session, which is sent at once or waits.
+    /// A message for one session is published, and sent at once or queued.
     Publish { sent: bool },
-    /// The one before the last so many is sent, if it waits.
+    /// The message that many places before the last one is sent, if it is queued.
     Send(usize),
-    /// Its session has done with it.
+    /// The session finishes that message.
     Done(usize),
-    /// It is copied.
+    /// That message is copied.
     Insist(usize),
-    /// Something else happens.
+    /// Another operation is emitted.
     Other,
-    /// A turn ends so many milliseconds later, and perhaps everything leaves.
+    /// A turn ends that many milliseconds later; if true, everything is handed over.
     Turn(u64, bool),
-    /// What was handed over is committed.
+    /// All operations that were handed over are committed.
     Commit,
 }
 
@@ -315,8 +316,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A message that was published: its content if its operations were emitted, and the
-/// packet identifier that it was sent with.
+/// A message that was published: its content if its operations were emitted, and the packet
+/// identifier with which it was sent; 0 if it is queued.
 struct Published {
     content: u64,
     packet_id: u16,
@@ -330,7 +331,7 @@ fn message(number: u64) -> Arc<Message> {
     message.stored_as(number)
 }
 
-/// Emits what is stored of a message for one session, one operation after the other.
+/// Emits the operations of a message for one session one after the other.
 fn emit(kept: &mut Kept, number: u64, packet_id: u16) -> u64 {
     let message = message(number);
     let publication = Publication::from_message(&message, Nanos(0));
@@ -356,7 +357,7 @@ fn emit(kept: &mut Kept, number: u64, packet_id: u16) -> u64 {
     content
 }
 
-/// Emits with which packet identifier a message is sent.
+/// Emits the packet identifier with which a message is sent.
 fn say(kept: &mut Kept, entry: u64, packet_id: u16) {
     let place = kept.emit(&Op::Sent {
         session: 1,
@@ -367,8 +368,8 @@ fn say(kept: &mut Kept, entry: u64, packet_id: u16) {
 }
 
 proptest! {
-    /// Messages with one receiver are as if they had been emitted like others: the same is
-    /// handed over at the same time, and their publisher is told at the same time.
+    /// Messages with one receiver behave as if they had been emitted like others: the same
+    /// operations are handed over at the same time, and the publisher is answered at the same time.
     #[test]
     fn messages_with_one_receiver_are_like_others(steps in vec(step(), 0..120)) {
         let (mut light, mut other) = (Kept::new(2), Kept::new(2));

@@ -17,11 +17,11 @@ use crate::mesh::parked::{Cause, PARKED};
 use crate::room::fullness;
 use crate::timers::Timer;
 
-/// After this it is looked again whether neighbours need not be told any more of clients.
+/// Time between two checks of full clients while their filters are sent to neighbours.
 pub(crate) const CLIENTS: Nanos = Nanos::from_millis(20);
 
 impl Hub {
-    /// It is looked at the end of the turn at how full the queues of neighbours are.
+    /// Arms the timer that checks at the end of the turn how full the queues of neighbours are.
     pub(crate) fn look_at_brakes(&mut self, now: Nanos) {
         if !self.links.brakes_armed {
             self.links.brakes_armed = true;
@@ -29,8 +29,8 @@ impl Hub {
         }
     }
 
-    /// Tells neighbours of what only little is taken here now, if that has changed; and looks again
-    /// soon as long as there is any.
+    /// Sends neighbours the filters on which this broker accepts few messages now, if they have
+    /// changed; checks again soon while there are any.
     pub(crate) fn tell_brakes(&mut self, now: Nanos) {
         self.links.brakes_armed = false;
         let slots = self.links.neighbours.clone();
@@ -63,7 +63,7 @@ impl Hub {
         }
     }
 
-    /// In a mesh: notes whether the queue of a client is nearly full for which messages are refused.
+    /// In a mesh: records whether the queue of a client with the policy to refuse is nearly full.
     #[cold]
     pub(crate) fn look_how_full(&mut self, slot: u32) {
         if self.directory.federation().is_none() {
@@ -90,8 +90,8 @@ impl Hub {
         }
     }
 
-    /// What others are to be told of because a neighbour has little room; `causes` are those for
-    /// which something of theirs waits already.
+    /// The lists of filters for other neighbours, because this neighbour has little room; `causes`
+    /// are those for which publications of the others are blocked already.
     fn braked_for(
         &mut self,
         slot: u32,
@@ -102,7 +102,7 @@ impl Hub {
         };
         let [open, braked] = fullness(&self.config.limits, session);
         let number = session.handle.number;
-        // Nobody waits for who is away for long.
+        // Publishers do not wait for a neighbour behind which brokers have been away for long.
         let is_away = session.handle.is_away();
         let Some(link) = &mut session.link else {
             return [None, None];
@@ -122,8 +122,8 @@ impl Hub {
         [link.full.clone(), passed_on].map(|part| part.filter(|part| !part.is_empty()))
     }
 
-    /// Tells a neighbour of what only little is taken, unless it was told that last. Returns whether
-    /// there is any.
+    /// Sends a neighbour the filters on which this broker accepts few messages, unless it sent the
+    /// same lists last. Returns whether there are any.
     fn tell_brake(&mut self, slot: u32, parts: Vec<Arc<[Box<str>]>>) -> bool {
         let Some(session) = self.sessions.get_mut(slot) else {
             return false;
@@ -154,7 +154,7 @@ impl Hub {
     }
 }
 
-/// Tells the federation whether publications of a neighbour wait.
+/// Notifies the federation whether publications of a neighbour wait.
 pub(crate) fn tell_waits(hub: &Hub, id: ConnId, waits: bool) {
     let session = hub.outlets.conns.get(id.slot).map(|conn| conn.session);
     let session = session.and_then(|slot| hub.sessions.get(slot));

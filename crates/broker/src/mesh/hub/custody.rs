@@ -1,4 +1,4 @@
-//! The transfer machine of a shard, as its sessions call it.
+//! Calls of a shard's transfer machine from its sessions.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::tasks::Task;
 use crate::timers::Timer;
 
 impl Hub {
-    /// Another shard has answered a fence: sessions that begin behind one are looked at.
+    /// Another shard has answered a fence: arms the timer that performs the steps behind fences.
     pub(crate) fn wake_fenced(&mut self) {
         if let Some(custody) = &mut self.links.custody
             && !custody.fenced.is_empty()
@@ -22,7 +22,8 @@ impl Hub {
         }
     }
 
-    /// Whether the broker is in a mesh, so that sessions move. The first call makes the machine.
+    /// Whether the broker is in a mesh, so that sessions move. The first such call creates the
+    /// transfer machine.
     pub(crate) fn has_custody(&mut self) -> bool {
         if self.links.custody.is_none()
             && let Some(federation) = self.directory.federation()
@@ -62,7 +63,7 @@ impl Hub {
         self.wake_custody(now);
     }
 
-    /// Sees to it that queued events are handled soon.
+    /// Arms the timer that handles queued events, unless they are being handled.
     pub(crate) fn wake_custody(&mut self, now: Nanos) {
         if let Some(custody) = &mut self.links.custody
             && !custody.is_busy
@@ -72,7 +73,7 @@ impl Hub {
         }
     }
 
-    /// The messages of a snapshot do not wait here any more.
+    /// Drops the messages of a snapshot.
     pub(crate) fn discard_snapshot(&mut self, snapshot: Snapshot) {
         self.forget_queued(&snapshot.load);
         self.discard(Discarded {
@@ -87,7 +88,7 @@ impl Hub {
         self.work.tasks.push(Task::Discard(Box::new(messages)));
     }
 
-    /// A session ends. The machine is told, unless it has ended the session itself.
+    /// A session ends. The machine is notified, unless it has ended the session itself.
     pub(crate) fn session_ends(&mut self, client: &Arc<str>, now: Nanos) {
         let Some(custody) = &mut self.links.custody else {
             return;
@@ -118,7 +119,7 @@ impl Hub {
             let is_full = storing.len() >= MAX_STORING;
             match storing.back_mut() {
                 Some(last) if last.0 == now => last.1 = ticket,
-                // Those of before wait a little longer.
+                // The messages of the last entry wait for the later commit, too.
                 Some(last) if is_full => *last = (now, ticket),
                 _ => storing.push_back((now, ticket)),
             }
@@ -126,7 +127,7 @@ impl Hub {
         self.wake_custody(now);
     }
 
-    /// All is committed up to that ticket; whether stubs may go on.
+    /// Notes that everything up to `ticket` is committed; whether stubs may have more to forward.
     pub(crate) fn note_stored(&mut self, ticket: u64) -> bool {
         let Some(custody) = &mut self.links.custody else {
             return false;
@@ -140,7 +141,7 @@ impl Hub {
         custody.storing.len() < before && !custody.unsent.is_empty()
     }
 
-    /// Whether what a stub has queued at that time is committed.
+    /// Whether messages that a stub queued at that time are committed.
     pub(crate) fn is_stored(&self, since: Nanos) -> bool {
         let storing = self
             .links
@@ -156,7 +157,8 @@ impl Hub {
         custody.is_some_and(|it| it.frozen.contains_key(client))
     }
 
-    /// Tells the machine of its writes that are committed, and neighbours of their messages that are.
+    /// Notifies the machine of its writes that are committed, and the federation of forwarded
+    /// messages that are.
     pub(crate) fn custody_committed(&mut self, now: Nanos) {
         let journal = self.journal.as_ref();
         let is_committed = |ticket: u64| journal.is_none_or(|it| it.is_committed(ticket));

@@ -1,4 +1,4 @@
-//! For how long it is remembered what sessions have had.
+//! Lifetime of the delivery histories of sessions.
 
 use punctual_codec::QoS;
 use punctual_mesh::transfer::Event::Confirmed;
@@ -15,7 +15,7 @@ impl Hub {
         federation.map_or(MoveTimes::NONE, |federation| federation.move_times())
     }
 
-    /// The client of a session has sent something since it was told of it.
+    /// The client of a session has sent a packet after CONNACK, and so knows of the session.
     pub(crate) fn was_heard_of(&mut self, slot: u32, now: Nanos) {
         if let Some(session) = self.sessions.get(slot) {
             let client = session.handle.client_id.clone();
@@ -23,7 +23,7 @@ impl Hub {
         }
     }
 
-    /// Remembers for a while what a session gets.
+    /// Records the messages that a session receives, for a limited time from `now`.
     pub(crate) fn watch_history(&mut self, slot: u32, now: Nanos) {
         let MoveTimes { heal, linger, .. } = self.move_times();
         let Some(session) = self.sessions.get_mut(slot) else {
@@ -45,7 +45,8 @@ impl Hub {
         }
     }
 
-    /// Notes what waits for a session as what it has had: it gets it.
+    /// Records the queued and unacknowledged messages of a session as received, as they will be
+    /// delivered.
     fn note_waiting(&mut self, slot: u32) {
         let Some(session) = self.sessions.get_mut(slot) else {
             return;
@@ -60,7 +61,7 @@ impl Hub {
         self.history_grew(slot);
     }
 
-    /// What a session has had is forgotten, unless more has come meanwhile.
+    /// Drops the delivery history of a session, unless its lifetime was extended meanwhile.
     pub(crate) fn forget_history(&mut self, id: u64, expiry: &HistoryExpiry, now: Nanos) {
         let session = self.sessions.get(expiry.slot);
         let session = session.filter(|session| session.handle.number == expiry.session);

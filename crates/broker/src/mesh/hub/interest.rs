@@ -1,4 +1,4 @@
-//! What the federation is told of subscriptions that end, and of links that are down.
+//! Notifications of the federation about subscriptions that end, and about links that are down.
 
 use crate::base::connection::ConnId;
 use crate::base::name::peer_of;
@@ -6,11 +6,11 @@ use crate::hub::Hub;
 use crate::mesh::federation::LinkNews;
 use crate::session::Subscription;
 
-/// A filter that stays wanted, and whether the federation knows it as one of a persistent session.
+/// A filter whose interest is held, and whether it was reported as that of a persistent session.
 type Wanted = (Box<str>, bool);
 
 impl Hub {
-    /// Subscriptions are gone from the index.
+    /// Reports subscriptions that were removed from the index.
     pub(crate) fn end_interest(&self, subscriptions: &[Subscription]) {
         if let Some(federation) = self.directory.federation() {
             let gone = subscriptions.iter();
@@ -18,7 +18,7 @@ impl Hub {
         }
     }
 
-    /// The connection of a neighbour is gone.
+    /// The connection of a neighbour has ended: drops its state, and notifies the federation.
     pub(crate) fn link_is_down(&mut self, conn: ConnId, slot: u32, why: &str) {
         let Some(session) = self.sessions.get_mut(slot) else {
             return;
@@ -27,7 +27,7 @@ impl Hub {
         if let Some(link) = &mut session.link {
             link.held = None;
             link.told.clear();
-            // The neighbour sends it again.
+            // The neighbour sends these publications again.
             link.parked.clear();
             link.early.clear();
         }
@@ -41,8 +41,9 @@ impl Hub {
         }
     }
 
-    /// Nobody is to hear that the subscriptions of a session end before those of the next one have
-    /// begun: that is told by [`Self::end_wanted`].
+    /// Holds the interest of a session that is replaced: the federation sees no end of its
+    /// subscriptions before those of the next session have begun. [`Self::end_wanted`] releases
+    /// them.
     pub(crate) fn keep_wanted(&self, slot: u32) -> Vec<Wanted> {
         let (federation, session) = (self.directory.federation(), self.sessions.get(slot));
         let (Some(federation), Some(session)) = (federation, session) else {

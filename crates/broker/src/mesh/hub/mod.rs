@@ -1,4 +1,4 @@
-//! What a hub does for links and for sessions that move.
+//! Methods of a hub for links and for sessions that move.
 
 pub(crate) mod brakes;
 mod custody;

@@ -22,22 +22,23 @@ impl Hub {
         self.directory.federation().map_or(0, |mesh| mesh.clock())
     }
 
-    /// Between this broker's clock and the wall clock, by which times are sent.
+    /// Offset of the wall clock of the mesh from this broker's clock. Times in transfers are on the
+    /// wall clock.
     pub(crate) fn offset(&self, now: Nanos) -> Offset {
         Offset(self.mesh_clock().saturating_mul(1000).saturating_sub(now.0))
     }
 }
 
 impl Hub {
-    /// Begins to read a client's session that comes from another broker.
+    /// Begins to read a client's session from another broker.
     pub(crate) fn begin_round(&self, client: &Arc<str>, now: Nanos) -> Round {
         let most = self.config.limits.max_queued_bytes.saturating_mul(4);
         let has_store = self.journal.is_some();
         Round::new(&self.directory, client, self.offset(now), most, has_store)
     }
 
-    /// Adds the next part of a session to its copy; `None` if it does not encode a part of a session, or
-    /// if there is no room for it.
+    /// Adds the next part of a session to its copy; `None` if it does not encode a part of a
+    /// session, or if there is no room for it.
     pub(crate) fn read_part(&mut self, round: &mut Round, bytes: &[u8], now: Nanos) -> Option<()> {
         round.read(&self.directory, bytes)?;
         if round.restorer.has_messages() {
@@ -47,8 +48,8 @@ impl Hub {
         Some(())
     }
 
-    /// Completes the copy of a session after its last part; returns its slot. `None` if something is
-    /// missing.
+    /// Completes the copy of a session after its last part; returns its slot. `None` if something
+    /// is missing.
     pub(crate) fn end_parts(&mut self, round: &mut Round, now: Nanos) -> Option<u32> {
         let more = round.restorer.take_all()?;
         self.add_part(round, more, now)?;
@@ -118,8 +119,9 @@ impl Hub {
         Some(slot)
     }
 
-    /// Releases what a client may have got with QoS 2 in another session, which ends: it would take
-    /// another message with that identifier for the same one.
+    /// Releases packet identifiers of QoS 2 messages that a client may have received in another
+    /// session, which ends: the client would take another message with such an identifier for a
+    /// duplicate.
     pub(crate) fn take_up(&mut self, slot: u32, taken_up: Vec<TakenUp>) {
         for (packet_id, delivery) in taken_up {
             let Some(session) = self.sessions.get_mut(slot) else {
@@ -154,7 +156,7 @@ impl Hub {
         }
     }
 
-    /// Adds messages to those that wait for a session, but for what it has had.
+    /// Adds messages to the queue of a session, except those that it has received.
     pub(crate) fn append_own(&mut self, slot: u32, deliveries: Vec<Delivery>, now: Nanos) {
         if let Some(session) = self.sessions.get_mut(slot) {
             session.history.get_or_insert_default();

@@ -1,4 +1,4 @@
-//! What is stored of what sessions have had.
+//! Stored delivery histories and transfer records of sessions.
 
 use punctual_store::Op;
 
@@ -9,7 +9,8 @@ use crate::mesh::moves::DeliveryHistory;
 use crate::session::{Session, Stored};
 
 impl Hub {
-    /// From now on it is known of what passes here whether a session has queued it.
+    /// Notes that from now on a session queues each message that passes this broker and matches a
+    /// subscription.
     pub(crate) fn begin_here(&mut self, slot: u32) {
         let Some(session) = self.sessions.get_mut(slot) else {
             return;
@@ -20,7 +21,7 @@ impl Hub {
         }
     }
 
-    /// Emits what a session is where sessions move, unless the store knows that.
+    /// Emits the transfer record of a session, unless it is stored.
     pub(crate) fn store_custody(&mut self, slot: u32) {
         if let (Some(journal), Some(session)) = (&mut self.journal, self.sessions.get_mut(slot))
             && session.durable
@@ -33,7 +34,7 @@ impl Hub {
         }
     }
 
-    /// What a session has had is to be stored from now on, if the session survives.
+    /// Stores the delivery history of a session from now on, if the session survives a restart.
     pub(crate) fn store_history(&mut self, slot: u32) {
         if let Some(session) = self.sessions.get_mut(slot)
             && session.durable
@@ -44,7 +45,7 @@ impl Hub {
         }
     }
 
-    /// Something was noted in that of a session.
+    /// The delivery history of a session has grown: lists the session for [`Self::emit_history`].
     pub(crate) fn history_grew(&mut self, slot: u32) {
         let session = self.sessions.get_mut(slot);
         let log = session.and_then(|session| session.history.as_mut()?.log.as_mut());
@@ -53,7 +54,7 @@ impl Hub {
         }
     }
 
-    /// Emits what sessions have had since the last time.
+    /// Emits the additions to delivery histories since the last call.
     pub(crate) fn emit_history(&mut self) {
         let Some(journal) = &mut self.journal else {
             return;
@@ -70,7 +71,7 @@ impl Hub {
         }
     }
 
-    /// What a session has had is not needed any more; returns it.
+    /// Ends and returns the delivery history of a session.
     pub(crate) fn take_history(&mut self, slot: u32) -> Option<Box<DeliveryHistory>> {
         let session = self.sessions.get_mut(slot)?;
         let mut history = session.history.take()?;
@@ -81,7 +82,8 @@ impl Hub {
     }
 }
 
-/// Removes from the store the instant at which a session began on this broker: it is not valid any more.
+/// Removes from the store the position at which a session began on this broker, which is not valid
+/// any more.
 pub(crate) fn forget_began(journal: &mut Option<Box<Journal>>, session: &Session) {
     if let Some(journal) = journal {
         let key = word_key(session.handle.number, BEGAN);
@@ -90,7 +92,8 @@ pub(crate) fn forget_began(journal: &mut Option<Box<Journal>>, session: &Session
 }
 
 impl Journal {
-    /// Nothing of this is stored any more of a session that ends, or does not survive.
+    /// Removes the history and the records of a session from the store: it ends, or no longer
+    /// survives a restart.
     pub(crate) fn end_history(&mut self, session: &mut Session) {
         let number = session.handle.number;
         if let Some(log) = session
@@ -110,7 +113,7 @@ impl Journal {
         }
     }
 
-    /// Emits what had been here when a session began to be here, unless the store knows that.
+    /// Emits the position at which a session began on this broker, unless it is stored.
     pub(crate) fn began(&mut self, session: &mut Session) {
         let Some(began) = session.began.as_mut().filter(|it| !it.is_stored) else {
             return;

@@ -1,12 +1,14 @@
-//! What sessions that came from other brokers have had ([`crate::mesh::moves::DeliveryHistory`]), so that it
-//! is recognised after a restart, too.
+//! Stored delivery histories of sessions that came from other brokers
+//! ([`crate::mesh::moves::DeliveryHistory`]), so that duplicates are recognised after a restart,
+//! too.
 //!
-//! It is stored in the turn in which a session gets it, in values under keys of their own among
-//! those of admitted flows. What a session brings along is stored once. What comes to it here by
-//! itself is stored if it comes with QoS 2: names gather in a value, which is written again until
-//! it is full, and the oldest values are given up. All of it goes when it is not needed any more,
-//! or with the session. What had been at the broker when a session began there it has not had: a value
-//! says how far that was. Another one says what the session is where sessions move.
+//! A name is stored in the turn in which the session receives the message, in values under keys of
+//! their own among those of admitted flows. The history that a session brings along is stored once.
+//! Names of messages that are delivered at this broker are stored for QoS 2: they gather in a
+//! value, which is written again until it is full, and the oldest values are removed. All values
+//! are removed when the history expires, or with the session. Two further values have the position
+//! of the broker's messages at which the session began there, and the transfer record of the
+//! session.
 
 use std::num::NonZeroU32;
 
@@ -15,26 +17,27 @@ use punctual_mesh::transfer::Record;
 use crate::journal::history_log::{Kind, PREFIX};
 use crate::mesh::moves::{DeliveryHistory, Known};
 
-/// Instead of the number of a value: what had been here when a session began to be here, as [`crate::mesh::moves::Began`].
+/// Word instead of the number of a value: the position at which a session began on this broker, as
+/// [`crate::mesh::moves::Began`].
 pub(crate) const BEGAN: &str = "began";
-/// The same: what it is where sessions move, as [`Record`].
+/// Word instead of the number of a value: the transfer record of a session, as [`Record`].
 pub(crate) const CUSTODY: &str = "custody";
 
 pub(crate) fn word_key(session: u64, word: &str) -> String {
     format!("{PREFIX}{session:016x}/{word}")
 }
 
-/// What a store has of it, of one session.
+/// The stored history and records of one session.
 #[derive(Debug, Default)]
 pub(crate) struct Restored {
     pub(crate) history: Option<Box<DeliveryHistory>>,
-    /// What had been here when it began to be here: `stored`, `origin`, and `given` of
+    /// The position at which the session began on this broker: `stored`, `origin`, and `given` of
     /// [`crate::mesh::moves::Began`].
     pub(crate) began: Option<(u64, NonZeroU32, u32)>,
     pub(crate) custody: Option<Record>,
 }
 
-/// Reads what [`Journal::began`] wrote.
+/// Reads the value that [`Journal::began`](crate::journal::Journal::began) wrote.
 fn began(value: &[u8]) -> Option<(u64, NonZeroU32, u32)> {
     let (stored, rest) = value.split_first_chunk()?;
     let (origin, given) = rest.split_first_chunk()?;
@@ -43,14 +46,15 @@ fn began(value: &[u8]) -> Option<(u64, NonZeroU32, u32)> {
     Some((u64::from_le_bytes(*stored), origin, given))
 }
 
-/// Whose a value is, and its number or what is instead of that; `None` if it is something else.
+/// Splits the key of a value into the number of its session, and the number of the value or a word;
+/// `None` for other keys.
 pub(crate) fn parse(key: &str) -> Option<(u64, &str)> {
     let (session, number) = key.strip_prefix(PREFIX)?.split_once('/')?;
     Some((u64::from_str_radix(session, 16).ok()?, number))
 }
 
 impl Restored {
-    /// Takes a value; they come in the order of their numbers.
+    /// Reads a value; the store returns values in the order of their numbers.
     pub(crate) fn take(&mut self, number: &str, value: &[u8]) {
         match number {
             BEGAN => self.began = began(value),
@@ -107,7 +111,7 @@ mod tests {
     use crate::journal::Journal;
     use crate::journal::history_log::{FULL, MAX_OWN};
 
-    /// What a store tells of sessions.
+    /// The histories that a store returns, by session.
     fn restored(store: &mut Memory) -> BTreeMap<u64, Restored> {
         let mut all: BTreeMap<u64, Restored> = BTreeMap::new();
         let recovered = store.recover(&mut |op| {
@@ -147,7 +151,7 @@ mod tests {
                 assert!(history.note(name, name % 10 != 0));
             }
             if turn % 500 == 401 {
-                // After a restart it goes on.
+                // The history continues after a restart.
                 commit(&mut store, |journal| {
                     history.log.as_mut().unwrap().emit(journal, 7);
                 });

@@ -1,4 +1,4 @@
-//! What is stored, and sent to other brokers, of messages and sessions of a mesh.
+//! Stored and transferred forms of messages and sessions of a mesh.
 
 pub(crate) mod history;
 pub(crate) mod moved;

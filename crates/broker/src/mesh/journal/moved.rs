@@ -1,7 +1,7 @@
-//! A session as another broker sends it, and what becomes of it here.
+//! The encoded form of a session in a transfer, and the copy that this broker makes of it.
 //!
-//! It is sent as the operations that a store would be told of it, each behind its length;
-//! numbers of sessions, messages and entries become those of this broker as they are read.
+//! A session is sent as store operations, each behind its length; numbers of sessions, messages and
+//! entries are replaced by numbers of the receiving broker as they are read.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,33 +22,34 @@ use crate::publication::Publication;
 use crate::session::{Inflight, Session, Step};
 use crate::{Directory, Message, Nanos};
 
-/// What is sent as the version of MQTT: that of the client is known when it connects.
+/// The MQTT version in a transferred session: the version of the client is known only when it
+/// connects.
 const VERSION: u8 = 5;
-/// Key of names, or of what else tells messages apart, that the session has had.
+/// Key of the names of messages that the session has received.
 const HISTORY: &str = "had";
-/// Key of names that had passed where the session was.
+/// Key of the names of messages that had passed the session's former broker.
 const PASSED: &str = "passed";
-/// Key of names that were given there meanwhile, by rows.
+/// Key of the ranges of names that the former broker issued while the session was there.
 const GIVEN: &str = "given";
-/// Bytes that are read beside what may wait in a session: what is known of it, and of each
-/// message.
+/// Bytes of a transferred session that are accepted beside its queued messages: for its state, and
+/// for the records of each message.
 const ROOM: usize = 16 << 20;
-/// Names of each kind that are sent with a session.
+/// Largest number of names of each kind that are sent with a session.
 const MAX_NAMES: usize = 1 << 16;
-/// Names in one operation; even, since some come in pairs.
+/// Largest number of names in one operation; even, since ranges are pairs.
 const NAMES_AT_ONCE: usize = 1 << 10;
 
-/// Appends an operation as it is sent.
+/// Appends the encoded form of an operation.
 fn put(out: &mut Vec<u8>, op: &Op<'_>) {
     let at = out.len();
     out.extend_from_slice(&[0; 4]);
     op.encode(out);
-    // What does not fit is not of a broker with bounds.
+    // An operation that exceeds the length field exceeds the bounds of a broker.
     let length = u32::try_from(out.len() - at - 4).unwrap_or(u32::MAX);
     out[at..at + 4].copy_from_slice(&length.to_le_bytes());
 }
 
-/// Appends who a session is, without anything that it has: a round begins with that.
+/// Appends the identity of a session, with which a [`Round`] begins.
 pub(crate) fn put_session(out: &mut Vec<u8>, session: &Session) {
     put(
         out,
@@ -64,7 +65,7 @@ pub(crate) fn put_session(out: &mut Vec<u8>, session: &Session) {
     );
 }
 
-/// Appends what a session has beside messages.
+/// Appends the state of a session beside its messages.
 pub(crate) fn put_state(out: &mut Vec<u8>, session: &Session, known: &Known) {
     for subscription in session.subscriptions.iter() {
         Journal::with_subscription(session, subscription, |op| {
@@ -95,7 +96,7 @@ pub(crate) fn put_state(out: &mut Vec<u8>, session: &Session, known: &Known) {
     }
 }
 
-/// Appends an identifier that a client may remember.
+/// Appends a packet identifier that a client may remember.
 pub(crate) fn put_taken_up(out: &mut Vec<u8>, packet_id: u16) {
     put(out, &Op::Entry(released(1, 0)));
     put(
@@ -133,7 +134,7 @@ pub(crate) fn put_inflight(out: &mut Vec<u8>, inflight: Inflight<'_>, offset: Of
     );
 }
 
-/// Appends a message that waits.
+/// Appends a queued message.
 pub(crate) fn put_delivery(out: &mut Vec<u8>, delivery: &Delivery, offset: Offset) {
     let message = &delivery.message;
     let stamp = offset.stamp(message.stamp).named(message.name);
@@ -168,8 +169,8 @@ pub(crate) fn put_delivery(out: &mut Vec<u8>, delivery: &Delivery, offset: Offse
     );
 }
 
-/// Reads a message that waits, as [`put_delivery`] wrote it, or a packet identifier, as [`put_taken_up`]
-/// did.
+/// Reads a queued message that [`put_delivery`] wrote, or a packet identifier that [`put_taken_up`]
+/// wrote.
 pub(crate) fn read_delivery(
     directory: &Arc<Directory>,
     bytes: &[u8],
@@ -224,34 +225,34 @@ pub(crate) fn read_delivery(
     Some((entry.delivery, sent))
 }
 
-/// A copy of a session that another broker sends in parts. Each part is added to the copy, and stored, when
-/// it arrives.
+/// A copy of a session that another broker sends in parts. Each part is added to the copy, and
+/// stored, when it arrives.
 #[derive(Debug)]
 pub(crate) struct Round {
-    /// Of an operation that is not complete.
+    /// Bytes of an incomplete operation.
     pub(crate) rest: Vec<u8>,
-    /// Bytes that may still come.
+    /// Number of bytes that are still accepted.
     room: usize,
     pub(crate) restorer: Restorer,
     client: Arc<str>,
-    /// Of the session here.
+    /// Number of the session on this broker.
     session: u64,
     begun: bool,
     pub(crate) message: u64,
     entry: u64,
-    /// Whether it is stored, if it survives its connection.
+    /// Whether this broker has a store; then a session that survives its connection is stored.
     has_store: bool,
-    /// Of each message that is not in the copy; 0 for none.
+    /// Name of each message that is not in the copy yet; 0 for none.
     pub(crate) names: Vec<u64>,
-    /// Names of messages that the session has had, until the copy is made.
+    /// Delivery history of the session, until the copy is made.
     pub(crate) history: Option<Box<DeliveryHistory>>,
-    /// Slot of the copy, which is made when the first message is complete, or at the end: everything
-    /// else comes before.
+    /// Slot of the copy, which is made when the first message is complete, or at the end:
+    /// everything else comes before.
     pub(crate) slot: Option<u32>,
     pub(crate) in_flight: Vec<InFlight>,
 }
 
-/// A message that came from another broker, checked, with its number here.
+/// Checks a message from another broker, and assigns it a number of this broker.
 fn message_here<'a>(directory: &Directory, content: Content<'a>) -> Option<Op<'a>> {
     topic::validate_name(content.topic.as_bytes()).ok()?;
     Properties::check(content.properties, PropertySet::PUBLISH).ok()?;
@@ -263,15 +264,16 @@ fn message_here<'a>(directory: &Directory, content: Content<'a>) -> Option<Op<'a
     Some(Op::Message { message, content })
 }
 
-/// The first operation of a part, behind its length, and what follows; `None` if it is not there yet.
+/// The first operation, which is behind its length, and the bytes that follow; `None` if it is
+/// incomplete.
 fn first_op(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, behind) = bytes.split_first_chunk()?;
     behind.split_at_checked(u32::from_le_bytes(*length) as usize)
 }
 
 impl Round {
-    /// Of a client's session that comes from another broker, whose clock is this broker's and `offset`; it
-    /// may take so many bytes.
+    /// Begins to read a client's session from another broker. `offset` is that of the mesh's wall
+    /// clock; `most` is the largest number of bytes of its messages.
     pub(crate) fn new(
         directory: &Arc<Directory>,
         client: &Arc<str>,
@@ -296,7 +298,7 @@ impl Round {
         }
     }
 
-    /// Reads on; `None` if these are no operations of a session.
+    /// Reads further bytes; `None` if they are not operations of a session, or too many.
     pub(crate) fn read(&mut self, directory: &Directory, bytes: &[u8]) -> Option<()> {
         self.room = self.room.checked_sub(bytes.len())?;
         let mut rest = std::mem::take(&mut self.rest);
@@ -344,7 +346,7 @@ impl Round {
                 op
             }
             Op::Entry(op) => {
-                // Its content came right before it, if there is one.
+                // The content of an entry, if there is one, directly precedes it.
                 let message = if op.message == 0 { 0 } else { self.message };
                 if op.message == 0 {
                     self.names.push(0);
@@ -378,7 +380,7 @@ impl Round {
                         let names: Vec<u64> = names.collect();
                         known.given.extend(names.as_chunks().0);
                     }
-                    // Another key says nothing here.
+                    // Unknown keys are ignored.
                     _ => {}
                 }
                 self.history.as_mut()?.learn(&known);
@@ -392,7 +394,7 @@ impl Round {
 }
 
 impl Journal {
-    /// Emits what a copy has, in flight or waiting.
+    /// Emits a message of a copy, in flight or queued.
     pub(crate) fn keep_entry(&mut self, session: u64, entry: &RestoredEntry) {
         let RestoredEntry { delivery, sent } = entry;
         match sent {
@@ -422,7 +424,7 @@ impl Journal {
             ..Keeping::NOT
         };
         self.write(&mut publication);
-        // Whatever becomes of it here, it is forgotten where it was.
+        // The other broker will drop the message, so it is committed here in any case.
         self.make_firm(&mut publication);
         let reception = Reception {
             qos: delivery.qos,

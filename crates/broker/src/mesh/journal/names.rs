@@ -1,10 +1,10 @@
-//! Names of messages that came from neighbour brokers, so that they are recognised
-//! after a restart, too.
+//! Stored names of messages from neighbour brokers, so that duplicates are recognised after a
+//! restart, too.
 //!
-//! They are stored with what their messages became, in one value for each turn of the
-//! first shard; the oldest values are given up. What messages were called that
-//! were taken in here before a restart is stored as well. Values are kept under keys
-//! of their own among those of admitted flows.
+//! Names are stored with the operations of their messages, in one value for each turn of the first
+//! shard; the oldest values are removed. The origins in the names of messages that clients
+//! published to this broker before a restart are stored as well. Values have keys of their own
+//! among those of admitted flows.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
@@ -15,18 +15,18 @@ use crate::base::name::MessageName;
 use crate::journal::Journal;
 use crate::mesh::federation::MessageNames;
 
-/// Names that are stored at most.
+/// Largest number of stored names.
 const MAX_NAMES: usize = 1 << 16;
-/// Values with them.
+/// Largest number of values with names.
 const MAX_VALUES: usize = 1 << 14;
-/// Starts of this broker that are remembered.
+/// Largest number of remembered origins: one for each start of this broker.
 const MAX_ORIGINS: usize = 64;
 const SEEN: &str = "mesh/seen/";
 const ORIGINS: &str = "mesh/origins";
 /// Bytes of a stored name.
 const NAME: usize = 8;
 
-/// A name as it is stored.
+/// The stored form of a name.
 pub(crate) fn bytes(name: MessageName) -> [u8; NAME] {
     let mut bytes = [0; NAME];
     bytes[..4].copy_from_slice(&name.origin.get().to_le_bytes());
@@ -47,16 +47,17 @@ pub(crate) fn name_of(bytes: &[u8; NAME]) -> Option<MessageName> {
     })
 }
 
-/// What a store keeps of names.
+/// The stored names of messages, and those that are to be stored.
 #[derive(Debug, Default)]
 pub(crate) struct NameLog {
-    /// Numbers of the values, and how many names each has.
+    /// Numbers of the values, and the number of names of each.
     values: VecDeque<(u64, usize)>,
     names: usize,
     next: u64,
-    /// Of values that were restored, their numbers and the [`MessageNames::mark_passed`] before them.
+    /// Numbers of the values that were restored, and the result of [`MessageNames::mark_passed`]
+    /// before each of them.
     restored: Vec<(u64, u64)>,
-    /// Noted since values were emitted last.
+    /// Names that were added since the last call of [`Self::emit`].
     fresh: Vec<u8>,
     fresh_names: usize,
     origins: Vec<NonZeroU32>,
@@ -64,26 +65,27 @@ pub(crate) struct NameLog {
 }
 
 impl NameLog {
-    /// Notes a message of which something is stored.
+    /// Adds the name of a message of which something is stored.
     pub(crate) fn note(&mut self, name: MessageName) {
         self.fresh.extend_from_slice(&bytes(name));
         self.fresh_names += 1;
     }
 
-    /// What messages were called that were taken in here before the last starts.
+    /// The origins in the names of messages that clients published to this broker before its last
+    /// starts.
     pub(crate) fn origins_before(&self, own: NonZeroU32) -> Vec<NonZeroU32> {
         let origins = self.origins.iter().copied();
         origins.filter(|origin| *origin != own).collect()
     }
 
-    /// From which value on names are stored that are noted from now on.
+    /// The number of the first value that has only names that are added from now on.
     pub(crate) fn position(&self) -> u64 {
-        // Some that were noted before may be in one with them, and count as earlier.
+        // The next value may have names that were added before, and so counts as earlier.
         self.next + u64::from(!self.fresh.is_empty())
     }
 
-    /// The [`MessageNames::mark_passed`] before the names from that [`Self::position`] on were restored;
-    /// `None` if there are none.
+    /// The result of [`MessageNames::mark_passed`] before the names from that [`Self::position`] on
+    /// were restored; `None` if there are none.
     pub(crate) fn passed_at(&self, position: u64) -> Option<u64> {
         let at = self
             .restored
@@ -91,7 +93,7 @@ impl NameLog {
         self.restored.get(at).map(|(_, mark)| *mark)
     }
 
-    /// Takes what was stored before a restart, and tells the federation.
+    /// Reads a value that was stored before a restart, and passes its names to the federation.
     pub(crate) fn restore(
         &mut self,
         key: &str,
@@ -128,7 +130,7 @@ impl NameLog {
         self.next = self.next.max(number + 1);
     }
 
-    /// Emits what was noted since the last time, and which values are given up.
+    /// Emits the names that were added since the last call, and the removal of the oldest values.
     pub(crate) fn emit(&mut self, journal: &mut Journal, origin: NonZeroU32) {
         if !std::mem::replace(&mut self.announced, true) {
             let first = (self.origins.len() + 1).saturating_sub(MAX_ORIGINS);

@@ -1,5 +1,5 @@
-//! Which neighbours are told of what only little is taken here, and what one does that is told so;
-//! see [`crate::mesh::brake`].
+//! Remote flow control between neighbours: handles the filters that a neighbour sends; see
+//! [`crate::mesh::brake`].
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use crate::mesh::link::LinkState;
 use crate::shard::{Fail, Shard};
 
 impl LinkState {
-    /// Few filters that match all that the neighbour wants.
+    /// A short list of filters that match all that the neighbour's filters match.
     pub(crate) fn gist(&self) -> Arc<[Box<str>]> {
         gist(self.filters.iter().map(|filter| &**filter)).into()
     }
 }
 
 impl Shard {
-    /// A neighbour takes only little of what it says from now on.
+    /// Handles the filters on which a neighbour accepts few messages from now on.
     pub(crate) fn told_to_brake(
         &mut self,
         slot: u32,

@@ -1,4 +1,4 @@
-//! What a transfer changes of the sessions here: they begin, come, go and end.
+//! Changes of the sessions on this shard by transfers: sessions begin, arrive, leave and end.
 
 use std::sync::Arc;
 
@@ -33,7 +33,8 @@ impl Shard {
             }
             Change::End => {
                 if let Some(slot) = hub.sessions.named(client) {
-                    // Its client is back elsewhere [MQTT-3.1.2-8].
+                    // The client has connected to another broker, so its will is not published
+                    // [MQTT-3.1.2-8].
                     if hub.take_will(slot).is_some() {
                         hub.store_no_will(slot);
                     }
@@ -60,7 +61,7 @@ impl Shard {
         self.hub.wake_custody(now);
     }
 
-    /// A new session; it is its client's once [`Shard::accept`] lets that in.
+    /// Makes a new session, which its client gets once [`Shard::accept`] accepts the connection.
     fn begin_session(&mut self, client: &Arc<str>, mark: Mark, now: Nanos) {
         if let Some(slot) = self.hub.sessions.named(client) {
             self.end_session(slot, now);
@@ -71,7 +72,7 @@ impl Shard {
             .claim(client, index, hub.config.limits.max_sessions)
             .is_err()
         {
-            // Its client is refused when it is let in.
+            // [`Shard::accept`] refuses the client.
             return;
         }
         let user = hub.user_that_waits(client, &mark.epoch);
@@ -82,9 +83,10 @@ impl Shard {
         if let Some(session) = hub.sessions.get_mut(slot) {
             session.username = user;
             session.set_began(directory.begins().map(Stored::new));
-            // It is not one that has ended with its connection.
+            // Until then it must not count as one that ends with its connection.
             session.expiry = u32::MAX;
-            // Others than those of another session that its client may remember.
+            // Packet identifiers that differ from those of another session, which its client may
+            // remember.
             let number = apart(mark.epoch.by.as_str(), mark.epoch.micros);
             let first = number % u64::from(u16::MAX) + 1;
             session.window.begin_at(first as u16);
@@ -92,7 +94,7 @@ impl Shard {
         }
     }
 
-    /// Ends a session whose place another one takes; returns the messages that wait in it, and
+    /// Ends a session that another one replaces; returns its undelivered messages, and the packet
     /// identifiers that its client may remember.
     pub(crate) fn leave_behind(&mut self, slot: u32, now: Nanos) -> (Vec<Delivery>, Vec<TakenUp>) {
         let hub = &mut self.hub;
@@ -108,7 +110,7 @@ impl Shard {
         (waiting, taken_up)
     }
 
-    /// A copy becomes the session of its client.
+    /// Makes a copy the session of its client; a previous session there ends.
     fn install(&mut self, client: &Arc<str>, id: &TransferId, mark: Mark, now: Nanos) {
         let Some(slot) = self.hub.take_copy(client, id) else {
             return;
@@ -145,7 +147,8 @@ impl Shard {
         }));
     }
 
-    /// What a copy has and the session lacks is for the session.
+    /// Adds to the session the messages and packet identifiers of a copy that the session lacks,
+    /// and discards the copy.
     fn absorb(&mut self, client: &Arc<str>, id: &TransferId, now: Nanos) {
         let Some(copy) = self.hub.take_copy(client, id) else {
             return;
@@ -170,8 +173,9 @@ impl Shard {
         self.hub.discard_copy(copy);
     }
 
-    /// A session becomes a stub: after that transfer, with which all has gone but what came since, or
-    /// because another one is greater, with all that its client has not got.
+    /// A session becomes a stub: after the transfer `id`, which has moved all messages but later
+    /// ones, or without a transfer because another session has precedence; then the stub keeps all
+    /// undelivered messages.
     fn depart(&mut self, client: &Arc<str>, id: Option<TransferId>, stub: Stub, now: Nanos) {
         let hub = &mut self.hub;
         let Some(slot) = hub.sessions.named(client) else {
@@ -184,7 +188,8 @@ impl Shard {
         let mark = hub.sessions.get(slot).and_then(Session::mark);
         let was_later = mark.is_some_and(|mark| mark.epoch > stub.target_epoch);
         if let Some(will) = hub.take_will(slot) {
-            // Otherwise its client was elsewhere after it had been here [MQTT-3.1.2-8].
+            // Otherwise the client connected to another broker after this one, so its will is not
+            // published [MQTT-3.1.2-8].
             if was_later {
                 self.publish_will(slot, &will, now);
             }
@@ -199,12 +204,12 @@ impl Shard {
         let Some(session) = hub.sessions.get_mut(slot) else {
             return;
         };
-        // Timers of before are void: it does not expire.
+        // With a new epoch earlier timers are void: a stub does not expire.
         session.epoch = epoch;
         session.sweep_at = Nanos::MAX;
         session.flows = None;
         session.asked = false;
-        // What its client has not got is still to be forwarded.
+        // Messages that the client has not acknowledged are forwarded.
         let undelivered: Vec<Delivery> = match id {
             None => session.window.unacknowledged().cloned().collect(),
             Some(_) => Vec::new(),
@@ -259,7 +264,7 @@ impl Shard {
         }));
     }
 
-    /// All has passed that was on its way to the stubs of a client, or is given up.
+    /// Ends the stubs of a client: all messages in transit to them have arrived, or are given up.
     fn drop_stubs(&mut self, client: &Arc<str>, now: Nanos) {
         let custody = self.hub.links.custody.as_mut();
         let stubs = custody.and_then(|it| it.stubs.remove(client));
@@ -291,7 +296,7 @@ impl Shard {
 }
 
 impl Hub {
-    /// What a session, a copy or a stub is from now on.
+    /// Sets the record of a session, a copy or a stub, and stores it.
     pub(crate) fn set_record(&mut self, slot: u32, record: Record) {
         if let Some(session) = self.sessions.get_mut(slot) {
             session.set_record(Stored::new(record));
@@ -299,7 +304,7 @@ impl Hub {
         }
     }
 
-    /// Where the stubs of a client lead.
+    /// Sets the target of all stubs of a client.
     fn lead_stubs(&mut self, client: &Arc<str>, stub: &Stub, now: Nanos) {
         let is_here = self.is_own(&stub.target);
         let Some(custody) = &mut self.links.custody else {
@@ -338,7 +343,7 @@ impl Hub {
         self.store_outcomes(client);
     }
 
-    /// Emits the transfers of a client that are not confirmed, with its last stub.
+    /// Emits the outcomes of unconfirmed transfers of a client, in the record of its last stub.
     fn store_outcomes(&mut self, client: &Arc<str>) {
         let Some(custody) = &self.links.custody else {
             return;
@@ -371,8 +376,8 @@ impl Hub {
         Some(slot)
     }
 
-    /// From now on it is known of what passes whether a session that came has queued it: all other
-    /// shards know its subscriptions.
+    /// All other shards know the subscriptions of a session that arrived. So from now on each
+    /// message that passes here and matches one of them has been queued in it.
     pub(crate) fn has_begun(&mut self, slot: u32, number: u64) {
         let session = self.sessions.get(slot);
         if session.is_some_and(|it| it.handle.number == number) {

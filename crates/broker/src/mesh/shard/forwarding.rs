@@ -1,4 +1,5 @@
-//! Stubs forward what comes for sessions that have left, and brokers on the way and at its end take it.
+//! Stubs forward messages for sessions that have left this broker. Brokers on the path pass them
+//! on, and the broker with the session queues them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,19 +25,20 @@ use crate::publication::Publication;
 use crate::shard::Shard;
 use crate::shard::deliver::{Whom, deliver_all};
 
-/// Messages of stubs that are forwarded in one piece.
+/// Largest number of steps of [`Shard::forward_stubs`] in one call.
 const AT_ONCE: usize = 64;
 
-/// What a stub forwards.
+/// An item that a stub forwards.
 #[derive(Debug, Clone)]
 pub(crate) enum Next {
     Message(Delivery),
-    /// The client may remember it of a message with QoS 2 of a session that has ended.
+    /// A packet identifier that the client may remember from a QoS 2 message of a session that has
+    /// ended.
     Identifier(u16),
 }
 
 impl Next {
-    /// Whether nobody waits for it.
+    /// Whether it is a message with QoS 0.
     fn is_at_most_once(&self) -> bool {
         matches!(self, Self::Message(delivery) if delivery.qos == QoS::AtMostOnce)
     }
@@ -78,7 +80,7 @@ impl Shard {
         }
     }
 
-    /// A neighbour has forwarded a message; false if it is none.
+    /// Handles a forwarded message from a neighbour; false if the payload is not one.
     pub(crate) fn forwarded_packet(&mut self, id: ConnId, packet_id: u16, payload: &[u8]) -> bool {
         self.hub.has_custody();
         let parts = payload.split_first_chunk();
@@ -98,7 +100,7 @@ impl Shard {
         true
     }
 
-    /// Forwards what stubs have queued, as far as there is room.
+    /// Forwards messages that stubs have queued, as far as the queues of links have room.
     pub(crate) fn forward_stubs(&mut self, now: Nanos) {
         let mut left = AT_ONCE;
         let mut from = 0;
@@ -123,13 +125,15 @@ impl Shard {
         self.hub.retry_later(now);
     }
 
-    /// Forwards the next message of a stub; false if there is none, or no room for it.
+    /// Forwards the next item of a stub; false if there is none, if it is not committed yet, or if
+    /// there is no room for it.
     pub(crate) fn forward_next(&mut self, slot: u32, now: Nanos) -> bool {
         let hub = &mut self.hub;
         let Some((since, next)) = hub.next_of_stub(slot) else {
             return false;
         };
-        // Its publisher sends it again if this broker is killed before: that would be another message.
+        // If this broker is killed before the commit, the publisher sends the message again, under
+        // another name.
         if next.is_exactly_once() && !hub.is_stored(since) {
             return false;
         }
@@ -145,7 +149,8 @@ impl Shard {
         let route =
             hub.with_machine(|machine, marks| machine.route(&client, &stub.for_epoch, None, marks));
         let route = match route {
-            // The machine has dropped the stub, and this is the rest of it.
+            // The machine has dropped the stub; its remaining messages are forwarded to its last
+            // target.
             Some(Route::Unknown) if !hub.is_own(&stub.target) => {
                 Route::Forward(stub.target.clone(), stub.target_epoch.clone())
             }
@@ -156,7 +161,8 @@ impl Shard {
             _ if next.is_at_most_once() => {}
             Route::Session => {
                 if let Some(own) = hub.sessions.named(&client) {
-                    // Since it is here it gets by itself what it subscribes to.
+                    // Since the session is on this broker, it receives messages for its own
+                    // subscriptions directly.
                     let custody = hub.links.custody.as_ref();
                     let here = custody.and_then(|it| it.here_since.get(&slot));
                     let is_new = here.is_some_and(|here| since > *here);
@@ -197,7 +203,7 @@ impl Shard {
         self.pop_forwarded(slot)
     }
 
-    /// The next message of a stub is elsewhere, or nowhere.
+    /// Removes the next item of a stub, which has been forwarded or dropped.
     fn pop_forwarded(&mut self, slot: u32) -> bool {
         let hub = &mut self.hub;
         let custody = hub.links.custody.as_mut();
@@ -216,7 +222,7 @@ impl Shard {
         true
     }
 
-    /// Tries again what could not be forwarded.
+    /// Retries to forward messages that could not be forwarded.
     pub(crate) fn retry_forwarding(&mut self, now: Nanos) {
         let custody = self.hub.links.custody.as_mut();
         let transit = custody.map(|it| std::mem::take(&mut it.transit));
@@ -226,7 +232,8 @@ impl Shard {
         self.forward_stubs(now);
     }
 
-    /// A forwarded message goes where the session is.
+    /// Passes a forwarded message on to the broker of the session, or queues it if the session is
+    /// on this broker.
     fn pass_forwarded(&mut self, transit: Transit, now: Nanos) {
         let hub = &mut self.hub;
         if !hub.has_custody() {
@@ -244,7 +251,7 @@ impl Shard {
                 address.target.clone(),
                 address.target_epoch.clone(),
             )),
-            // What is here is not for that user.
+            // The session on this broker belongs to another user.
             true if hub.is_foreign(&client, address.user.as_deref()) => None,
             true => hub.with_machine(|machine, marks| {
                 let (for_epoch, to_epoch) = (&address.for_epoch, &address.target_epoch);
@@ -262,10 +269,11 @@ impl Shard {
                 let target = &address.target;
                 let custody = hub.links.custody.as_ref();
                 let mut before = custody.iter().flat_map(|it| &it.transit);
-                // What came before goes first.
+                // Earlier messages for the same broker are forwarded first.
                 let waits = before.any(|it| it.address.target == *target);
                 if waits || !hub.forward_to(&address, &message, now) {
-                    // What is not taken is not acknowledged: the neighbour sends it again.
+                    // A message that does not fit is not acknowledged: the neighbour sends it
+                    // again.
                     if let Some(custody) = &mut hub.links.custody
                         && custody.transit.len() < MAX_TRANSIT
                     {
@@ -305,7 +313,7 @@ impl Shard {
 }
 
 impl Hub {
-    /// What a stub forwards next, and since when that waits.
+    /// The next item of a stub, and the time since which it waits.
     fn next_of_stub(&mut self, slot: u32) -> Option<(Nanos, Next)> {
         let custody = self.links.custody.as_mut()?;
         if let Some(packet_id) = custody.remembered.get(&slot).and_then(|it| it.last()) {
@@ -322,7 +330,7 @@ impl Hub {
         Some((since, Next::Message(delivery)))
     }
 
-    /// Whether the stubs of a client have nothing to forward.
+    /// Whether all stubs of a client have forwarded everything.
     pub(crate) fn stubs_are_forwarded(&self, client: &Arc<str>) -> bool {
         let stubs = self
             .links
@@ -333,7 +341,7 @@ impl Hub {
         stubs.all(|slot| self.is_forwarded(*slot))
     }
 
-    /// Whether a stub has nothing to forward.
+    /// Whether a stub has forwarded everything.
     fn is_forwarded(&self, slot: u32) -> bool {
         let session = self.sessions.get(slot);
         let custody = self.links.custody.as_ref();
@@ -353,7 +361,8 @@ impl Hub {
         })
     }
 
-    /// Whether a message was where the session was, at the same time, and so was queued in it.
+    /// Whether a message passed a broker while the session was there, and so was queued in the
+    /// session.
     fn was_queued(&self, slot: u32, delivery: &Delivery) -> bool {
         let name = delivery.message.name;
         let Some((federation, session)) = self.directory.federation().zip(self.sessions.get(slot))
@@ -387,7 +396,7 @@ impl Hub {
             }
     }
 
-    /// A session, or a copy, takes a message in that was forwarded, unless it had it before.
+    /// Adds a forwarded item to a session or a copy, unless that has received it before.
     pub(crate) fn take_in(&mut self, slot: u32, next: Next, now: Nanos) {
         match next {
             Next::Message(delivery) if self.was_queued(slot, &delivery) => {}
@@ -397,14 +406,15 @@ impl Hub {
         self.watch_history(slot, now);
     }
 
-    /// Puts a message into the queue of the link that leads to its target; false if there is no room, or
-    /// no such link.
+    /// Puts a message into the queue of the link that leads to its target; false if there is no
+    /// room, or no such link.
     fn forward_to(&mut self, address: &SessionAddress, message: &[u8], now: Nanos) -> bool {
         let topic = format!("{FORWARD}{}", address.target);
         let (_, matched) = self.directory.lookup(&topic, generation_slot(&topic));
         let custody = self.links.custody.as_ref();
         let is_reached = custody.is_some_and(|it| it.reached.contains(&address.target));
-        // While the target is not reached, its messages are kept where it was last, and do not go round.
+        // While the target is not reached, its messages stay in the queue of a link that carries
+        // nothing, and do not circulate.
         let leads = |it: &&Target| {
             it.session.link && it.session.carries.load(Ordering::Acquire) == is_reached
         };

@@ -1,4 +1,4 @@
-//! Sessions of neighbour brokers, as the federation directs them.
+//! Sessions of neighbour brokers. The federation decides what each of them subscribes to.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -39,48 +39,50 @@ use crate::shard::{Fail, Next, Shard, common};
 use crate::timers::Timer;
 use crate::{Message, Nanos};
 
-/// A run from a neighbour.
+/// A run from a neighbour: several publications on one topic, sent as one message.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Packed<'a> {
-    /// The packets.
+    /// The PUBLISH packets, one after the other.
     pub(crate) bytes: &'a [u8],
     pub(crate) packing: Packing,
     pub(crate) name: MessageName,
 }
 
-/// Bytes from which a part of a run is long enough: more costs urgent messages time, and
-/// less saves little.
+/// Bytes from which a part of a run is long enough: a longer part delays urgent messages, and a
+/// shorter one saves little.
 pub(crate) const PACKED: usize = 4 << 10;
-/// Bytes of the longest part of a run, with the longest topic.
+/// Largest size of a part of a run, in bytes, with the longest topic.
 const MAX_PACKED: u32 = 128 << 10;
-/// Publications of a neighbour that wait for others, at most: each is looked at every
-/// [`PARKED`].
+/// Largest number of publications of a neighbour that wait for earlier ones: the broker checks each
+/// of them every [`PARKED`].
 const MOST_EARLY: usize = 512;
 
-/// What a neighbour accepts, as its CONNACK says.
+/// Limits of a neighbour, from its CONNACK.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkLimits {
-    /// Messages in flight.
+    /// Messages in flight: its Receive Maximum.
     pub receive_maximum: u16,
-    /// Bytes of a packet.
+    /// Largest packet, in bytes.
     pub max_packet: u32,
-    /// Topic aliases.
+    /// Largest topic alias.
     pub topic_aliases: u16,
 }
 
-/// What a PUBLISH from a neighbour is.
+/// The kinds of PUBLISH from a neighbour.
 pub(crate) enum Incoming<'a> {
     /// A message for the federation.
     Told(&'a [u8]),
-    /// A message about what is retained.
+    /// A message about retained messages.
     Retains(&'a [u8]),
-    /// A message about what the neighbour takes only little of.
+    /// A message about remote flow control: filters on which the neighbour accepts few messages
+    /// now.
     Brakes(&'a [u8]),
-    /// A message with a name and notes, which are not among its properties any more.
+    /// A publication. Its name and notes have been removed from its properties.
     Named(MessageName, Notes),
 }
 
-/// Takes name and notes out of a PUBLISH from a neighbour that has defined these aliases.
+/// Classifies a PUBLISH from a neighbour, and removes name and notes from its properties. `aliases`
+/// are the topic aliases that the neighbour has defined.
 pub(crate) fn incoming<'a>(
     raw: &mut RawPublish<'a>,
     aliases: &[Alias],
@@ -100,7 +102,7 @@ pub(crate) fn incoming<'a>(
             "message of a neighbour without name",
         )
     };
-    // The notes come right before the name.
+    // The notes directly precede the name.
     let (mut last, mut own) = (None, 0);
     for property in raw.properties.iter() {
         if property.id == PropertyId::SubscriptionIdentifier {
@@ -136,18 +138,19 @@ pub(crate) fn incoming<'a>(
     Ok(Incoming::Named(name, notes))
 }
 
-/// Who gets a message that goes by the root.
+/// The receivers of a message that is routed by the root of the tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Reach {
     parent: Option<Arc<str>>,
-    /// Whether clients do.
+    /// Whether clients of this broker receive it.
     pub(crate) clients: bool,
     up: bool,
     down: bool,
 }
 
 impl Reach {
-    /// From a client, or from the neighbour `peer`; `own` if it was taken in here.
+    /// For a message from a client, or from the neighbour `peer`; `own` if a client of this broker
+    /// published it.
     pub(crate) fn new(relay: Relay, peer: Option<&str>, own: bool) -> Self {
         let (clients, up, down) = match (peer, relay.parent.as_deref()) {
             (None, parent) => (true, parent.is_some(), parent.is_none()),
@@ -163,12 +166,12 @@ impl Reach {
         }
     }
 
-    /// Whether the message only passes here on its way to the root.
+    /// Whether this broker only passes the message on towards the root.
     pub(crate) fn is_upwards(&self) -> bool {
         !self.clients && self.up
     }
 
-    /// Those of the receivers who get it.
+    /// The matched receivers that receive the message.
     pub(crate) fn of(&self, matched: &Matched) -> Matched {
         let gets = |target: &&Target| match peer_of(&target.session.client_id) {
             None => self.clients,
@@ -188,13 +191,13 @@ impl Reach {
     }
 }
 
-/// Why a publication from a neighbour has to wait for its acknowledgement: behind
-/// others, or because a receiver has no room; `None` if it has not. A neighbour's session
-/// has to have it, for as long as that takes, and so has a client's where the policy is to refuse;
-/// else a client that does not read fast enough is given its time. What has to be stored
-/// waits while that cannot be done: its publisher was told that it is safe, and cannot be
-/// refused any more; and if it is not urgent, while more than enough waits for the disk. `size` is
-/// that of topic, properties and payload.
+/// Why a publication from a neighbour is blocked, and not acknowledged yet: earlier publications
+/// are blocked, or a receiver has no room; `None` if it is not blocked. It waits for room in a
+/// neighbour's session as long as that takes, and likewise for a client with the policy to refuse;
+/// for other clients it waits only while they are congested. A publication that has to be stored
+/// waits while the store fails or is full, since its publisher already has the acknowledgement and
+/// cannot be refused any more; one that is not urgent waits while too many bytes are uncommitted,
+/// too. `size` is that of topic, properties and payload, in bytes.
 pub(crate) fn cause_to_wait(
     hub: &Hub,
     session: u32,
@@ -263,22 +266,22 @@ pub(crate) fn cause_to_wait(
     })
 }
 
-/// What a publication of a neighbour waits for.
+/// The condition that a blocked publication of a neighbour waits for.
 pub(crate) enum Wait {
     Room(Cause),
-    /// What came before it.
+    /// The publication before it, with this name.
     Previous(MessageName),
 }
 
-/// Which message is to be waited for before clients here are given one that a neighbour has
-/// sent: the one before it, if that is likely to be under way.
+/// The message that has to arrive before a neighbour's message is delivered to clients of this
+/// broker: the one before it on its topic, if that is probably still in transit.
 pub(crate) fn missing(
     hub: &Hub,
     route: &Route,
     name: MessageName,
     qos: QoS,
 ) -> Option<MessageName> {
-    // What is urgent by a rule of this broker waits for nothing, either.
+    // A message that a rule of this broker makes urgent does not wait, either.
     let rule = route.rule.as_ref();
     let is_urgent = rule.is_some_and(|rule| rule.urgency.class().is_urgent());
     if name.back == 0 || is_urgent || most_early(hub) == 0 || !route.has_clients() {
@@ -292,14 +295,14 @@ pub(crate) fn missing(
     waits.then_some(previous)
 }
 
-/// How many publications of one neighbour may wait for others: those may come on the same
-/// link, and need room there.
+/// How many publications of one neighbour may wait for earlier ones: at most half of Receive
+/// Maximum, as the earlier ones may come on the same link and need the rest of it.
 fn most_early(hub: &Hub) -> usize {
     MOST_EARLY.min(usize::from(hub.config.limits.receive_maximum) / 2)
 }
 
-/// Keeps a publication of a neighbour until [`Shard::unpark`] finds that it need not
-/// wait any more: for room, or for what came before it.
+/// Blocks a publication of a neighbour until [`Shard::unpark`] finds that there is room for it, or
+/// that the publication before it has arrived.
 pub(crate) fn park(
     hub: &mut Hub,
     id: ConnId,
@@ -309,7 +312,7 @@ pub(crate) fn park(
     wait: Wait,
     now: Nanos,
 ) -> Result<Next, Fail> {
-    // The alias may mean another topic by then.
+    // The neighbour may redefine the topic alias while the publication waits.
     let mut properties = Vec::new();
     for property in raw.properties.iter() {
         if property.id != PropertyId::TopicAlias {
@@ -337,7 +340,7 @@ pub(crate) fn park(
     };
     let mut packet = Vec::new();
     let encoded = Packet::Publish(publish).encode(Version::V5, &mut packet);
-    // As many again while it was told to brake.
+    // Twice Receive Maximum: under flow control the neighbour has a second window of that size.
     let most = 2 * usize::from(hub.config.limits.receive_maximum);
     let most_early = most_early(hub);
     let patience = hub.move_times().patience();
@@ -388,9 +391,9 @@ pub(crate) fn park(
 }
 
 impl Shard {
-    /// A connection that this broker has opened to another one, after CONNACK: the
-    /// neighbour `peer` is treated from now on as if it had connected here, and both
-    /// ends speak as servers do.
+    /// Registers a connection that this broker has opened to the neighbour `peer`, after CONNACK.
+    /// From now on the shard treats the neighbour as if it had connected to this broker, and both
+    /// ends act as servers.
     pub fn open_link(
         &mut self,
         meta: ConnMeta,
@@ -432,8 +435,8 @@ impl Shard {
         id
     }
 
-    /// Starts or stops the delivery of messages to a neighbour. While it is stopped, messages are queued.
-    /// When it starts, both brokers compare their retained messages.
+    /// Starts or stops the delivery of messages to a neighbour. While it is stopped, messages are
+    /// queued. When it starts, both brokers compare their retained messages.
     pub fn link_carry(&mut self, peer: &str, carries: bool, now: Nanos) {
         let Some(slot) = self.link_session(peer) else {
             return;
@@ -479,9 +482,10 @@ impl Shard {
         }
     }
 
-    /// Holds messages for a neighbour that are published from now on, while copies of older messages pass
-    /// that other brokers have kept for it; or ends that. Urgent messages, those with QoS 0 and those that
-    /// expire are not held. A quarter of a full queue is held at most.
+    /// Holds messages for a neighbour that are published from now on, while this broker forwards
+    /// copies of older messages that other brokers have stored for it; or ends that. Urgent
+    /// messages, messages with QoS 0 and messages that expire are not held. Held messages take a
+    /// quarter of the queue at most.
     pub fn link_hold(&mut self, peer: &str, holds: bool, now: Nanos) {
         let Some(slot) = self.link_session(peer) else {
             return;
@@ -496,7 +500,8 @@ impl Shard {
         }
     }
 
-    /// Changes which messages go to a neighbour; additions first.
+    /// Changes the filters of the messages that are sent to a neighbour; adds filters before it
+    /// removes others.
     pub fn link_interest(&mut self, peer: &str, add: &[Box<str>], remove: &[Box<str>]) {
         let Some(slot) = self.link_session(peer) else {
             return;
@@ -537,9 +542,9 @@ impl Shard {
         }
     }
 
-    /// When all that neighbours want so far is committed, or at once where nothing is stored,
-    /// [`crate::Interest::wishes_kept`] is called with that number, unless another one is asked for
-    /// before.
+    /// Calls [`crate::Interest::wishes_kept`] with `number` once the interest of all neighbours so
+    /// far is committed, or at once without a store. A later call replaces one that has not been
+    /// answered.
     pub fn link_keep(&mut self, number: u64) {
         let journal = self.hub.journal.as_mut();
         let ticket = journal.map_or(0, |journal| journal.settle());
@@ -547,14 +552,14 @@ impl Shard {
         self.hub.tell_kept_wishes();
     }
 
-    /// Neighbours lead to brokers that they did not lead to before: what was here, and is
-    /// sent again from now on, has to go there, too.
+    /// Neighbours lead to brokers that they did not lead to before. A message that was here before
+    /// has to be passed on again if a neighbour sends it again.
     pub fn link_reached(&mut self) {
         self.hub.links.passed_on.changed();
     }
 
-    /// Neighbours that something is kept for, and what they want; after a restart
-    /// that is what they wanted before.
+    /// Neighbours with a session on this broker, and their interest; after a restart that is the
+    /// stored interest.
     pub fn links(&self) -> Vec<KeptLink> {
         let sessions = self.hub.sessions.iter().filter_map(|(_, session)| {
             let link = session.link.as_ref()?;
@@ -576,8 +581,8 @@ impl Shard {
         sessions.collect()
     }
 
-    /// Other brokers are behind a neighbour where a shared subscription has members, instead of
-    /// those before. That is kept for [`Self::links`] after a restart.
+    /// Replaces the brokers behind a neighbour where a shared subscription has members. They are
+    /// stored, so that [`Self::links`] returns them after a restart.
     pub fn link_behind(&mut self, peer: &str, filter: &str, brokers: &[&str]) {
         let Some(slot) = self.link_session(peer) else {
             return;
@@ -595,8 +600,8 @@ impl Shard {
         }
     }
 
-    /// The brokers that a neighbour leads to, itself among them, instead of those before. That is
-    /// kept for [`Self::links`] after a restart.
+    /// Replaces the brokers that a neighbour leads to, itself among them. They are stored, so that
+    /// [`Self::links`] returns them after a restart.
     pub fn link_leads(&mut self, peer: &str, brokers: &[&str]) {
         let Some(slot) = self.link_session(peer) else {
             return;
@@ -610,8 +615,8 @@ impl Shard {
         }
     }
 
-    /// Persistent sessions at a broker that a neighbour leads to await messages on these filters as
-    /// well, and on those not any more. That is kept for [`Self::links`] after a restart.
+    /// Changes the filters on which persistent sessions await messages at a broker that a neighbour
+    /// leads to. They are stored, so that [`Self::links`] returns them after a restart.
     pub fn link_lasting(
         &mut self,
         peer: &str,
@@ -640,8 +645,8 @@ impl Shard {
         }
     }
 
-    /// Brokers behind a neighbour are away for long: nobody is held or refused any more for want of
-    /// room there, until it is back.
+    /// Brokers behind a neighbour have been away for long. Until the neighbour carries messages
+    /// again, publishers are neither held back nor refused for want of room in its queue.
     pub fn link_narrow(&mut self, peer: &str) {
         if let Some(slot) = self.link_session(peer)
             && let Some(session) = self.hub.sessions.get(slot)
@@ -650,8 +655,8 @@ impl Shard {
         }
     }
 
-    /// Of what waits for a neighbour only that is kept which it wants now. Returns how many messages were
-    /// dropped.
+    /// Drops the queued messages of a neighbour that match none of its present filters. Returns how
+    /// many messages were dropped.
     pub fn link_trim(&mut self, peer: &str) -> u64 {
         let Some(slot) = self.link_session(peer) else {
             return 0;
@@ -692,7 +697,8 @@ impl Shard {
         dropped
     }
 
-    /// Looks whether what a neighbour has sent has room now, and what comes before it has come.
+    /// Retries the blocked publications of a neighbour: checks whether there is room for them now,
+    /// and whether the publications before them have arrived.
     pub(crate) fn unpark(&mut self, id: ConnId, now: Nanos) {
         let Some(slot) = self.hub.outlets.conn(id).map(|conn| conn.session) else {
             return;
@@ -747,12 +753,12 @@ impl Shard {
         self.hub.timers.arm(now + PARKED, timer);
     }
 
-    /// Takes what has waited for what came before it, if that is here now or was waited for
+    /// Takes the publications that wait for an earlier one, if that is here now or they have waited
     /// long enough.
     fn unpark_early(&mut self, id: ConnId, session: u32, now: Nanos) -> Result<(), Fail> {
         let link = self.hub.link_state(session);
         let mut waiting = link.map_or_else(VecDeque::new, |link| std::mem::take(&mut link.early));
-        // Each may have waited for one before or behind it.
+        // Each may wait for one before or behind it in the queue.
         let (mut at, mut taken_some) = (0, false);
         let mut result = Ok(());
         loop {
@@ -794,9 +800,9 @@ impl Shard {
         result
     }
 
-    /// Puts a copy of what waits for one neighbour, or is in flight to it, into the
-    /// queue of another, whether there is room or not: it was acknowledged. With
-    /// `moves`, they wait there only from now on.
+    /// Copies the messages that are queued for one neighbour, or in flight to it, into the queue of
+    /// another one, even beyond its limits: they have been acknowledged. With `moves`, they are
+    /// removed from the first neighbour's session.
     pub fn link_copy(&mut self, from: &str, to: &str, moves: bool, now: Nanos) {
         let (Some(from), Some(to)) = (self.link_session(from), self.link_session(to)) else {
             return;
@@ -820,7 +826,8 @@ impl Shard {
         let Some(session) = hub.sessions.get_mut(to) else {
             return;
         };
-        // One that is under way may have been there before who is there now.
+        // A copy that is already in flight may have passed a broker before the present receivers
+        // were there, so it does not count.
         let copies = session.window.unsent().chain(session.queue.iter());
         let mut copies: HashSet<Number> = copies
             .filter_map(|delivery| delivery.number.filter(|number| number.is_again()))
@@ -860,9 +867,8 @@ impl Shard {
         hub.pump(to, now);
     }
 
-    /// Nothing is kept for a neighbour any more, and nothing goes to it until it
-    /// wants something again. Says how many messages waited for it alone, or were in
-    /// flight; they are counted as dropped.
+    /// Drops all messages for a neighbour, and removes its interest until it subscribes again.
+    /// Returns how many messages were queued for it or in flight; they are counted as dropped.
     pub fn link_forget(&mut self, peer: &str, now: Nanos) -> u64 {
         let Some(slot) = self.link_session(peer) else {
             return 0;
@@ -898,14 +904,14 @@ impl Shard {
         in_flight + queued
     }
 
-    /// Sends a message of the federation to a neighbour, before all that waits.
+    /// Sends a message of the federation to a neighbour, before all queued messages.
     pub fn link_send(&mut self, conn: ConnId, topic: &str, payload: &[u8]) {
         if self.hub.outlets.conn(conn).is_some_and(|conn| conn.link) {
             self.hub.tell(conn.slot, topic, payload);
         }
     }
 
-    /// Ends a connection to a neighbour; what is kept for it stays.
+    /// Ends a connection to a neighbour. Its session stays.
     pub fn link_close(&mut self, conn: ConnId, why: &str, now: Nanos) {
         if self.hub.outlets.conn(conn).is_some_and(|conn| conn.link) {
             let fail = Fail::new(ReasonCode::AdministrativeAction, why.to_owned());
@@ -913,7 +919,7 @@ impl Shard {
         }
     }
 
-    /// Tells the federation, and prepares the session.
+    /// Notifies the federation that a link is up, and prepares the session of the neighbour.
     pub(crate) fn link_is_up(&mut self, id: ConnId, slot: u32, entitlement: Entitlement) {
         let hub = &mut self.hub;
         let (Some(conn), Some(session)) = (
@@ -942,7 +948,7 @@ impl Shard {
         self.hub.sessions.named(&format!("{LINK_PREFIX}{peer}"))
     }
 
-    /// Forgets what a session's neighbour wanted.
+    /// Removes the subscriptions of a neighbour's session.
     pub(crate) fn end_link(&mut self, slot: u32) {
         let hub = &mut self.hub;
         let Some(session) = hub.sessions.get_mut(slot) else {
@@ -964,8 +970,8 @@ impl Shard {
 }
 
 impl Hub {
-    /// A neighbour wants what is forwarded to the brokers that it leads to, and not any more to those to
-    /// which it led before.
+    /// Subscribes a neighbour to the messages that stubs forward to the brokers behind it, and
+    /// unsubscribes it for brokers that it no longer leads to.
     fn lead_forwarded(&mut self, slot: u32, before: &[Box<str>]) {
         let by_root = self.by_root();
         let Some(session) = self.sessions.get(slot) else {
@@ -986,7 +992,7 @@ impl Hub {
         }
     }
 
-    /// The link of that session does not hold newer messages any more.
+    /// Ends [`Shard::link_hold`] for the neighbour of that session.
     pub(crate) fn end_hold(&mut self, slot: u32, now: Nanos) {
         if let Some(session) = self.sessions.get_mut(slot)
             && session.end_hold(now)
@@ -998,12 +1004,13 @@ impl Hub {
         }
     }
 
-    /// What a session has if it is that of a neighbour.
+    /// The link state of a session; `None` if it is not the session of a neighbour.
     fn link_state(&mut self, session: u32) -> Option<&mut LinkState> {
         self.sessions.get_mut(session)?.link.as_deref_mut()
     }
 
-    /// Says that what neighbours want is kept, once it is.
+    /// Notifies the federation once the interest of neighbours is committed, see
+    /// [`Shard::link_keep`].
     pub(crate) fn tell_kept_wishes(&mut self) {
         if let Some((_, number)) = self.links.wishes.take_if(|(ticket, _)| {
             let journal = self.journal.as_ref();
@@ -1014,7 +1021,7 @@ impl Hub {
         }
     }
 
-    /// Forgets what sessions at brokers behind a neighbour await.
+    /// Removes the filters on which persistent sessions behind a neighbour await messages.
     fn forget_awaited(&mut self, slot: u32) {
         let session = self.sessions.get_mut(slot);
         let Some(link) = session.and_then(|session| session.link.as_mut()) else {
@@ -1026,8 +1033,8 @@ impl Hub {
         }
     }
 
-    /// Stores behind which neighbour persistent sessions await messages on a filter, at which
-    /// brokers.
+    /// Stores the brokers behind a neighbour at which persistent sessions await messages on a
+    /// filter.
     fn store_awaited(&mut self, slot: u32, filter: &str) {
         let session = self.sessions.get_mut(slot);
         let Some(link) = session.and_then(|session| session.link.as_mut()) else {
@@ -1040,25 +1047,25 @@ impl Hub {
         let brokers = brokers.unwrap_or_default();
         let brokers: Vec<&str> = brokers.iter().map(|broker| &**broker).collect();
         let key = format!("{AWAITED}{filter}");
-        // One that is as long as a filter may be cannot be stored so.
+        // With a filter of nearly the greatest length the key is too long to be stored.
         if key.len() <= usize::from(u16::MAX) {
             self.store_members(slot, &key, &brokers);
         }
     }
 
-    /// What may be promised to clients now.
+    /// The service that this broker offers to clients now.
     pub(crate) fn service(&self) -> Service {
         let federation = self.directory.federation();
         federation.map_or(Service::Full, |federation| federation.service())
     }
 
-    /// Whether all messages go by the root.
+    /// Whether all messages are routed by the root of the tree.
     pub(crate) fn by_root(&self) -> bool {
         let federation = self.directory.federation();
         federation.is_some_and(|federation| federation.relay().is_some())
     }
 
-    /// Sends a connection what one broker has to say to another.
+    /// Sends a message of this broker to the neighbour on a connection, as a PUBLISH with QoS 0.
     pub(crate) fn tell(&mut self, conn: u32, topic: &str, payload: &[u8]) {
         let publish = Publish {
             dup: false,
@@ -1072,7 +1079,7 @@ impl Hub {
         self.send(conn, &Packet::Publish(publish));
     }
 
-    /// Whether a receiver is a neighbour that takes a run as one message now.
+    /// Whether a receiver is a neighbour that accepts a run as one message now.
     pub(crate) fn takes_runs(&self, target: &Target) -> bool {
         if !target.session.link {
             return false;
@@ -1085,8 +1092,8 @@ impl Hub {
         !session.queue.has_qos0() && conn.is_some_and(ready) && !self.by_root()
     }
 
-    /// Sends a run of plain publications of a client on a topic to neighbours, in several
-    /// messages: what is urgent may go between them.
+    /// Sends a run of plain publications of a client on a topic to neighbours, in several messages:
+    /// urgent messages may be sent between them.
     pub(crate) fn pack(
         &mut self,
         publisher: ConnId,
@@ -1113,7 +1120,7 @@ impl Hub {
         }
     }
 
-    /// Sends a part of a run to neighbours as [`taking_runs`] has them, with the name that it has.
+    /// Sends a part of a run under its name to neighbours. `neighbours` come from [`taking_runs`].
     pub(crate) fn pass_packed(
         &mut self,
         publisher: ConnId,
@@ -1150,7 +1157,7 @@ impl Hub {
         }
     }
 
-    /// Forgets what a session's client was sent and has not taken; returns how many messages.
+    /// Drops the messages in flight of a session; returns their number.
     fn give_up_window(&mut self, slot: u32) -> u64 {
         let Some(session) = self.sessions.get_mut(slot) else {
             return 0;
@@ -1163,7 +1170,7 @@ impl Hub {
         given_up.len() as u64
     }
 
-    /// Forgets what waits for a session; returns how many messages.
+    /// Drops the queued messages of a session; returns their number.
     fn give_up_queue(&mut self, slot: u32) -> u64 {
         let Some(session) = self.sessions.get_mut(slot) else {
             return 0;
@@ -1179,7 +1186,7 @@ impl Hub {
     }
 }
 
-/// Neighbours that are told that what they are sent is a run.
+/// The neighbours as targets with notes that mark a message as a run.
 pub(crate) fn taking_runs(packing: Packing, neighbours: &[&Target]) -> SmallVec<[Target; 2]> {
     if neighbours.is_empty() {
         return SmallVec::new();

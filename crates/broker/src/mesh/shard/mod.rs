@@ -1,4 +1,4 @@
-//! What a shard does for links and for sessions that move.
+//! Methods of a shard for links and for sessions that move.
 
 mod brakes;
 mod changes;

@@ -1,8 +1,8 @@
-//! Who may connect as a neighbour broker: nobody who has not proven to be one.
+//! Admission of neighbour brokers: only an authenticated broker may connect as one.
 //!
-//! A neighbour forwards everything, takes sessions over and speaks for all clients behind it. So that
-//! is a right of a user whose name is proven, for brokers of certain names, or belongs to who knows the
-//! secret of the mesh; that an ordinary client may connect counts for nothing.
+//! A neighbour receives all messages, takes sessions over and acts for all clients behind it. So it
+//! needs either an authenticated user with the right to be a broker of that name, or the secret of
+//! the mesh; the rights of an ordinary client do not suffice.
 
 use punctual_codec::{Connect, ReasonCode, Version};
 
@@ -15,12 +15,12 @@ use crate::mesh::link::Entitlement;
 use crate::session::Session;
 use crate::shard::refusal::Refusal;
 
-/// Whether a client presents the secret of the mesh instead of a user's password.
+/// Whether a client presents the secret of the mesh rather than a user's password.
 pub(crate) fn presents_secret(connect: &Connect<'_>) -> bool {
     connect.client_id.starts_with(LINK_PREFIX) && connect.username == Some(SECRET_USER)
 }
 
-/// Whether a listener is there for who connects.
+/// Checks whether a listener accepts clients, or neighbours, respectively.
 pub(crate) fn check_listener(admits: Admits, client_id: &str) -> Result<(), &'static str> {
     let is_broker = client_id.starts_with(LINK_PREFIX);
     match admits {
@@ -30,8 +30,8 @@ pub(crate) fn check_listener(admits: Admits, client_id: &str) -> Result<(), &'st
     }
 }
 
-/// Whether a client or neighbour that has come by that listener may stay, as things are now; `Err` says
-/// why not.
+/// Whether a client or neighbour on that listener may stay connected with its present rights; `Err`
+/// has the reason why not.
 pub(crate) fn check_rights(
     directory: &Directory,
     session: &Session,
@@ -39,7 +39,7 @@ pub(crate) fn check_rights(
 ) -> Result<(), &'static str> {
     let entitlement = session.link.as_ref().map(|link| link.entitlement);
     if entitlement == Some(Entitlement::Dialled) {
-        // It has come by none.
+        // This broker has opened the connection, so there is no listener.
         return Ok(());
     }
     let client_id = &session.handle.client_id;
@@ -66,8 +66,8 @@ fn may_be_broker(
         .is_some_and(|permissions| permissions.may_be_broker(peer))
 }
 
-/// Whether a client that calls itself a neighbour is one, and by what. Its user name is not just a claim if it
-/// `is_proven`, or is that of its certificate.
+/// Decides whether a client with the identifier of a neighbour is accepted as one, and for which
+/// reason. Its user name is authenticated if it `is_proven`, or comes from its certificate.
 pub(crate) fn admit(
     hub: &Hub,
     id: ConnId,
@@ -106,7 +106,7 @@ pub(crate) fn admit(
     }
     let session = hub.sessions.named(connect.client_id);
     let session = session.and_then(|slot| hub.sessions.get(slot));
-    // One that this broker has opened itself has no user.
+    // The session of a connection that this broker has opened has no user.
     let other = session
         .filter(|session| session.conn.is_some())
         .and_then(|session| session.username.as_deref());

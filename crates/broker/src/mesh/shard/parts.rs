@@ -1,4 +1,4 @@
-//! Sessions are frozen, and sent in parts.
+//! Session transfers: sessions are frozen, and sent in parts.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::mesh::journal::moved::{Round, put_delivery, put_inflight, put_session
 use crate::session::{Session, Step};
 
 impl Hub {
-    /// A session gives out nothing any more: what it has is what is sent of it.
+    /// Freezes a session: it sends nothing to its client until it has moved or is thawed.
     pub(crate) fn freeze(&mut self, client: &Arc<str>, freeze: punctual_mesh::transfer::Freeze) {
         let directory = self.directory.clone();
         let (Some(slot), Some(federation)) = (self.sessions.named(client), directory.federation())
@@ -29,7 +29,8 @@ impl Hub {
         let mut known = history.map(|history| history.known()).unwrap_or_default();
         let best = session.subscriptions.iter().map(|it| it.options.qos).max();
         if best > Some(QoS::AtMostOnce) {
-            // What passed while it was here may still come to it where it goes.
+            // Messages that passed here while the session was here may still arrive at its next
+            // broker.
             let mark = session.began().map_or(0, |began| began.passed);
             let (passed, since) = federation.passed(mark);
             let passed: Vec<u64> = passed.into_iter().map(MessageName::key).collect();
@@ -39,7 +40,8 @@ impl Hub {
             }
             known.given.extend(directory.names_since(session.began()));
         }
-        // What other shards have sent until now comes before the snapshot is made.
+        // The fence: messages that other shards have sent until now arrive before the snapshot is
+        // made.
         let frozen = Frozen {
             freeze,
             known,
@@ -54,7 +56,7 @@ impl Hub {
         }
     }
 
-    /// All that is to be in a snapshot is in the session; false if it waits for other shards.
+    /// Takes the snapshot of a frozen session, once; false while its fence has not passed.
     fn take_snapshot(&mut self, client: &Arc<str>) -> bool {
         let directory = self.directory.clone();
         let slot = self.sessions.named(client);
@@ -85,7 +87,8 @@ impl Hub {
         true
     }
 
-    /// A frozen session is as it was, but for what has come since.
+    /// Ends the freeze of a session: its queue has the messages of the snapshot, and later ones
+    /// behind them.
     pub(crate) fn thaw(&mut self, client: &Arc<str>, now: Nanos) {
         let custody = self.links.custody.as_mut();
         let frozen = custody.and_then(|it| it.frozen.remove(client));
@@ -107,7 +110,7 @@ impl Hub {
         }
     }
 
-    /// What was sent of a frozen session is elsewhere.
+    /// Drops the snapshot of a frozen session, which another broker has received.
     pub(crate) fn forget_snapshot(&mut self, client: &Arc<str>, slot: u32) {
         let custody = self.links.custody.as_mut();
         let frozen = custody.and_then(|it| it.frozen.remove(client));
@@ -115,7 +118,7 @@ impl Hub {
         let (Some(snapshot), Some(session)) = (snapshot, self.sessions.get_mut(slot)) else {
             return;
         };
-        // In one piece: after a restart all of them are gone, or none.
+        // In one turn, and so in one commit: after a restart all of them are gone, or none.
         let all = snapshot.sent.iter().map(|(_, delivery)| delivery);
         for delivery in all.chain(snapshot.unsent.iter()) {
             Journal::done(&mut self.journal, session, delivery.entry);
@@ -123,7 +126,7 @@ impl Hub {
         self.discard_snapshot(snapshot);
     }
 
-    /// Cuts the next part of what is sent of a frozen session.
+    /// Encodes the next part of a frozen session, of at most [`MAX_PART`] bytes.
     pub(crate) fn make_part(&mut self, client: &Arc<str>, id: TransferId, number: u32, now: Nanos) {
         if !self.take_snapshot(client) {
             let custody = self.links.custody.as_mut();
@@ -207,7 +210,7 @@ impl Hub {
         }
     }
 
-    /// Parts of a session that came are needed no more.
+    /// Discards the received parts of a session.
     pub(crate) fn drop_parts(&mut self, client: &Arc<str>) {
         let custody = self.links.custody.as_mut();
         let arriving = custody.and_then(|it| it.arriving.remove(client));
@@ -220,7 +223,8 @@ impl Hub {
         }
     }
 
-    /// Ends a copy. What it has is where it came from, too, or in the session that has absorbed it.
+    /// Ends a copy. Its messages are still at the broker that sent them, or in the session that has
+    /// absorbed the copy.
     pub(crate) fn discard_copy(&mut self, slot: u32) {
         if let Some(session) = self.end_placed(slot) {
             self.discard(Discarded {
@@ -249,7 +253,7 @@ impl Hub {
         Some(session)
     }
 
-    /// All parts are here: they become a copy.
+    /// Makes a copy of the received parts, all of which are here.
     pub(crate) fn prepare_copy(
         &mut self,
         client: &Arc<str>,

@@ -1,12 +1,12 @@
-//! Retained messages of a mesh: every broker has those of all, so that who subscribes
-//! late finds the newest at its own broker, at once.
+//! Replication of retained messages in a mesh: every broker has all of them, so that a new
+//! subscriber receives the newest ones from its own broker, at once.
 //!
-//! A retained publication goes to every neighbour on the tree, whoever wants it, as an
-//! ordinary message with its version ([`Notes`]); the highest version stays. When a link
-//! begins to carry, both ends tell sums over 64 parts of what they retain, then what
-//! they have in the parts that differ, and each sends what the other lacks; that a topic
-//! has nothing any more counts as something. It goes on to others who lack it, and to
-//! their subscribers.
+//! A retained publication goes to every neighbour on the tree, without regard to filters, as an
+//! ordinary message with its version ([`Notes`]); each broker keeps the highest version. When a
+//! link begins to carry messages, both ends send the sums of 64 partitions of their retained
+//! messages, then the digests of all messages in partitions that differ, and each sends the
+//! messages that the other lacks; tombstones of removed messages are compared, too. A received
+//! message is passed on to other brokers that lack it, and to their subscribers.
 
 use punctual_codec::ReasonCode;
 
@@ -21,17 +21,17 @@ use crate::shard::retain::retain;
 use crate::shard::{Fail, Shard};
 use crate::{Budget, Nanos};
 
-/// Digests in one message, and topics looked at for it.
+/// Largest number of digests in one message, and of units of work to find them.
 const BATCH: u64 = 4096;
 
-/// What kind of message it is, as its first byte.
+/// First byte of a message: its kind.
 const SUMS: u8 = 0;
 const HAS: u8 = 1;
 const HAS_AND_MORE: u8 = 2;
 
 impl Shard {
-    /// Removes the retained message of a topic, on all shards and in all of a mesh; says
-    /// whether there was one. Subscribers here are not told.
+    /// Removes the retained message of a topic, on all shards and all brokers of a mesh; returns
+    /// whether there was one. Subscribers of this broker receive nothing.
     pub fn remove_retained(&mut self, topic: &str, now: Nanos) -> bool {
         let hub = &mut self.hub;
         let directory = hub.directory.clone();
@@ -52,14 +52,15 @@ impl Shard {
                 ..Notes::default()
             };
             let neighbours = Matched::new(reach(hub, &nobody, &notes, true), Groups::new());
-            // Without anyone to refuse it to, a full queue is a counted drop.
+            // There is no publisher to refuse: for a full queue the message is dropped, and
+            // counted.
             let _ = deliver_all(hub, &neighbours, &mut publication, None, now, Whom::Nobody);
         }
         self.share_stats_soon(now);
         true
     }
 
-    /// A link begins to carry: what both ends retain is compared.
+    /// Compares the retained messages of both ends when a link begins to carry messages.
     pub(crate) fn compare_retained(&mut self, slot: u32) {
         let sums = self.hub.directory.retained().sums();
         let mut message = vec![SUMS];
@@ -67,7 +68,7 @@ impl Shard {
         self.tell_of_retained(slot, &message);
     }
 
-    /// What a neighbour says of what it retains.
+    /// Handles a neighbour's message about its retained messages.
     pub(crate) fn told_of_retained(
         &mut self,
         slot: u32,
@@ -113,14 +114,15 @@ impl Shard {
         Ok(())
     }
 
-    /// Tells a neighbour what there is here of some parts.
+    /// Sends a neighbour the digests of this broker's retained messages in some partitions, a bit
+    /// for each.
     fn tell_parts(&mut self, slot: u32, parts: u64) {
         if parts == 0 {
             return;
         }
         let mut from = DigestCursor::default();
         loop {
-            // Others may change what is retained between two messages.
+            // Other shards may change retained messages between two messages to the neighbour.
             let mut budget = Budget::new(BATCH);
             let mut own = Vec::new();
             let retained = self.hub.directory.retained();

@@ -1,13 +1,15 @@
 //! Sessions that move between the brokers of a mesh: the shell of [`punctual_mesh::transfer`].
 //!
-//! What happens is told to the machine, one event after the other, and what it wants is done before it
-//! is told the next one: it looks at the sessions as they are ([`Shard::run_custody`]). Records and
-//! the content that goes with them are emitted in one turn, and so are committed together.
+//! The shell passes events to the transfer machine one after the other, and performs all actions of
+//! the machine before it passes the next event, as the machine inspects the present sessions
+//! ([`Shard::run_custody`]). Records and the content that belongs to them are emitted in one turn,
+//! and so are committed together.
 //!
-//! A stub has the subscriptions of a session that has left, queues what comes for them as a session does
-//! that has no client, and forwards it ([`Shard::forward_stubs`]) in the queues of the links, on a topic
-//! of its target ([`FORWARD`]) that each link wants which leads there. On the way, and where it is
-//! taken in, it is acknowledged once it is safe there.
+//! A stub has the subscriptions of a session that has left. It queues messages like a session
+//! without a client, and forwards them ([`Shard::forward_stubs`]) in the queues of the links, on a
+//! topic of its target broker ([`FORWARD`]) to which each link that leads there is subscribed. Each
+//! broker on the path acknowledges a forwarded message once it is safe at that broker, and so does
+//! the target.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -28,12 +30,13 @@ use crate::shard::connect::{Looked, NO_ROOM};
 use crate::shard::refusal::Refusal;
 use crate::shard::{Fail, Shard};
 
-/// Why a connection ends whose client has another one.
+/// The reason for the end of a connection whose client has connected to another broker.
 const ELSEWHERE: &str = "connected to another broker";
 
 impl Shard {
-    /// Another broker looks for the session of a client that has connected there as that user, with
-    /// `clean` if with Clean Start. [`crate::SessionTransfers::found`] is the answer, perhaps later.
+    /// Another broker looks up the session of a client that has connected there as that user;
+    /// `clean` if with Clean Start. This broker answers with [`crate::SessionTransfers::found`],
+    /// perhaps later.
     pub fn look_up(
         &mut self,
         by: &HomeId,
@@ -47,7 +50,7 @@ impl Shard {
         }
         let client: Arc<str> = client_id.into();
         if self.hub.is_foreign(&client, user) {
-            // What is kept for one user is not for another who uses the same identifier.
+            // The session of one user is not given to another user with the same client identifier.
             if let Some(federation) = self.hub.directory.federation() {
                 federation.found(by, client_id, at, Located::default());
             }
@@ -58,7 +61,8 @@ impl Shard {
         self.tell(&client, Told::Lookup { by, at, clean }, now);
     }
 
-    /// The answer to [`crate::SessionTransfers::look_up`]: what others have, and how much that covers.
+    /// The answer to [`crate::SessionTransfers::look_up`]: the replies of other brokers, and which
+    /// brokers they cover.
     pub fn located(
         &mut self,
         client_id: &str,
@@ -76,7 +80,7 @@ impl Shard {
         self.tell(&client_id.into(), located, now);
     }
 
-    /// Other brokers that are reached now; `away` if some of the mesh are not.
+    /// Sets the other brokers that are reached now; `away` if some brokers of the mesh are not.
     pub fn set_reach(&mut self, reached: &BTreeSet<HomeId>, away: bool, now: Nanos) {
         if self.hub.has_custody() {
             self.recover_custody();
@@ -91,7 +95,8 @@ impl Shard {
         }
     }
 
-    /// Another broker does not come back: what waits for it alone is given up, and it is not missed.
+    /// Another broker does not return: the shard gives up transfers and messages that wait for that
+    /// broker alone, and no longer expects its answers.
     pub fn forget_broker(&mut self, broker: &str, now: Nanos) {
         let Some(home) = HomeId::new(broker).filter(|_| self.hub.has_custody()) else {
             return;
@@ -115,7 +120,7 @@ impl Shard {
         self.run_custody(now);
     }
 
-    /// Another broker puts a fence behind what is on its way to its stub of a client.
+    /// Another broker puts a fence behind the messages that are in transit to its stub of a client.
     pub fn fence_asked(
         &mut self,
         by: &HomeId,
@@ -138,7 +143,8 @@ impl Shard {
     pub fn fence_passed(&mut self, client_id: &str, epoch: &Stamp, now: Nanos) {
         self.forward_stubs(now);
         let client: Arc<str> = client_id.into();
-        // What it has is on its way to it, too: it is asked again.
+        // Messages that the stub has not forwarded are in transit, too: the machine puts a further
+        // fence behind them.
         if self.hub.stubs_are_forwarded(&client) {
             let hub = &mut self.hub;
             let fence = hub.outboxes.fence(hub.index);
@@ -150,7 +156,7 @@ impl Shard {
         }
     }
 
-    /// Does what has waited for other shards.
+    /// Performs the steps whose fences between shards have passed.
     fn go_on_behind_fences(&mut self, now: Nanos) {
         while let Some(custody) = &mut self.hub.links.custody
             && let Some((fence, _)) = custody.fenced.front()
@@ -173,7 +179,7 @@ impl Shard {
         }
     }
 
-    /// What another broker has written about a client's session.
+    /// Handles a transfer message of another broker about a client's session.
     pub fn letter(&mut self, from: &str, client_id: &str, body: &[u8], now: Nanos) {
         let Some(from) = HomeId::new(from).filter(|_| self.hub.has_custody()) else {
             return;
@@ -189,7 +195,7 @@ impl Shard {
             return;
         };
         let client: Arc<str> = client_id.into();
-        // Another user's session is as if it were not here.
+        // The answer as if there were no session, for a session of another user.
         let without_session = match &message {
             TransferMessage::Take { at, user } => {
                 let (at, newer) = (at.clone(), None);
@@ -237,7 +243,7 @@ impl Shard {
         }
     }
 
-    /// Tells the machine what has happened, and does what it wants.
+    /// Passes an event to the machine, and performs its actions.
     fn tell(&mut self, client: &Arc<str>, event: Told, now: Nanos) {
         if self.hub.has_custody()
             && let Some(custody) = &mut self.hub.links.custody
@@ -247,7 +253,7 @@ impl Shard {
         }
     }
 
-    /// Lets a client wait until it is known which session it gets.
+    /// Lets a client wait for CONNACK until the machine has found its session.
     pub(crate) fn await_transfer(
         &mut self,
         id: ConnId,
@@ -278,9 +284,10 @@ impl Shard {
             .with_machine(|machine, marks| machine.connect(client, clean, clock, marks));
         if let (Some(at), Some(custody)) = (at, &mut self.hub.links.custody) {
             if clean {
-                // Nothing of what others have is for it, so it need not wait for them, however slow a
-                // link to them is. The look-up ends what is older there, and so does the claim of the
-                // session, which is said until each has answered.
+                // With Clean Start a client takes over no session, so it need not wait for other
+                // brokers, however slow their links are. The look-up ends older sessions there, and
+                // so does the claim of the session, which is repeated until each broker has
+                // answered.
                 let located = Told::Located {
                     at: at.clone(),
                     answers: Vec::new(),
@@ -295,7 +302,7 @@ impl Shard {
         Ok(())
     }
 
-    /// A connection that waits is closed.
+    /// A connection whose client waits for CONNACK is closed.
     pub(crate) fn waiting_is_closed(&mut self, id: ConnId, body: &[u8], now: Nanos) {
         let Ok(connect) = Connect::decode(body) else {
             return;
@@ -308,7 +315,7 @@ impl Shard {
         }
     }
 
-    /// Tells the machine what the store had.
+    /// Passes the records of the store to the machine.
     fn recover_custody(&mut self) {
         let Some(custody) = &mut self.hub.links.custody else {
             return;
@@ -319,7 +326,7 @@ impl Shard {
         }
     }
 
-    /// Goes on until the machine has been told all, and wants nothing more.
+    /// Passes events to the machine and performs its actions until there are none of either.
     pub(crate) fn run_custody(&mut self, now: Nanos) {
         self.recover_custody();
         let Some(custody) = &mut self.hub.links.custody else {
@@ -368,7 +375,8 @@ impl Shard {
                 let is_stored = emitted(hub) > before;
                 let ticket = hub.journal.as_mut().map_or(0, |journal| journal.settle());
                 if let Some(custody) = &mut hub.links.custody {
-                    // Nothing of it is stored: it waits only for what was written of the client before.
+                    // Nothing of this write is stored: it waits only for earlier writes of the
+                    // client.
                     let waits = |custody: &Custody| {
                         let mut before = custody.writes.iter();
                         before.any(|(_, other, _)| other == client)
@@ -423,7 +431,7 @@ impl Shard {
                 let slot = hub.sessions.named(client);
                 let conn = slot.and_then(|slot| hub.sessions.get(slot)?.conn);
                 if let Some(conn) = conn {
-                    // If the session ends with it, the machine knows that.
+                    // If the session ends with its connection, the machine knows that.
                     if let Some(custody) = &mut hub.links.custody {
                         custody.is_changing = true;
                     }
@@ -478,10 +486,12 @@ impl Shard {
             let slot = self.hub.sessions.named(client);
             let session = slot.and_then(|slot| self.hub.sessions.get(slot));
             let mark = session.and_then(Session::mark);
-            // While the answer waited for the store, the client has connected again, here or elsewhere.
+            // The client has connected again, here or at another broker, while the answer waited
+            // for the store.
             let is_over = match mark {
                 Some(mark) => mark.epoch != *at || self.hub.is_frozen(client),
-                // If it was not made since there was no room, that is the reason.
+                // Without a session: superseded, unless the limit of sessions has prevented its
+                // creation.
                 None => !self.hub.is_full_of_sessions(),
             };
             let other = session.and_then(|session| session.conn);
@@ -525,7 +535,7 @@ impl Shard {
                 }
             }
         }
-        // One that was made for a client that is gone, or was refused, is nobody's.
+        // A new session whose client is gone, or was refused, ends.
         let slot = self.hub.sessions.named(client);
         let session = slot.and_then(|slot| Some((slot, self.hub.sessions.get(slot)?)));
         if let Some((slot, session)) = session
@@ -536,8 +546,8 @@ impl Shard {
         }
     }
 
-    /// A session that ends with its connection does not move: it ends once its client has connected
-    /// elsewhere.
+    /// Ends a session that would end with its connection: it does not move once its client has
+    /// connected to another broker.
     fn end_transient(&mut self, client: &Arc<str>, at: &Stamp, now: Nanos) {
         self.run_custody(now);
         let hub = &self.hub;
@@ -556,7 +566,7 @@ impl Shard {
 }
 
 impl Hub {
-    /// Whether what is here of a client is another user's.
+    /// Whether a session, copy or stub of a client on this broker belongs to another user.
     pub(crate) fn is_foreign(&self, client: &Arc<str>, user: Option<&str>) -> bool {
         let custody = self.links.custody.as_ref();
         let copies = custody.and_then(|it| it.copies.get(client));
@@ -575,19 +585,19 @@ impl Hub {
         })
     }
 
-    /// Whether there is no room for another session.
+    /// Whether the limit of sessions is reached.
     fn is_full_of_sessions(&self) -> bool {
         let sessions = self.directory.sessions.load(Ordering::Relaxed);
         sessions >= self.config.limits.max_sessions
     }
 
-    /// Whether a home is that of this broker.
+    /// Whether `home` is this broker.
     pub(crate) fn is_own(&self, home: &HomeId) -> bool {
         let federation = self.directory.federation();
         federation.is_some_and(|it| it.name() == home.as_str())
     }
 
-    /// As whom the client has connected that waits with this stamp.
+    /// The user name of the waiting CONNECT with this stamp.
     pub(crate) fn user_that_waits(&self, client: &Arc<str>, at: &Stamp) -> Option<Arc<str>> {
         let all = self.links.custody.as_ref()?.waiting.get(client)?;
         let waiting = all.iter().find(|it| it.at == *at)?;
@@ -597,8 +607,8 @@ impl Hub {
         }
     }
 
-    /// Writes to a home. All of its shards get what is about no client, and it says which shard of how
-    /// many has written it.
+    /// Sends a transfer message to a broker. A message without a client goes to all shards of that
+    /// broker, and ends with the index of the sending shard and the number of shards.
     fn write_to(&self, home: &HomeId, client: &str, message: &TransferMessage) {
         let mut body = message.encode();
         if client.is_empty() {
@@ -610,8 +620,8 @@ impl Hub {
         }
     }
 
-    /// The message of a letter that is about no client. That all claims are answered is one once all
-    /// shards of the other broker have said so.
+    /// The message in a body that concerns no client. `ClaimsDone` is passed on only once all
+    /// shards of the other broker have sent it.
     fn letter_of_nobody<'a>(&mut self, from: &HomeId, body: &'a [u8]) -> Option<&'a [u8]> {
         let (message, shards) = body.split_last_chunk::<4>()?;
         let [a, b, c, d] = *shards;
@@ -640,7 +650,8 @@ impl Hub {
         }
     }
 
-    /// As long as something is known of a client, it comes to this shard; otherwise no timer runs for it.
+    /// Binds a client to this shard as long as the shard has state of it; otherwise cancels its
+    /// timers and releases it.
     fn settle_home(&mut self, client: &Arc<str>) {
         let Some(custody) = self.links.custody.as_mut().filter(|_| !client.is_empty()) else {
             return;
