@@ -471,7 +471,7 @@ impl Running {
         match input {
             Input::Subscribed(filter, persistent) => self.node.subscribe(&filter, persistent, now),
             Input::Unsubscribed(filter, persistent) => {
-                self.node.unsubscribe(&filter, persistent, now)
+                self.node.unsubscribe(&filter, persistent, now);
             }
             Input::Arrived(arrival) => self.node.arrived(arrival, now),
             Input::LeftBehind(client, will) => self.node.set_will(&client, will, now),
