@@ -91,13 +91,12 @@ pub use mesh::federation::{
     Federation, Interest, KeptLink, LINKED_ALREADY, LinkNews, MessageNames, Newcomer, Relay,
     Service, SessionTransfers, Unwelcome, WillRecord,
 };
+pub use mesh::shard::links::LinkLimits;
 pub use message::Message;
 pub use punctual_model::Nanos;
 pub use ready::{Need, Ready};
 pub use retained::RetainedCursor;
-pub use shard::{
-    AuthAnswer, ClientView, LinkLimits, ScanPosition, Shard, SubscriptionView, WillTurn,
-};
+pub use shard::{AuthAnswer, ClientView, ScanPosition, Shard, SubscriptionView, WillTurn};
 pub use stats::{ClassStats, Stats};
 pub use tasks::Work;
 pub use urgency::{Excess, UrgencyRights, UrgencyRule};

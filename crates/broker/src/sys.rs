@@ -50,10 +50,10 @@ struct Round {
 /// The part of a round that is done.
 #[derive(Debug, Default)]
 enum Turn {
-    /// So many admitted flows, up to the one with this name.
+    /// The round has named this number of admitted flows, the last of them with this name.
     Flows(usize, Option<Arc<str>>),
-    /// All flows, or as many as have topics, and so many clients, up to the one with this
-    /// identifier.
+    /// The round has named the flows, at most [`FLOWS`], and this number of clients, the last of them
+    /// with this identifier.
     Clients(usize, Option<Arc<str>>),
     /// All.
     #[default]

@@ -132,8 +132,8 @@ pub(crate) struct Kept {
     /// The chunk of this turn.
     open: Chunk,
     begun: bool,
-    /// Operations since the start.
-    emitted: u64,
+    /// Operations and light messages since the start.
+    recorded: u64,
     /// Chunks of earlier turns, the oldest first; their tickets are consecutive.
     closed: VecDeque<Chunk>,
     /// Ticket up to which all chunks were handed over.
@@ -180,7 +180,7 @@ impl Kept {
                 ..Chunk::default()
             },
             begun: false,
-            emitted: 0,
+            recorded: 0,
             closed: VecDeque::new(),
             handed: ticket - 1,
             bytes: 0,
@@ -215,9 +215,9 @@ impl Kept {
         self.begun
     }
 
-    /// Number of operations emitted since the start.
-    pub(super) fn emitted(&self) -> u64 {
-        self.emitted
+    /// Number of operations and light messages recorded since the start.
+    pub(super) fn recorded(&self) -> u64 {
+        self.recorded
     }
 
     /// Whether there are operations to hand over, now or later.
@@ -241,6 +241,7 @@ impl Kept {
     }
 
     fn begin(&mut self) {
+        self.recorded += 1;
         if !std::mem::replace(&mut self.begun, true) {
             (self.open.at, self.open.turn) = (self.now, self.turn);
         }
@@ -249,7 +250,6 @@ impl Kept {
     /// Appends an operation; returns its place in the chunk of this turn.
     pub(super) fn emit(&mut self, op: &Op<'_>) -> Option<usize> {
         self.begin();
-        self.emitted += 1;
         let before = self.open.ops.bytes();
         let place = self.open.ops.push(op);
         self.bytes += self.open.ops.bytes() - before;

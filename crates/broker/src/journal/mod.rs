@@ -143,9 +143,10 @@ impl Journal {
         self.kept.has_begun()
     }
 
-    /// Number of operations emitted since the start. A step that does not change it stores nothing.
-    pub(crate) fn emitted(&self) -> u64 {
-        self.kept.emitted()
+    /// Number of operations and light messages recorded since the start. A step that leaves it as it
+    /// is stores nothing.
+    pub(crate) fn recorded(&self) -> u64 {
+        self.kept.recorded()
     }
 
     /// Takes the operations to commit now; `None` if there are none. Tickets whose operations were

@@ -128,8 +128,8 @@ pub(super) struct Slot {
 /// Maximum capacity, in message contents, that an empty window keeps allocated.
 const ROOM: usize = 64;
 
-/// A message is overtaken when so many later messages were sent: half of all identifiers, so that
-/// the age of an identifier stays unambiguous.
+/// Number of later messages after which a message counts as overtaken: half of all identifiers, so
+/// that the age of an identifier stays unambiguous.
 const FAR: usize = if cfg!(test) { 12 } else { 1 << 15 };
 
 /// Messages that [`FAR`] later ones have overtaken, at least one; their identifiers are skipped

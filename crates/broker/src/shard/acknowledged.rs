@@ -378,11 +378,11 @@ mod tests {
 
     #[derive(Debug, Clone)]
     enum Step {
-        /// A client publishes on a topic the given number of times; each time so many bytes.
+        /// A client publishes several messages on a topic, each with a payload of a given length.
         Publish(usize, usize, usize, Vec<(u8, usize)>),
-        /// A subscriber acknowledges so many of its oldest messages, and one that it was not sent.
+        /// A subscriber acknowledges a number of its oldest messages, and one that it was not sent.
         Acknowledge(usize, usize, bool),
-        /// A client reads at most so many bytes.
+        /// A client reads at most the given number of bytes.
         Read(usize, usize),
         /// The store writes.
         Commit,

@@ -24,7 +24,6 @@ mod store;
 mod subscribe;
 mod wills;
 
-pub use crate::mesh::shard::links::LinkLimits;
 pub use inspect::{ClientView, ScanPosition, SubscriptionView};
 pub use wills::WillTurn;
 
@@ -78,7 +77,7 @@ const SHARE_STATS: Nanos = Nanos::from_millis(200);
 /// with the priority of these flows: enough for some acknowledgements and pings.
 const BESIDE: usize = 256;
 
-/// For so many milliseconds after an urgent message, its client is read before others.
+/// Time after an urgent message during which its client is read before others, milliseconds.
 const URGENT: u32 = 2000;
 /// Packets of one client that are handled before other clients have their turn.
 const ROW: u64 = 64;

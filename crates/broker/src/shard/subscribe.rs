@@ -400,7 +400,8 @@ impl Request {
 }
 
 impl Hub {
-    /// Whether a packet with so many filters has to wait because packets of others hold many bytes.
+    /// Whether a long packet of filters has to wait because such packets of other clients already hold
+    /// many bytes.
     fn waits_for_others(&mut self, id: ConnId, payload: &[u8]) -> bool {
         if payload.len() <= SHORT || self.work.tasks.takes(id, payload.len()) {
             return false;

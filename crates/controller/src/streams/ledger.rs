@@ -589,7 +589,7 @@ impl Ledger {
         Ok(draft)
     }
 
-    /// Adds to a draft what is known of the other flows of streams that it changes.
+    /// Recomputes the other flows of streams that a draft changes, and adds them to the draft.
     fn reckon_anew(
         &self,
         streams: &BTreeSet<Header>,

@@ -329,8 +329,8 @@ impl SessionTransfers for Seam {
 }
 
 impl Federation for Seam {
-    /// Who has a right to its name or knows the secret is let in. Of two brokers that both connect,
-    /// the connection of the one with the lower name stays.
+    /// Admits a neighbour that may use its name, or knows the secret of the mesh. If two brokers
+    /// connect to each other, the connection of the one with the lower name stays.
     fn admit(&self, newcomer: Newcomer<'_>) -> Result<(), Unwelcome> {
         let Newcomer {
             peer,

@@ -201,8 +201,8 @@ impl Hub {
         }
     }
 
-    /// Whether so many bytes are uncommitted that publishers are held back, and the publication has
-    /// to be stored, too.
+    /// Whether a publication has to be stored while the uncommitted bytes have
+    /// reached `durability.max_uncommitted`; its publisher then waits.
     pub(crate) fn is_store_behind(&self, matched: &Matched, nature: Nature) -> bool {
         let max = self.config.durability.max_uncommitted;
         let journal = self.journal.as_ref();

@@ -14,11 +14,9 @@ use crate::timers::Timer;
 impl Hub {
     /// Another shard has answered a fence: arms the timer that performs the steps behind fences.
     pub(crate) fn wake_fenced(&mut self) {
-        if let Some(custody) = &mut self.links.custody
-            && !custody.fenced.is_empty()
-            && !std::mem::replace(&mut custody.is_armed, true)
-        {
-            self.timers.arm(Nanos(0), Timer::Transfer { id: WAKE });
+        let custody = self.links.custody.as_ref();
+        if custody.is_some_and(|it| !it.fenced.is_empty()) {
+            self.wake_custody(Nanos(0));
         }
     }
 

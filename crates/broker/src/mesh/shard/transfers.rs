@@ -366,13 +366,13 @@ impl Shard {
         let hub = &mut self.hub;
         match action {
             Action::Write(number, changes) => {
-                let emitted = |hub: &Hub| hub.journal.as_ref().map_or(0, |it| it.emitted());
-                let before = emitted(hub);
+                let recorded = |hub: &Hub| hub.journal.as_ref().map_or(0, |it| it.recorded());
+                let before = recorded(hub);
                 for change in changes {
                     self.change(client, change, now);
                 }
                 let hub = &mut self.hub;
-                let is_stored = emitted(hub) > before;
+                let is_stored = recorded(hub) > before;
                 let ticket = hub.journal.as_mut().map_or(0, |journal| journal.settle());
                 if let Some(custody) = &mut hub.links.custody {
                     // Nothing of this write is stored: it waits only for earlier writes of the
