@@ -253,7 +253,7 @@ impl Node {
             Message::Hello(hello) => self.hello(link, hello, now),
             Message::Filters { add, remove } => {
                 self.may_have_filters()?;
-                let applied = self.filters.table.apply(link, add, remove);
+                let applied = self.filters.apply(link, add, remove);
                 self.wanted(link, applied, now);
             }
             Message::Digest(theirs) => {
@@ -265,7 +265,7 @@ impl Node {
             Message::Want(bits) => self.filters.say_again(link, bits),
             Message::Bucket { index, filters } => {
                 self.may_have_filters()?;
-                let applied = self.filters.table.replace(link, index, filters);
+                let applied = self.filters.replace(link, index, filters);
                 self.wanted(link, applied, now);
                 if self.filters.part_came(link, index) {
                     self.complete(link);
@@ -542,6 +542,10 @@ impl Node {
             self.tell_reach();
         }
         self.look_after_wards(now);
+        if let Some((link, applied)) = self.filters.remove_outdated() {
+            self.wanted(link, applied, now);
+            self.pace.set_due(now);
+        }
         self.tell(now);
         if self.filters.say_next_part(&mut self.outputs) {
             self.pace.set_due(now);

@@ -279,14 +279,19 @@ impl Table {
         applied
     }
 
-    /// Replaces the filters of a neighbour in one part.
-    pub fn replace(&mut self, link: LinkId, index: u8, filters: Vec<Box<str>>) -> AppliedChanges {
+    /// What the neighbour on a link wants in one part and is not among these filters.
+    pub fn not_among(&self, link: LinkId, index: u8, filters: &[Box<str>]) -> Vec<Box<str>> {
         let all: HashSet<&str, foldhash::fast::RandomState> =
             filters.iter().map(|filter| &**filter).collect();
-        let mut gone = self.of_part(index, |node| self.sources(node) & bit(link) != 0);
-        gone.retain(|filter| !all.contains(&**filter));
-        drop(all);
-        self.apply(link, filters, gone)
+        let mut others = self.of_part(index, |node| self.sources(node) & bit(link) != 0);
+        others.retain(|filter| !all.contains(&**filter));
+        others
+    }
+
+    /// Whether the neighbour on a link wants a filter.
+    pub fn is_wanted_by(&self, link: LinkId, filter: &str) -> bool {
+        let node = self.find(filter).map(|node| self.at(node));
+        node.is_some_and(|node| self.sources(node) & bit(link) != 0)
     }
 
     /// Forgets what the neighbour on a link wanted. It wants nothing from now on, and the table is
@@ -1012,7 +1017,8 @@ mod tests {
                     for index in 0..BUCKETS {
                         if told[index] != held[index] {
                             let filters = table.told(link, index as u8);
-                            theirs.replace(A, index as u8, filters);
+                            let gone = theirs.not_among(A, index as u8, &filters);
+                            theirs.apply(A, filters, gone);
                         }
                     }
                     prop_assert_eq!(&told, &theirs.digests_wanted_by(A));

@@ -4,13 +4,20 @@
 //! Each end sends checksums, by parts, of the filters that it takes as advertised; the other end requests
 //! the parts that differ. Until all of these have arrived, the filters of the neighbour are incomplete,
 //! and the brokers behind it do not count as reached.
+//!
+//! Invariant: at no time a topic is wanted by no filter here that is wanted by one filter before and by
+//! another one after. A filter that was replaced by one that covers it may be in an earlier part than that
+//! one, so no filter is removed while parts are awaited; those that are to be removed are kept apart.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::output::Outputs;
 use crate::id::LinkId;
-use crate::table::Table;
+use crate::table::{AppliedChanges, Table};
 use crate::wire::{BUCKETS, Message};
+
+/// Filters that are removed at a time once all parts have arrived.
+const REMOVED_AT_A_TIME: usize = 1024;
 
 /// The table, and the parts that are being synchronised.
 #[derive(Debug)]
@@ -18,6 +25,9 @@ pub(super) struct Filters {
     pub(super) table: Table,
     /// Parts (a bit each) that were requested from neighbours and have not arrived.
     awaited: BTreeMap<LinkId, u64>,
+    /// Filters in the table that a neighbour does not want any more, to be removed when no part is
+    /// awaited from it.
+    outdated: BTreeMap<LinkId, BTreeSet<Box<str>>>,
     /// Parts (a bit each) that neighbours have requested and were not sent yet.
     asked: BTreeMap<LinkId, u64>,
 }
@@ -27,6 +37,7 @@ impl Filters {
         Self {
             table: Table::new(max),
             awaited: BTreeMap::new(),
+            outdated: BTreeMap::new(),
             asked: BTreeMap::new(),
         }
     }
@@ -38,11 +49,67 @@ impl Filters {
         outputs.send(link, &Message::Digest(digests));
     }
 
-    /// A link ceases to carry; the filters of the neighbour stay.
+    /// A link ceases to carry; the filters of the neighbour stay, with those that are outdated: they
+    /// differ when it carries again.
     pub(super) fn deactivate(&mut self, link: LinkId) {
         self.table.deactivate(link);
         self.awaited.remove(&link);
+        self.outdated.remove(&link);
         self.asked.remove(&link);
+    }
+
+    /// Removes all filters of the neighbour on a link.
+    pub(super) fn forget(&mut self, link: LinkId) {
+        self.table.forget(link);
+        self.awaited.remove(&link);
+        self.outdated.remove(&link);
+    }
+
+    /// Applies changes of a neighbour. Removals wait while parts are awaited from it.
+    pub(super) fn apply(
+        &mut self,
+        link: LinkId,
+        add: Vec<Box<str>>,
+        remove: Vec<Box<str>>,
+    ) -> AppliedChanges {
+        if let Some(outdated) = self.outdated.get_mut(&link) {
+            for filter in &add {
+                outdated.remove(filter);
+            }
+        }
+        if !self.awaited.contains_key(&link) {
+            return self.table.apply(link, add, remove);
+        }
+        let known = remove.into_iter();
+        let known = known.filter(|filter| self.table.is_wanted_by(link, filter));
+        self.outdated.entry(link).or_default().extend(known);
+        self.table.apply(link, add, Vec::new())
+    }
+
+    /// Replaces the filters of a neighbour in one part, as [`Self::apply`] does.
+    pub(super) fn replace(
+        &mut self,
+        link: LinkId,
+        index: u8,
+        filters: Vec<Box<str>>,
+    ) -> AppliedChanges {
+        let gone = self.table.not_among(link, index, &filters);
+        self.apply(link, filters, gone)
+    }
+
+    /// Removes some outdated filters of a neighbour from which no part is awaited; `None` if there are
+    /// none.
+    pub(super) fn remove_outdated(&mut self) -> Option<(LinkId, AppliedChanges)> {
+        let awaited = &self.awaited;
+        let mut ready = self.outdated.iter_mut();
+        let (link, outdated) = ready.find(|(link, _)| !awaited.contains_key(link))?;
+        let link = *link;
+        let some = std::iter::from_fn(|| outdated.pop_first());
+        let some = some.take(REMOVED_AT_A_TIME).collect();
+        if outdated.is_empty() {
+            self.outdated.remove(&link);
+        }
+        Some((link, self.table.apply(link, Vec::new(), some)))
     }
 
     /// Compares the checksums of a neighbour with the filters known of it, and requests the parts that
@@ -56,6 +123,8 @@ impl Filters {
         let ours = self.table.digests_wanted_by(link);
         let differ = (0..BUCKETS).filter(|i| theirs[*i] != ours[*i]);
         let bits = differ.fold(0, |bits, i| bits | 1 << i);
+        // The parts that they are in differ.
+        self.outdated.remove(&link);
         match bits {
             0 => drop(self.awaited.remove(&link)),
             _ => {
@@ -100,5 +169,72 @@ impl Filters {
             self.awaited.remove(&link);
         }
         is_last
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::digest;
+
+    const HERE: LinkId = LinkId(0);
+    const THERE: LinkId = LinkId(1);
+
+    fn part_of(filter: &str) -> u64 {
+        digest(filter) >> 58
+    }
+
+    /// A filter that covers "a/b" in a later part than that one, or in an earlier one.
+    fn covering(is_later: bool) -> Box<str> {
+        let covering = ["#", "+/#", "a/#", "+/b", "a/+", "+/+"].into_iter();
+        let mut fitting = covering.filter(|it| (part_of(it) > part_of("a/b")) == is_later);
+        fitting.next().unwrap().into()
+    }
+
+    #[test]
+    fn a_topic_is_wanted_at_all_times_while_another_filter_takes_over() {
+        for is_later in [false, true] {
+            let (mut ours, mut theirs) = (Filters::new(100), Filters::new(100));
+            let (mut outputs, covering) = (Outputs::default(), covering(is_later));
+            ours.apply(THERE, vec!["a/b".into(), "old".into()], Vec::new());
+            theirs.table.subscribe(&covering);
+            while !theirs.table.changes().is_empty() {}
+            theirs.activate(HERE, &mut outputs);
+            while !theirs.table.changes().is_empty() {}
+            let is_wanted = |ours: &Filters, topic| ours.table.receivers(topic).1 == [THERE];
+            let digests = theirs.table.digests_told(HERE);
+            assert!(!ours.compare(THERE, &digests, &mut outputs));
+            let bits = ours.awaited[&THERE];
+            for index in (0..64).filter(|index| bits & 1 << index != 0) {
+                assert!(is_wanted(&ours, "a/b"), "{covering}, before {index}");
+                // It goes as a change beside the parts.
+                ours.apply(THERE, Vec::new(), vec!["old".into(), "unknown".into()]);
+                ours.replace(THERE, index, theirs.table.told(HERE, index));
+                assert!(is_wanted(&ours, "a/b"), "{covering}, after {index}");
+                ours.part_came(THERE, index);
+            }
+            while ours.remove_outdated().is_some() {
+                assert!(is_wanted(&ours, "a/b"), "{covering}");
+            }
+            assert_eq!(*ours.table.wanted_by(THERE), [covering]);
+        }
+    }
+
+    #[test]
+    fn what_is_wanted_again_is_not_removed() {
+        let (mut filters, mut outputs) = (Filters::new(100), Outputs::default());
+        filters.apply(HERE, vec!["a".into(), "b".into()], Vec::new());
+        let differing = [1; BUCKETS];
+        assert!(!filters.compare(HERE, &differing, &mut outputs));
+        filters.apply(HERE, Vec::new(), vec!["a".into(), "b".into()]);
+        filters.apply(HERE, vec!["a".into()], Vec::new());
+        assert_eq!(filters.remove_outdated(), None);
+        for index in 0..BUCKETS as u8 {
+            filters.part_came(HERE, index);
+        }
+        let (link, applied) = filters.remove_outdated().unwrap();
+        assert_eq!((link, applied.removed), (HERE, vec!["b".into()]));
+        assert_eq!(filters.remove_outdated(), None);
+        assert_eq!(*filters.table.wanted_by(HERE), ["a".into()]);
     }
 }

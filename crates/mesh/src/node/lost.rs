@@ -544,7 +544,7 @@ impl Node {
         });
         let was_full = self.filters.table.is_overflown(link);
         let before: BTreeSet<Box<str>> = self.filters.table.wanted_by(link).into_iter().collect();
-        self.filters.table.forget(link);
+        self.filters.forget(link);
         let added = awaited.difference(&before).cloned().collect();
         let mut gone: Vec<Box<str>> = before.difference(&awaited).cloned().collect();
         let everything: Box<str> = "#".into();
@@ -595,7 +595,7 @@ impl Node {
 
     /// Forgets the filters, members and interest of a link.
     fn forget_interest(&mut self, link: LinkId) {
-        self.filters.table.forget(link);
+        self.filters.forget(link);
         self.members.forget(link);
         self.commit.forget(link);
         self.interest.forget(link);
