@@ -225,8 +225,8 @@ impl Transport for Tcp {
     }
 
     fn set_aside(&mut self, cx: &mut Context, now: Nanos) {
-        if let Some(reading) = self.reading.take() {
-            self.put_back(cx, reading, true, now);
+        if let Some(mut reading) = self.reading.take() {
+            self.put_back(cx, &mut reading, true, now);
         }
     }
 

@@ -135,17 +135,25 @@ impl Tcp {
     /// Reads once from the next link, or hands in again what was not consumed, and lets the broker
     /// handle it; or continues with the link in hand.
     pub(super) fn read(&mut self, cx: &mut Context, input: Input, now: Nanos) -> Progress {
-        if self.reading.is_none() {
+        // It is handled where it was made: to move so large a value costs as much as the rest here.
+        let mut flush = false;
+        let mut reading = if self.reading.is_some() {
+            self.reading.take()
+        } else {
             let Some(next) = self.next_link(cx, input, now) else {
                 return Progress::Done;
             };
-            let flush = next.flush;
-            let Some(reading) = self.take_in(cx, next, input, now) else {
-                return Progress::Handled { conn: None, flush };
-            };
-            self.reading = Some(reading);
+            flush = next.flush;
+            self.take_in(cx, next, input, now)
+        };
+        let Some(in_hand) = &mut reading else {
+            return Progress::Handled { conn: None, flush };
+        };
+        let progress = self.handle(cx, in_hand, now);
+        if matches!(progress, Progress::InHand) {
+            self.reading = reading;
         }
-        self.handle(cx, now)
+        progress
     }
 
     /// The next link to read from.
@@ -288,10 +296,7 @@ impl Tcp {
 
     /// Gives the broker what is in hand: all of it, or a piece where somebody may have to be served
     /// first.
-    fn handle(&mut self, cx: &mut Context, now: Nanos) -> Progress {
-        let Some(mut reading) = self.reading.take() else {
-            return Progress::Done;
-        };
+    fn handle(&mut self, cx: &mut Context, reading: &mut Reading, now: Nanos) -> Progress {
         let data = reading.data.bytes(&self.buffer, &self.app);
         // Whether there is more to be handled, after what is more urgent.
         let mut again = false;
@@ -317,7 +322,6 @@ impl Tcp {
                 break;
             }
             if is_rest && (reading.end < data.len() || reading.more) && cx.is_watched() {
-                self.reading = Some(reading);
                 return Progress::InHand;
             }
         }
@@ -330,14 +334,18 @@ impl Tcp {
     }
 
     /// Keeps the rest of what is in hand; `again` if it can be handled at once.
-    pub(super) fn put_back(&mut self, cx: &mut Context, reading: Reading, again: bool, now: Nanos) {
-        let Reading {
-            id, data, consumed, ..
-        } = reading;
+    pub(super) fn put_back(
+        &mut self,
+        cx: &mut Context,
+        reading: &mut Reading,
+        again: bool,
+        now: Nanos,
+    ) {
+        let (id, consumed) = (reading.id, reading.consumed);
         if reading.is_plain {
             self.turn.bytes += consumed;
         }
-        let bytes = data.bytes(&self.buffer, &self.app);
+        let bytes = reading.data.bytes(&self.buffer, &self.app);
         let rest = bytes.len() - consumed;
         let link = self.links.get_mut(id.slot as usize);
         let link = link.and_then(Option::as_deref_mut);
@@ -356,17 +364,14 @@ impl Tcp {
                 cx.lose(id, TOO_MUCH_UNREAD, now);
                 return;
             }
-            link.unread = match data {
+            link.unread = match &mut reading.data {
                 Data::Whole(whole) => whole.slice(consumed..).into(),
-                Data::Own(mut own) => {
+                Data::Own(own) => {
                     own.drain(..consumed);
-                    own
+                    std::mem::take(own)
                 }
-                Data::Shared(_) | Data::Layered => {
-                    let mut left = Vec::with_capacity(rest.max(reading.needed.min(OWN_BUFFER)));
-                    left.extend_from_slice(&bytes[consumed..]);
-                    left
-                }
+                Data::Shared(len) => beginning(&self.buffer[consumed..*len], reading.needed),
+                Data::Layered => beginning(&self.app[consumed..], reading.needed),
             };
             link.needed = u32::try_from(reading.needed).unwrap_or(0);
         }
@@ -374,8 +379,8 @@ impl Tcp {
             link.layer = None;
         }
         // What came before the end is handled first; the end shows again.
-        if let Some(why) = reading.lost.filter(|_| !again) {
-            cx.lose(id, &why, now);
+        if let Some(why) = reading.lost.as_ref().filter(|_| !again) {
+            cx.lose(id, why, now);
             return;
         }
         link.paused = reading.flow == Flow::Pause;
@@ -386,6 +391,13 @@ impl Tcp {
             link.list(&mut self.ready, &cx.shard);
         }
     }
+}
+
+/// The beginning of a packet of `needed` bytes, with room for the rest of it.
+fn beginning(bytes: &[u8], needed: usize) -> Vec<u8> {
+    let mut beginning = Vec::with_capacity(bytes.len().max(needed.min(OWN_BUFFER)));
+    beginning.extend_from_slice(bytes);
+    beginning
 }
 
 /// Has a link's layer take what was read, which is not empty: appends application bytes to `app`, and

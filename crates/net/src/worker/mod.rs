@@ -45,6 +45,7 @@ use crate::rest::{REST, Rest};
 use crate::services::{AdmissionDesk, StoreDesk};
 use crate::transport::{Context, TransportKind};
 pub(crate) use transports::Transports;
+use transports::earliest;
 
 /// A thread that waits for less has not slept: what it waited for was there.
 const AWAKE: Nanos = Nanos(3_000);
@@ -239,15 +240,9 @@ impl Worker {
         }
         let mut others = (0..self.cx.mailboxes.len() as u16).filter(|other| *other != index);
         let is_behind = others.any(|other| shard.has_outbox(other));
-        [
-            shard.next_timeout(),
-            self.transports.next_turn(now),
-            self.state.stop_at,
-            is_behind.then(|| now + BEHIND),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        let behind = is_behind.then(|| now + BEHIND);
+        let own = earliest(shard.next_timeout(), self.state.stop_at);
+        earliest(earliest(own, behind), self.transports.next_turn(now))
     }
 
     /// Sleeps for a moment if the system would otherwise stop the thread for a long one.

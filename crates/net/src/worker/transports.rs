@@ -13,6 +13,15 @@ use crate::tcp::Tcp;
 use crate::transport::{Context, Input, Progress, Transport, TransportKind};
 use crate::udp::Udp;
 
+/// The earlier one of two times, if there is one.
+#[inline]
+pub(super) fn earliest(one: Option<Nanos>, other: Option<Nanos>) -> Option<Nanos> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}
+
 pub(crate) struct Transports {
     pub(crate) udp: Udp,
     pub(crate) quic: Quic,
@@ -59,8 +68,8 @@ impl Transports {
     }
 
     pub(super) fn next_turn(&mut self, now: Nanos) -> Option<Nanos> {
-        let due = TransportKind::ALL.map(|kind| with!(self, kind, it => it.next_turn(now)));
-        due.into_iter().flatten().min()
+        let datagrams = earliest(self.udp.next_turn(now), self.quic.next_turn(now));
+        earliest(self.tcp.next_turn(now), datagrams)
     }
 
     /// How many connections have such input, over all transports.
