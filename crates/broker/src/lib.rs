@@ -96,7 +96,7 @@ pub use message::Message;
 pub use punctual_model::Nanos;
 pub use ready::{Need, Ready};
 pub use retained::RetainedCursor;
-pub use shard::{AuthAnswer, ClientView, ScanPosition, Shard, SubscriptionView, WillTurn};
+pub use shard::{AuthAnswer, ClientView, ScanPosition, Shard, SubscriptionView};
 pub use stats::{ClassStats, Stats};
 pub use tasks::Work;
 pub use urgency::{Excess, UrgencyRights, UrgencyRule};

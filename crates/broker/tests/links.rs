@@ -12,12 +12,13 @@ use punctual_broker::{
     AccessControl, Admits, Budget, Config, ConnId, ConnMeta, Directory, Discipline, Federation,
     Interest, LINK_PREFIX, LinkLimits, LinkNews, MessageName, MessageNames, MoveTimes, Nanos,
     Newcomer, Permissions, QueueFull, Restorer, RetainedCursor, SessionTransfers, Shard,
-    StoreTrouble, Unwelcome, UrgencyRights, WillRecord, WillTurn,
+    StoreTrouble, Unwelcome, UrgencyRights, WillRecord,
 };
 use punctual_codec::{
     Ack, Connect, Packet, PacketType, Properties, PropertyBuf, PropertyId, Publish, QoS,
     ReasonCode, Split, Subscribe, Version, Will, split,
 };
+use punctual_mesh::WillTurn;
 use punctual_mesh::transfer::{Extent, Stamp};
 use punctual_sim::take_pending;
 use punctual_store::{Memory, Store};

@@ -169,9 +169,10 @@ impl Node {
         }
     }
 
-    /// Restores after a restart what the shell stored of a neighbour for which messages are queued: its
-    /// `filters`; its `members`, that is members of shared subscriptions reached through it, and filters
-    /// of persistent sessions ([`Output::PersistentInterest`]); and `behind`, the brokers reached through
+    /// Restores after a restart what the shell stored of a neighbour, also of one without filters: this
+    /// broker does not know all sessions while the neighbour is away. The shell stored its `filters`;
+    /// its `members`, that is members of shared subscriptions reached through it, and filters of
+    /// persistent sessions ([`Output::PersistentInterest`]); and `behind`, the brokers reached through
     /// it, empty if unknown.
     pub fn remember(
         &mut self,

@@ -312,6 +312,7 @@ fn has_to_wait(
 }
 
 /// Answers the publisher of a message of a batch, and resets the publication for the next message.
+#[inline]
 fn answer(
     hub: &mut Hub,
     id: ConnId,

@@ -25,7 +25,6 @@ mod subscribe;
 mod wills;
 
 pub use inspect::{ClientView, ScanPosition, SubscriptionView};
-pub use wills::WillTurn;
 
 use std::sync::Arc;
 

@@ -12,6 +12,7 @@ use punctual_codec::{
     Packet, Properties, PropertyBuf, PropertyId, PropertySet, Publish, QoS, RawPublish, Split,
     Version, split,
 };
+use punctual_mesh::WillTurn;
 use punctual_model::Requirements;
 
 use super::Shard;
@@ -28,17 +29,6 @@ use crate::sequence::Number;
 use crate::session::Will;
 use crate::urgency::{self, UrgencyRights};
 use crate::{Message, Nanos, Permissions};
-
-/// The kind of will that [`Shard::link_will`] publishes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WillTurn {
-    /// The will of a client of this broker from before its restart.
-    Own,
-    /// The will of a client of another broker, which is lost.
-    Guarded,
-    /// A guarded will that was published here before, for brokers that were not reachable then.
-    Again,
-}
 
 impl Shard {
     pub(super) fn will_due(&mut self, slot: u32, epoch: u64, now: Nanos) {

@@ -112,8 +112,11 @@ impl Node {
         self.tree.is_attached() && self.links.any_carries() && self.links.iter().all(is_known)
     }
 
-    /// Whether publications are sent to, or queued for, any neighbour.
+    /// Whether publications are sent to, or queued for, any neighbour. One that is remembered without
+    /// a filter may have been lost before it had sent any.
     fn is_known_to_any(&self) -> bool {
-        self.links.any_carries() || self.lost.links().next().is_some()
+        let table = &self.filters.table;
+        let is_wanting = |link| table.count_wanted_by(link) > 0 || table.is_overflown(link);
+        self.links.any_carries() || self.lost.links().any(is_wanting)
     }
 }

@@ -167,6 +167,11 @@ impl Node {
         &self.presence.present
     }
 
+    /// Whether known brokers of the mesh are not reached, or were not until a moment ago.
+    pub fn are_brokers_away(&self) -> bool {
+        self.presence.are_away()
+    }
+
     /// Updates which known brokers are not reached.
     pub(super) fn note_missed(&mut self, now: Nanos) {
         let mut others = self.led_to();

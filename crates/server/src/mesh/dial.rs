@@ -14,12 +14,12 @@ use punctual_broker::{LINK_PREFIX, LINKED_ALREADY, LinkLimits};
 use punctual_codec::{
     Connect, Packet, Properties, PropertyBuf, PropertyId, Publish, QoS, Split, Version, split,
 };
+use punctual_federation::Port;
 use punctual_mesh::BrokerId;
 use punctual_mesh::wire::{Message, Open, TOPIC};
 use punctual_net::{Outgoing, TlsConnector};
 
 use super::Input;
-use super::seam::Seam;
 use crate::config::Neighbour;
 
 /// Between the first two attempts to connect.
@@ -116,7 +116,7 @@ impl Dialler {
     pub(super) fn start(
         neighbour: &Neighbour,
         introduction: Introduction,
-        seam: Arc<Seam>,
+        port: Arc<Port>,
         keeper: Sender<Input>,
     ) -> io::Result<Self> {
         let (again, woken) = channel();
@@ -130,7 +130,7 @@ impl Dialler {
         let neighbour = neighbour.clone();
         thread::Builder::new()
             .name("mesh-dial".into())
-            .spawn(move || keep(&neighbour, &introduction, &seam, &keeper, &woken))?;
+            .spawn(move || keep(&neighbour, &introduction, &port, &keeper, &woken))?;
         Ok(Self { weight, again })
     }
 
@@ -144,7 +144,7 @@ impl Dialler {
 fn keep(
     neighbour: &Neighbour,
     introduction: &Introduction,
-    seam: &Seam,
+    port: &Port,
     keeper: &Sender<Input>,
     woken: &Receiver<()>,
 ) {
@@ -157,7 +157,7 @@ fn keep(
     loop {
         // Where there is a link to it by now, another connection would take that over,
         // whose end would have this one opened again, and so on.
-        let mut waits = peer.as_ref().is_some_and(|peer| seam.is_linked(peer));
+        let mut waits = peer.as_ref().is_some_and(|peer| port.is_linked(peer));
         if !waits {
             match connect(neighbour, introduction) {
                 Ok((connection, open, unread, limits)) => {

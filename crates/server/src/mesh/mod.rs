@@ -5,41 +5,35 @@
 //! Messages between clients never pass this thread: they go from shard to socket
 //! like all others. What comes here are subscriptions, links and hellos.
 
+mod clock;
 mod dial;
 mod kept;
 mod machine;
 mod reached;
-mod seam;
 
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU32;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use punctual_auth::Secret;
-use punctual_broker::{
-    ConnId, Directory, Federation, LinkLimits, MessageNames, Nanos, SECRET_USER, Service, Shard,
-    WillTurn,
-};
-use punctual_mesh::transfer::{FenceAnswer, HomeId, Located, Stamp, Stub};
+use punctual_broker::{Directory, Federation, LinkLimits, Nanos, SECRET_USER, Service};
+use punctual_federation::{Member, Notice, Port, ShardEvent, ShardTask, Shards};
 use punctual_mesh::tree::TreeChangeCause;
-use punctual_mesh::wire::{
-    Arrival, ClientStub, ClientWill, Message, Open, SessionAddress, TOPIC, TraceReply,
-};
+use punctual_mesh::wire::{Open, TraceReply};
 use punctual_mesh::{
-    BrokerId, Dialling, Event, ForgetError, LinkId, Membership, Node, Output, Settings, Status,
-    Strategy,
+    BrokerId, Dialling, Event, ForgetError, Membership, Node, Settings, Status, Strategy,
 };
 use punctual_net::{Clock, Handle, Server, TlsConnector};
 use tokio::sync::oneshot;
 
+use self::clock::wall_clock;
 use self::dial::{Dialled, Dialler, Introduction, Retry};
 use self::kept::Kept;
 use self::reached::Reached;
-use self::seam::Seam;
 use crate::config::{Config, Mesh as Keys, MeshStrategy, Neighbour, nanos};
 use crate::error::Error;
 
@@ -51,76 +45,10 @@ const SYS: Duration = Duration::from_secs(5);
 const REMEMBERED: usize = 256;
 /// Longest sleep, so that a step of the clock does no harm.
 const NAP: Duration = Duration::from_secs(1);
-/// Filters of a neighbour that a shard is told at a time.
-const PIECE: usize = 32;
-
-/// News of a link.
-#[derive(Debug)]
-enum News {
-    Up {
-        /// Whether this broker opened the connection.
-        dialled: bool,
-    },
-    Message(Box<[u8]>),
-    Waits(bool),
-    Down(String),
-}
-
 /// Something for the mesh's thread.
 #[derive(Debug)]
 enum Input {
-    Subscribed(Box<str>, bool),
-    Unsubscribed(Box<str>, bool),
-    Arrived(Arrival),
-    LeftBehind(Box<str>, Option<ClientWill>),
-    /// What do other brokers know of a client that connects?
-    LookUp {
-        at: Stamp,
-        client: Box<str>,
-        user: Option<Box<str>>,
-        clean: bool,
-    },
-    /// A shard is asked for that by another broker, and answers.
-    Found {
-        by: HomeId,
-        at: Stamp,
-        client: Box<str>,
-        located: Located,
-    },
-    /// A neighbour has forwarded a message for a client's session to the first shard,
-    Forward {
-        number: u64,
-        address: Box<SessionAddress>,
-        message: Arc<[u8]>,
-    },
-    /// and it is safe where that is.
-    Forwarded(u64),
-    /// Something for another broker's shards.
-    Letter {
-        to: BrokerId,
-        client: Box<str>,
-        body: Arc<[u8]>,
-    },
-    /// So many changes of what neighbours want are kept.
-    Kept(u64),
-    /// A stub is left of a client's session: has all come that was on its way to it?
-    FenceStub {
-        client: Box<str>,
-        stub: Stub,
-    },
-    /// The shards are asked that by another broker, and answer.
-    FenceAnswered {
-        by: HomeId,
-        number: u64,
-        blocked: Vec<u32>,
-    },
-    /// A neighbour has acknowledged what was queued for it.
-    Flushed(u64),
-    Link {
-        conn: ConnId,
-        peer: BrokerId,
-        news: News,
-    },
+    Shard(ShardEvent),
     Dialled(Box<Dialled>),
     /// The neighbour at an address has a connection to this broker, which it opened itself.
     There {
@@ -185,7 +113,7 @@ pub(crate) struct Overview {
 
 /// The mesh before the broker runs.
 pub(crate) struct Opening {
-    seam: Arc<Seam>,
+    port: Arc<Port>,
     inputs: Receiver<Input>,
     keeper: Sender<Input>,
     settings: Settings,
@@ -231,8 +159,13 @@ impl Opening {
         let broker = config.broker().limits;
         let (keeper, inputs) = channel();
         let open = Node::new(settings.clone(), Nanos(0)).open(true);
+        let events = keeper.clone();
+        let report = move |event| {
+            // The thread of the mesh ends after the shards.
+            let _ = events.send(Input::Shard(event));
+        };
         Ok(Some(Self {
-            seam: Arc::new(Seam::new(id, origin, &settings, secret, keeper.clone())),
+            port: Arc::new(Port::new(&settings, origin, secret, wall_clock, report)),
             inputs,
             keeper,
             settings,
@@ -256,7 +189,7 @@ impl Opening {
 
     /// For the shards.
     pub(crate) fn federation(&self) -> Arc<dyn Federation> {
-        self.seam.clone()
+        self.port.clone()
     }
 
     /// Runs from now on.
@@ -264,17 +197,18 @@ impl Opening {
         let clock = server.clock();
         let keeper = self.keeper.clone();
         let mut running = Keeper {
-            node: Node::new(self.settings, clock.now()),
-            handle: server.handle(),
+            member: Member::new(
+                self.settings,
+                self.port.clone(),
+                server.directory().clone(),
+                clock.now(),
+            ),
+            shards: Threads(server.handle()),
             directory: server.directory().clone(),
             clock,
-            seam: self.seam,
+            port: self.port,
             introduction: self.introduction,
             keeper: self.keeper,
-            links: HashMap::new(),
-            conns: HashMap::new(),
-            waiting: HashMap::new(),
-            expected: BTreeMap::new(),
             diallers: BTreeMap::new(),
             opened: BTreeMap::new(),
             missed: BTreeMap::new(),
@@ -289,7 +223,7 @@ impl Opening {
             running.add(neighbour)?;
         }
         running.kept = self.kept;
-        let status = running.node.status();
+        let status = running.member.node().status();
         tracing::info!(
             "mesh: {} of capacity {}, {} neighbours",
             status.id,
@@ -445,8 +379,14 @@ impl Asker {
     }
 }
 
-/// Something for the first shard to do.
-type Order = Box<dyn FnOnce(&mut Shard, Nanos) + Send>;
+/// The threads of the shards.
+struct Threads(Handle);
+
+impl Shards for Threads {
+    fn call(&mut self, shard: u16, task: ShardTask) {
+        self.0.call(shard.into(), task);
+    }
+}
 
 /// A broker as it introduced itself last, and who had its name before. A broker that starts again is
 /// another instance, and the old one never comes back.
@@ -464,20 +404,13 @@ struct Waiting {
 }
 
 struct Keeper {
-    node: Node,
-    handle: Handle,
+    member: Member,
+    shards: Threads,
     directory: Arc<Directory>,
     clock: Clock,
-    seam: Arc<Seam>,
+    port: Arc<Port>,
     introduction: Introduction,
     keeper: Sender<Input>,
-    links: HashMap<LinkId, (BrokerId, ConnId)>,
-    conns: HashMap<ConnId, LinkId>,
-    /// Connections of neighbours that have not said who they are.
-    waiting: HashMap<ConnId, BrokerId>,
-    /// Connections handed over to the shard, by neighbour: who is there, and how
-    /// its time is scaled.
-    expected: BTreeMap<BrokerId, (Open, f64)>,
     diallers: BTreeMap<String, Dialler>,
     /// Which neighbour is at which address.
     opened: BTreeMap<String, BrokerId>,
@@ -498,7 +431,7 @@ impl Keeper {
     fn run(mut self, inputs: &Receiver<Input>) {
         self.remember();
         loop {
-            let due = (self.node.next_timeout() - self.clock.now()).0;
+            let due = (self.member.next_timeout() - self.clock.now()).0;
             let nap = Duration::from_nanos(due).min(NAP);
             let nap = match self.traces.is_empty() {
                 true => nap,
@@ -510,96 +443,36 @@ impl Keeper {
                 Err(RecvTimeoutError::Timeout) => None,
             };
             let now = self.clock.now();
-            self.node.set_clock(self.seam.clock());
             if let Some(input) = input {
                 self.take(input, now);
             }
-            if self.node.membership() == Membership::Joining {
-                self.node.set_dialling(self.dialling(), now);
+            if self.member.node().membership() == Membership::Joining {
+                self.member.set_dialling(self.dialling(), now);
             }
-            if self.node.next_timeout() <= now {
-                self.node.tick(now);
-            }
-            self.act();
+            self.member.tick(now);
+            self.member.act(&mut self.shards);
+            self.note();
             self.end_traces();
             self.tell_reached();
             self.tell_shards();
         }
     }
 
-    /// Goes on with what was kept for neighbours before a restart.
+    /// Takes over what the first shard has stored for neighbours.
     fn remember(&mut self) {
         let (tell, told) = channel();
-        self.handle.call(0, move |shard, _| {
-            // Who asked waits.
+        self.shards.0.call(0, move |shard, _| {
+            // The receiver waits.
             let _ = tell.send(shard.links());
         });
-        let now = self.clock.now();
-        for kept in told.recv().unwrap_or_default() {
-            if let Some(peer) = BrokerId::new(&kept.peer).filter(|_| !kept.filters.is_empty()) {
-                let members = kept.members.into_iter();
-                let members =
-                    members.filter_map(|(broker, filter)| Some((BrokerId::new(&broker)?, filter)));
-                let behind = kept.behind.iter().filter_map(|id| BrokerId::new(id));
-                let (members, behind) = (members.collect(), behind.collect());
-                self.node
-                    .remember(&peer, kept.filters, members, behind, now);
-            }
-        }
+        let links = told.recv().unwrap_or_default();
+        self.member.remember(links, self.clock.now());
     }
 
     fn take(&mut self, input: Input, now: Nanos) {
         match input {
-            Input::Subscribed(filter, persistent) => self.node.subscribe(&filter, persistent, now),
-            Input::Unsubscribed(filter, persistent) => {
-                self.node.unsubscribe(&filter, persistent, now);
-            }
-            Input::Arrived(arrival) => self.node.arrived(arrival, now),
-            Input::LeftBehind(client, will) => self.node.set_will(&client, will, now),
-            Input::LookUp {
-                at,
-                client,
-                user,
-                clean,
-            } => {
-                self.node.look_up(&at, &client, user.as_deref(), clean, now);
-            }
-            Input::Found {
-                by,
-                at,
-                client,
-                located,
-            } => self.node.found(&by, &at, &client, located, now),
-            Input::Forward {
-                number,
-                address,
-                message,
-            } => self.at_home_of(address.client.clone(), move |shard, _, now| {
-                shard.take_forwarded(number, &address, &message, now);
-            }),
-            Input::Forwarded(number) => {
-                self.handle.call(0, move |shard, _| shard.forwarded(number));
-            }
-            Input::Letter { to, client, body } => self.node.letter(&to, &client, body, now),
-            Input::Kept(number) => self.node.interest_committed(number, now),
-            Input::FenceStub { client, stub } => self.node.fence_stub(&client, &stub, now),
-            Input::FenceAnswered {
-                by,
-                number,
-                blocked,
-            } => self.node.fence_answered(&by, number, blocked, now),
-            Input::Flushed(number) => self.node.flushed(number),
-            Input::Link { conn, peer, news } => match news {
-                News::Up { dialled } => self.up(conn, peer, dialled, now),
-                News::Message(bytes) => self.message(conn, &bytes, now),
-                News::Waits(waits) => {
-                    if let Some(link) = self.conns.get(&conn) {
-                        self.node.waits(*link, waits, now);
-                    }
-                }
-                News::Down(why) => self.down(conn, &peer, &why, now),
-            },
-            Input::Dialled(dialled) => self.dialled(*dialled),
+            Input::Shard(event) => self.member.take(event, &mut self.shards, now),
+            Input::Dialled(dialled) => self.dialled(*dialled, now),
             Input::There { address, peer } => self.there(address, peer, now),
             Input::Missed { address, why } => {
                 if self.diallers.contains_key(&address) {
@@ -611,42 +484,63 @@ impl Keeper {
         }
     }
 
-    /// A neighbour's connection is on the shard.
-    fn up(&mut self, conn: ConnId, peer: BrokerId, dialled: bool, now: Nanos) {
-        let expected = dialled.then(|| self.expected.remove(&peer));
-        match expected.flatten() {
-            Some((open, weight)) => self.link_up(conn, &open, weight, now),
-            None => {
-                self.waiting.insert(conn, peer);
+    /// Takes the member's notices: for the log, for operators, and for connections to neighbours.
+    fn note(&mut self) {
+        for notice in self.member.take_notices() {
+            match notice {
+                Notice::Event(event) => {
+                    self.told_at = None;
+                    tell(&event);
+                }
+                Notice::TraceReply(reply) => {
+                    if let Some(waiting) = self.traces.get_mut(&reply.number) {
+                        waiting.answers.push(reply);
+                    }
+                }
+                Notice::Linked(open) => {
+                    self.refused.remove(&open.id);
+                    self.started(&open);
+                }
+                Notice::Refused(peer, why) => self.refused(peer, why),
+                Notice::Misbehaved(peer, why) => {
+                    tracing::warn!("mesh: {peer} breaks the protocol: {why}");
+                }
+                Notice::Disconnected(peer) => {
+                    for (_, dialler) in self.of(&peer) {
+                        dialler.wake();
+                    }
+                }
+                Notice::Trimmed { peer, messages } => tracing::warn!(
+                    "mesh: {messages} messages that waited for {peer} are dropped, as no \
+                     persistent session behind it is to get them"
+                ),
+                Notice::GivenUp {
+                    peer,
+                    forgotten,
+                    messages,
+                } => {
+                    let why = match forgotten {
+                        None => "away for longer than mesh.heal or mesh.keep".into(),
+                        Some(broker) => format!("as {broker} does not come back"),
+                    };
+                    tracing::warn!(
+                        "mesh: {peer} is given up, {why}: {messages} messages that waited for it are dropped"
+                    );
+                }
             }
         }
     }
 
-    fn link_up(&mut self, conn: ConnId, open: &Open, weight: f64, now: Nanos) {
-        match self.node.link_up(open, weight, now) {
-            Ok(link) => {
-                if let Some((_, old)) = self.links.insert(link, (open.id.clone(), conn)) {
-                    self.conns.remove(&old);
-                    self.close(old, "replaced by a newer connection".into());
-                }
-                self.conns.insert(conn, link);
-                self.seam.linked(&open.id, !open.dialled);
-                self.refused.remove(&open.id);
-                self.started(open);
-            }
-            Err(refusal) => {
-                let why = refusal.to_string();
-                // It tries again and again; a line each time would hide all others.
-                if self.refused.get(&open.id) != Some(&why) {
-                    tracing::warn!("mesh: {} is no neighbour: it {why}", open.id);
-                    if self.refused.len() >= REMEMBERED {
-                        self.refused.clear();
-                    }
-                    self.refused.insert(open.id.clone(), why.clone());
-                }
-                self.close(conn, why);
-            }
+    /// Logs why a neighbour is refused, once for each reason: it tries again and again.
+    fn refused(&mut self, peer: BrokerId, why: String) {
+        if self.refused.get(&peer) == Some(&why) {
+            return;
         }
+        tracing::warn!("mesh: {peer} is no neighbour: it {why}");
+        if self.refused.len() >= REMEMBERED {
+            self.refused.clear();
+        }
+        self.refused.insert(peer, why);
     }
 
     /// Tells of two brokers with one name, which take the connection over from each other.
@@ -674,48 +568,6 @@ impl Keeper {
         starts.last = open.instance;
     }
 
-    fn message(&mut self, conn: ConnId, bytes: &[u8], now: Nanos) {
-        if let Some(link) = self.conns.get(&conn) {
-            if let Err(error) = self.node.receive(*link, bytes, now) {
-                self.close(conn, error.to_string());
-            }
-            return;
-        }
-        let Some(peer) = self.waiting.remove(&conn) else {
-            return;
-        };
-        match Message::decode(bytes) {
-            Ok(Message::Open(open)) if open.id == peer && open.dialled => {
-                let answer = Message::Open(self.node.open(false)).encode();
-                self.send(conn, answer);
-                let weights = self.opened.iter().filter(|(_, id)| **id == peer);
-                let weight = weights
-                    .filter_map(|(address, _)| self.diallers.get(address))
-                    .next();
-                let weight = weight.map_or(1.0, |dialler| dialler.weight);
-                self.link_up(conn, &open, weight, now);
-            }
-            _ => self.close(conn, "the first words are not understood".into()),
-        }
-    }
-
-    fn down(&mut self, conn: ConnId, peer: &BrokerId, why: &str, now: Nanos) {
-        self.waiting.remove(&conn);
-        if let Some(link) = self.conns.remove(&conn)
-            && self
-                .links
-                .get(&link)
-                .is_some_and(|(_, current)| *current == conn)
-        {
-            self.links.remove(&link);
-            self.seam.unlinked(peer);
-            self.node.link_down(link, why, now);
-        }
-        for (_, dialler) in self.of(peer) {
-            dialler.wake();
-        }
-    }
-
     fn of<'a>(&'a self, peer: &'a BrokerId) -> impl Iterator<Item = (&'a String, &'a Dialler)> {
         let addresses = self.opened.iter().filter(move |(_, id)| *id == peer);
         addresses.filter_map(|(address, _)| Some((address, self.diallers.get(address)?)))
@@ -723,7 +575,7 @@ impl Keeper {
 
     /// A connection to a neighbour is open: it becomes the link, or is dropped where
     /// there is one that stays.
-    fn dialled(&mut self, dialled: Dialled) {
+    fn dialled(&mut self, dialled: Dialled, now: Nanos) {
         let Dialled {
             address,
             peer,
@@ -732,20 +584,20 @@ impl Keeper {
             limits,
         } = dialled;
         let id = peer.id.clone();
-        let Some(weight) = self.diallers.get(&address).map(|dialler| dialler.weight) else {
+        let Some(dialler) = self.diallers.get(&address) else {
             return;
         };
+        self.member.weigh(&id, dialler.weight, now);
         self.missed.remove(&address);
         self.opened.insert(address, id.clone());
-        let exists = self.links.values().any(|(other, _)| *other == id);
-        let own = &self.introduction.open.id;
-        if exists && *own > id {
+        if self.port.is_linked(&id) && self.introduction.open.id > id {
             // The neighbour's own connection stays; when it ends this is tried again.
             return;
         }
-        self.expected.insert(id.clone(), (peer, weight));
-        if let Err(error) = self.handle.link(connection, unread, id.as_str(), limits) {
-            self.expected.remove(&id);
+        self.member.expect(peer);
+        let link = self.shards.0.link(connection, unread, id.as_str(), limits);
+        if let Err(error) = link {
+            self.member.unexpect(&id);
             tracing::warn!("mesh: the connection to {id} cannot be used: {error}");
         }
     }
@@ -753,7 +605,7 @@ impl Keeper {
     /// Addresses that lead to no link, and why, where that is known.
     fn unconnected(&self) -> BTreeMap<String, String> {
         let why = |address: &String| match self.opened.get(address) {
-            Some(peer) if self.seam.is_linked(peer) => None,
+            Some(peer) if self.port.is_linked(peer) => None,
             Some(peer) if self.refused.contains_key(peer) => {
                 Some(format!("{peer} {}", self.refused[peer]))
             }
@@ -769,7 +621,7 @@ impl Keeper {
     /// one that there is.
     fn there(&mut self, address: String, peer: BrokerId, now: Nanos) {
         if let Some(dialler) = self.diallers.get(&address) {
-            self.node.weigh(&peer, dialler.weight, now);
+            self.member.weigh(&peer, dialler.weight, now);
             self.missed.remove(&address);
             self.opened.insert(address, peer);
         }
@@ -778,7 +630,7 @@ impl Keeper {
     /// Which neighbours are named, and whether all were tried.
     fn dialling(&self) -> Dialling {
         let is_untried = |address: &String| match self.opened.get(address) {
-            Some(peer) => !self.seam.is_linked(peer) && !self.refused.contains_key(peer),
+            Some(peer) => !self.port.is_linked(peer) && !self.refused.contains_key(peer),
             None => !self.missed.contains_key(address),
         };
         Dialling {
@@ -791,7 +643,8 @@ impl Keeper {
         if let Some(dialler) = self.diallers.get_mut(&neighbour.address) {
             dialler.weight = neighbour.weight();
             if let Some(peer) = self.opened.get(&neighbour.address) {
-                self.node.weigh(peer, neighbour.weight(), self.clock.now());
+                self.member
+                    .weigh(peer, neighbour.weight(), self.clock.now());
             }
             return Ok(());
         }
@@ -807,7 +660,7 @@ impl Keeper {
         let dialler = Dialler::start(
             neighbour,
             self.introduction.clone(),
-            self.seam.clone(),
+            self.port.clone(),
             self.keeper.clone(),
         )?;
         self.diallers.insert(neighbour.address.clone(), dialler);
@@ -818,15 +671,9 @@ impl Keeper {
         let found = self.diallers.remove(address).is_some();
         self.missed.remove(address);
         if let Some(peer) = self.opened.remove(address) {
-            let conns: Vec<ConnId> = self
-                .links
-                .values()
-                .filter(|(id, _)| *id == peer)
-                .map(|(_, conn)| *conn)
-                .collect();
-            for conn in conns {
-                self.close(conn, "the neighbour was removed".into());
-            }
+            self.member.unweigh(&peer);
+            let why = "the neighbour was removed";
+            self.member.disconnect(&peer, why, &mut self.shards);
         }
         found
     }
@@ -837,11 +684,11 @@ impl Keeper {
             Ask::Status(reply) => {
                 let stats = self.directory.stats();
                 let _ = reply.send(Overview {
-                    status: self.node.status(),
+                    status: self.member.node().status(),
                     brokers: self.brokers(),
                     neighbours: self.diallers.keys().cloned().collect(),
                     unconnected: self.unconnected(),
-                    service: self.seam.service(),
+                    service: self.port.service(),
                     moved: (stats.sessions_moved_in, stats.sessions_moved_out),
                 });
             }
@@ -866,15 +713,11 @@ impl Keeper {
                 let _ = reply.send(removed);
             }
             Ask::Forget(broker, reply) => {
-                let forgotten = self.node.forget(&broker, now);
-                if forgotten.is_ok() {
-                    let name = broker.as_str().to_owned();
-                    self.all_shards(move |shard, now| shard.forget_broker(&name, now));
-                }
+                let forgotten = self.member.forget(&broker, &mut self.shards, now);
                 let _ = reply.send(forgotten);
             }
             Ask::Trace(topic, reply) => {
-                let number = self.node.trace(&topic, now);
+                let number = self.member.trace(&topic, now);
                 let waiting = Waiting {
                     until: Instant::now() + TRACE,
                     answers: Vec::new(),
@@ -900,27 +743,19 @@ impl Keeper {
         }
     }
 
-    fn send(&self, conn: ConnId, bytes: Vec<u8>) {
-        self.handle
-            .call(0, move |shard, _| shard.link_send(conn, TOPIC, &bytes));
-    }
-
-    fn close(&self, conn: ConnId, why: String) {
-        self.handle
-            .call(0, move |shard, now| shard.link_close(conn, &why, now));
-    }
-
     /// All that make up the tree, by names.
     fn brokers(&self) -> Vec<String> {
         let own = &self.introduction.open.id;
-        let mut all: Vec<&BrokerId> = self.node.reached().iter().chain([own]).collect();
+        let mut all: Vec<&BrokerId> = self.member.node().reached().iter().chain([own]).collect();
         all.sort_unstable();
         all.into_iter().map(ToString::to_string).collect()
     }
 
     /// The log says when the mesh has fallen apart, and when its parts are one again.
     fn tell_reached(&mut self) {
-        let [gone, came] = self.reached.news(self.node.reached(), self.clock.now());
+        let [gone, came] = self
+            .reached
+            .news(self.member.node().reached(), self.clock.now());
         if let Some(gone) = gone {
             tracing::warn!("mesh: {gone}");
         }
@@ -935,353 +770,10 @@ impl Keeper {
             return;
         }
         self.told_at = Some(Instant::now());
-        let brokers = self.node.reached().len() + 1;
-        self.seam.set_topics(topics(&self.node.status(), brokers));
+        let brokers = self.member.node().reached().len() + 1;
+        self.port
+            .set_topics(topics(&self.member.node().status(), brokers));
     }
-
-    /// Tells the shards the way to the root. While a new parent has not accepted, they
-    /// go on with the old one: what is meant for it waits, and is copied.
-    fn note_parent(&self) {
-        match self.node.tree().parent() {
-            None => self.seam.set_parent(None),
-            Some((link, true)) => self.seam.set_parent(self.node.peer(link)),
-            Some((_, false)) => {}
-        }
-    }
-
-    fn all_shards(&self, call: impl Fn(&mut Shard, Nanos) + Send + Sync + 'static) {
-        let call = Arc::new(call);
-        for shard in 0..self.directory.shards() {
-            let call = call.clone();
-            self.handle
-                .call(shard.into(), move |shard, now| call(shard, now));
-        }
-    }
-
-    fn arrived_elsewhere(&self, arrivals: Vec<Arrival>) {
-        if let Some(last) = arrivals.iter().map(|arrival| arrival.at).max() {
-            self.seam.heard_arrival(last);
-        }
-        self.all_shards(move |shard, now| {
-            for arrival in &arrivals {
-                let (user, at) = (arrival.user.as_deref(), arrival.at);
-                shard.user_arrived_elsewhere(&arrival.client, user, at, now);
-            }
-        });
-    }
-
-    /// Does something with a will on the shard that has, or would have, its client's session.
-    fn at_home(
-        &self,
-        will: ClientWill,
-        call: impl FnOnce(&mut Shard, &ClientWill, Nanos) + Send + 'static,
-    ) {
-        let shard = self.directory.home(&will.client, 0);
-        self.handle
-            .call(shard.into(), move |shard, now| call(shard, &will, now));
-    }
-
-    /// Does something about a client's session on the shard that has it, or would.
-    fn at_home_of(
-        &self,
-        client: Box<str>,
-        call: impl FnOnce(&mut Shard, &str, Nanos) + Send + 'static,
-    ) {
-        let shard = self.directory.home(&client, 0);
-        self.handle
-            .call(shard.into(), move |shard, now| call(shard, &client, now));
-    }
-
-    /// Another broker asks which of its stubs are to stay: each is asked for on the shard of its client,
-    /// and the last of these answers.
-    fn ask_of_stubs(&self, by: &HomeId, number: u64, stubs: &Arc<[ClientStub]>) {
-        let mut places: BTreeMap<usize, Vec<u32>> = BTreeMap::new();
-        for (place, (client, _)) in (0..).zip(&**stubs) {
-            let shard = self.directory.home(client, 0);
-            places.entry(shard.into()).or_default().push(place);
-        }
-        // How many have not answered, and what the others have.
-        let answers = Arc::new(Mutex::new((places.len(), Vec::new())));
-        for (shard, places) in places {
-            let (answers, keeper) = (answers.clone(), self.keeper.clone());
-            let (by, stubs) = (by.clone(), stubs.clone());
-            self.handle.call(shard, move |shard, now| {
-                let mut stays = |place: &u32| {
-                    let (client, stub) = &stubs[*place as usize];
-                    shard.fence_asked(&by, client, stub, now) != FenceAnswer::Clear
-                };
-                let stay: Vec<u32> = places.into_iter().filter(|it| stays(it)).collect();
-                let mut answers = answers.lock().unwrap_or_else(PoisonError::into_inner);
-                answers.0 -= 1;
-                answers.1.extend(stay);
-                if answers.0 == 0 {
-                    let blocked = std::mem::take(&mut answers.1);
-                    let answered = Input::FenceAnswered {
-                        by,
-                        number,
-                        blocked,
-                    };
-                    // It ends after the shards.
-                    let _ = keeper.send(answered);
-                }
-            });
-        }
-    }
-
-    /// Does what the node asks. All of it is done between two messages where something is copied to a
-    /// neighbour, so that this and what it is sent from then on leave no gap; long lists of filters
-    /// are otherwise worked off in pieces, with others served between them.
-    #[expect(
-        clippy::too_many_lines,
-        reason = "one arm for each order, done in one piece"
-    )]
-    fn act(&mut self) {
-        let mut orders: Vec<Order> = Vec::new();
-        let outputs = self.node.take_outputs();
-        let piece = match outputs.iter().any(|it| matches!(it, Output::Copy { .. })) {
-            true => usize::MAX,
-            false => PIECE,
-        };
-        for output in outputs {
-            match output {
-                Output::Send(link, bytes) => {
-                    if let Some((_, conn)) = self.links.get(&link) {
-                        let conn = *conn;
-                        orders.push(Box::new(move |shard, _| {
-                            shard.link_send(conn, TOPIC, &bytes);
-                        }));
-                    }
-                }
-                Output::Close(link, why) => {
-                    if let Some((id, conn)) = self.links.remove(&link) {
-                        self.conns.remove(&conn);
-                        self.seam.unlinked(&id);
-                        orders.push(Box::new(move |shard, now| {
-                            shard.link_close(conn, &why, now);
-                        }));
-                    }
-                }
-                Output::Carry { .. }
-                | Output::Hold { .. }
-                | Output::Leads { .. }
-                | Output::CommitInterest(_)
-                | Output::Reached
-                | Output::Copy { .. }
-                | Output::Members { .. }
-                | Output::Behind { .. }
-                | Output::Narrow(_)
-                | Output::Trim(_)
-                | Output::Forget { .. }
-                | Output::Flush { .. } => orders.extend(self.order_for_link(output)),
-                Output::Interest { link, add, remove } => {
-                    let Some(peer) = self.peer_name(link) else {
-                        continue;
-                    };
-                    for (add, remove) in pieces(add, remove, piece) {
-                        let peer = peer.clone();
-                        if add.len() + remove.len() >= piece {
-                            self.order(&mut orders);
-                        }
-                        orders.push(Box::new(move |shard, _| {
-                            shard.link_interest(&peer, &add, &remove);
-                        }));
-                    }
-                }
-                Output::PersistentInterest {
-                    link,
-                    broker,
-                    add,
-                    remove,
-                } => {
-                    let Some(peer) = self.peer_name(link) else {
-                        continue;
-                    };
-                    for (add, remove) in pieces(add, remove, piece) {
-                        let (peer, broker) = (peer.clone(), broker.clone());
-                        if add.len() + remove.len() >= piece {
-                            self.order(&mut orders);
-                        }
-                        orders.push(Box::new(move |shard, _| {
-                            shard.link_lasting(&peer, broker.as_str(), &add, &remove);
-                        }));
-                    }
-                }
-                Output::Arrived(arrivals) => self.arrived_elsewhere(arrivals),
-                Output::Will { will, turn } => self.at_home(will, move |shard, will, now| {
-                    shard.link_will(&will.client, &will.message, broker_turn(turn), now);
-                }),
-                Output::Published { wills, same } => {
-                    for will in wills {
-                        self.at_home(will, move |shard, will, now| {
-                            shard.will_was_published(&will.client, &will.message, same, now);
-                        });
-                    }
-                }
-                Output::LookUp {
-                    by,
-                    at,
-                    client,
-                    user,
-                    clean,
-                } => {
-                    self.seam.heard_arrival(at.micros);
-                    self.at_home_of(client, move |shard, client, now| {
-                        shard.look_up(&by, client, user.as_deref(), (&at, clean), now);
-                    });
-                }
-                Output::Located {
-                    at,
-                    client,
-                    answers,
-                    extent,
-                } => self.at_home_of(client, move |shard, client, now| {
-                    shard.located(client, &at, answers, extent, now);
-                }),
-                Output::Reach { reached, away } => {
-                    let reached = reached.into_iter().map(HomeId::from).collect();
-                    self.all_shards(move |shard, now| shard.set_reach(&reached, away, now));
-                }
-                Output::Letter { from, client, body } if client.is_empty() => {
-                    self.all_shards(move |shard, now| {
-                        shard.letter(from.as_str(), "", &body, now);
-                    });
-                }
-                Output::Letter { from, client, body } => {
-                    self.at_home_of(client, move |shard, client, now| {
-                        shard.letter(from.as_str(), client, &body, now);
-                    });
-                }
-                Output::FenceAsked { by, number, stubs } => {
-                    self.ask_of_stubs(&by, number, &stubs);
-                }
-                Output::FencePassed { client, epoch } => {
-                    self.at_home_of(client, move |shard, client, now| {
-                        shard.fence_passed(client, &epoch, now);
-                    });
-                }
-                Output::TraceReply(traced) => {
-                    if let Some(waiting) = self.traces.get_mut(&traced.number) {
-                        waiting.answers.push(traced);
-                    }
-                }
-                Output::Membership(membership) => {
-                    let seam = self.seam.clone();
-                    orders.push(Box::new(move |_, _| seam.set_service(service(membership))));
-                }
-                Output::Event(event) => {
-                    self.told_at = None;
-                    if let Event::Edge(..) | Event::Parent { .. } = event {
-                        self.note_parent();
-                    }
-                    tell(&event);
-                }
-            }
-        }
-        self.order(&mut orders);
-    }
-
-    /// What shards are asked to do about a link or a neighbour's session; `None` if its neighbour is gone.
-    fn order_for_link(&self, output: Output) -> Option<Order> {
-        let order: Order = match output {
-            Output::Carry { link, carries } => {
-                let peer = self.peer_name(link)?;
-                Box::new(move |shard, now| {
-                    shard.link_carry(&peer, carries, now);
-                })
-            }
-            Output::Hold { link, holds } => {
-                let peer = self.peer_name(link)?;
-                Box::new(move |shard, now| {
-                    shard.link_hold(&peer, holds, now);
-                })
-            }
-            Output::Leads { link, brokers } => {
-                let peer = self.peer_name(link)?;
-                Box::new(move |shard, _| {
-                    let brokers: Vec<&str> = brokers.iter().map(BrokerId::as_str).collect();
-                    shard.link_leads(&peer, &brokers);
-                })
-            }
-            Output::CommitInterest(number) => Box::new(move |shard, _| shard.link_keep(number)),
-            Output::Reached => Box::new(|shard, _| shard.link_reached()),
-            Output::Copy { from, to, moves } => Box::new(move |shard, now| {
-                shard.link_copy(from.as_str(), to.as_str(), moves, now);
-            }),
-            Output::Members { filter, brokers } => Box::new(move |shard, _| {
-                let brokers: Vec<&str> = brokers.iter().map(BrokerId::as_str).collect();
-                shard.link_members(&filter, &brokers);
-            }),
-            Output::Behind {
-                link,
-                filter,
-                brokers,
-            } => {
-                let peer = self.peer_name(link)?;
-                Box::new(move |shard, _| {
-                    let brokers: Vec<&str> = brokers.iter().map(BrokerId::as_str).collect();
-                    shard.link_behind(&peer, &filter, &brokers);
-                })
-            }
-            Output::Narrow(peer) => Box::new(move |shard, _| shard.link_narrow(peer.as_str())),
-            Output::Trim(peer) => Box::new(move |shard, _| {
-                let dropped = shard.link_trim(peer.as_str());
-                if dropped > 0 {
-                    tracing::warn!(
-                        "mesh: {dropped} messages that waited for {peer} are dropped, as no \
-                         persistent session behind it is to get them"
-                    );
-                }
-            }),
-            Output::Forget { peer, forgotten } => Box::new(move |shard, now| {
-                let waited = shard.link_forget(peer.as_str(), now);
-                if waited > 0 {
-                    let why = match forgotten {
-                        None => "away for longer than mesh.heal or mesh.keep".into(),
-                        Some(broker) => format!("as {broker} does not come back"),
-                    };
-                    tracing::warn!(
-                        "mesh: {peer} is given up, {why}: {waited} messages that waited for it are dropped"
-                    );
-                }
-            }),
-            Output::Flush { link, number } => {
-                let peer = self.peer_name(link)?;
-                Box::new(move |shard, now| {
-                    shard.link_flush(&peer, number, now);
-                })
-            }
-            _ => return None,
-        };
-        Some(order)
-    }
-
-    fn peer_name(&self, link: LinkId) -> Option<String> {
-        self.node.peer(link).map(|id| id.as_str().to_owned())
-    }
-
-    /// Has these orders carried out between two messages.
-    fn order(&self, orders: &mut Vec<Order>) {
-        let orders = std::mem::take(orders);
-        if !orders.is_empty() {
-            self.handle.call(0, move |shard, now| {
-                orders.into_iter().for_each(|order| order(shard, now));
-            });
-        }
-    }
-}
-
-/// Filters that are added and removed, at most `most` at a time.
-fn pieces(
-    add: Vec<Box<str>>,
-    remove: Vec<Box<str>>,
-    most: usize,
-) -> impl Iterator<Item = (Vec<Box<str>>, Vec<Box<str>>)> {
-    let (mut add, mut remove) = (add.into_iter(), remove.into_iter());
-    std::iter::from_fn(move || {
-        let added: Vec<_> = add.by_ref().take(most).collect();
-        let removed: Vec<_> = remove.by_ref().take(most - added.len()).collect();
-        (!added.is_empty() || !removed.is_empty()).then_some((added, removed))
-    })
 }
 
 /// What `$SYS/federation/...` says.
@@ -1371,23 +863,5 @@ fn tell(event: &Event) {
             "mesh: {peer} wants more topics than there is room for (mesh.max_filters); it is sent \
              everything"
         ),
-    }
-}
-
-/// Whose will it is, in the broker's words.
-fn broker_turn(turn: punctual_mesh::WillTurn) -> WillTurn {
-    match turn {
-        punctual_mesh::WillTurn::Own => WillTurn::Own,
-        punctual_mesh::WillTurn::Guarded => WillTurn::Guarded,
-        punctual_mesh::WillTurn::Again => WillTurn::Again,
-    }
-}
-
-/// What may be promised to clients by how far the broker is a member.
-fn service(membership: Membership) -> Service {
-    match membership {
-        Membership::Joining => Service::None,
-        Membership::Stranded => Service::Deliveries,
-        Membership::Joined => Service::Full,
     }
 }

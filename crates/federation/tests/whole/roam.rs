@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use punctual_broker::Config;
 use punctual_codec::QoS;
+use punctual_mesh::transfer::Record;
 use punctual_model::{Nanos, Rng};
 use punctual_sim::{Edge, are_seeds_chosen};
 
@@ -95,13 +96,25 @@ fn run_in(
     for client in world.clients.iter().filter(|client| client.lasts) {
         let has = |n: &usize| holds(world, *n, &client.name);
         let at: Vec<usize> = (0..world.sites.len()).filter(has).collect();
-        assert_eq!(at, [client.home], "seed {seed}: where {} is", client.name);
+        let records: Vec<_> = at.iter().map(|n| record(world, *n, &client.name)).collect();
+        let name = &client.name;
+        assert_eq!(
+            at,
+            [client.home],
+            "seed {seed}: where {name} is: {records:#?}"
+        );
     }
 }
 
 fn holds(world: &World, site: usize, client: &str) -> bool {
     let running = world.sites[site].running.as_ref().unwrap();
     running.shard.client(client).is_some()
+}
+
+/// What a broker has of a client's session.
+fn record(world: &World, site: usize, client: &str) -> Option<Record> {
+    let running = world.sites[site].running.as_ref().unwrap();
+    running.shard.client(client)?.record().cloned()
 }
 
 fn all(few: u64, faults: Faults, who: Who) {
@@ -395,6 +408,27 @@ fn who_finds_its_broker_dead_gets_what_waits_there_when_it_is_back() {
     world.run_for(10_000);
     let all: BTreeSet<u64> = world.clients[0].received.iter().copied().collect();
     assert_eq!((world.clients[0].received.len(), all.len()), (40, 40));
+    assert!(!holds(&world, 0, "s") && holds(&world, 1, "s"));
+}
+
+/// A broker that starts again remembers a neighbour also if nobody there has subscribed to anything: while
+/// that is away, a session that it makes may be a second one.
+#[test]
+fn who_was_at_a_broker_without_subscriptions_has_one_session_in_the_end() {
+    let mut idle = Client::new("s".into(), None, 0);
+    idle.lasts = true;
+    let mut world = pair_of(true, idle);
+    world.hang_up(0);
+    world.cut(0, false);
+    world.crash(1);
+    world.start(1);
+    world.run_for(100);
+    world.clients[0].home = 1;
+    world.connect(0);
+    world.run_for(1000);
+    assert_eq!(world.clients[0].presents, [false, false]);
+    world.mend(0);
+    world.run_for(10_000);
     assert!(!holds(&world, 0, "s") && holds(&world, 1, "s"));
 }
 

@@ -424,8 +424,9 @@ fn check(seed: u64, world: &World, once: bool, outcome: &mut Outcome) {
     }
     for (n, site) in world.sites.iter().enumerate() {
         let running = site.running.as_ref().unwrap();
-        assert!(running.node.tree().is_attached(), "seed {seed}: {n}");
-        assert!(!running.are_away, "seed {seed}: {n} misses somebody");
+        let node = running.member.node();
+        assert!(node.tree().is_attached(), "seed {seed}: {n}");
+        assert!(!node.are_brokers_away(), "seed {seed}: {n} misses somebody");
         let totals = running.directory.totals();
         assert_eq!(
             totals.queued_bytes,
@@ -500,7 +501,7 @@ fn nothing_is_lost_while_brokers_are_away_for_long() {
         let wishes = clients.filter_map(|client| Some((client.home, client.filter?)));
         let wishes: BTreeSet<(usize, &str)> = wishes.collect();
         for (n, site) in world.sites.iter().enumerate() {
-            let status = site.running.as_ref().unwrap().node.status();
+            let status = site.running.as_ref().unwrap().member.node().status();
             let elsewhere = wishes.iter().filter(|(home, _)| *home != n);
             assert_eq!(status.awaited, elsewhere.count(), "seed {seed}: {n}");
             assert_eq!(status.away, [], "seed {seed}: {n}");
@@ -628,7 +629,13 @@ fn what_waits_goes_to_who_came_before_the_loss_was_seen() {
     }
     world.run_for(5000);
     let parent = |world: &World| {
-        let status = world.sites[2].running.as_ref().unwrap().node.status();
+        let status = world.sites[2]
+            .running
+            .as_ref()
+            .unwrap()
+            .member
+            .node()
+            .status();
         status.parent
     };
     assert_eq!(parent(&world), Some(world::name(0)));
@@ -662,7 +669,13 @@ fn what_goes_another_way_waits_for_what_was_published_before() {
     connect_all(&mut world);
     world.run_for(1000);
     let parent = |world: &World| {
-        let status = world.sites[2].running.as_ref().unwrap().node.status();
+        let status = world.sites[2]
+            .running
+            .as_ref()
+            .unwrap()
+            .member
+            .node()
+            .status();
         status.parent
     };
     assert_eq!(parent(&world), Some(world::name(1)));

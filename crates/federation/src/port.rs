@@ -1,12 +1,10 @@
-//! What the broker's shards say to the mesh: passed on to its thread, but for what
-//! has to be answered at once.
+//! The port of the member: what the shards call.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use punctual_auth::Secret;
 use punctual_broker::{
@@ -15,32 +13,33 @@ use punctual_broker::{
 };
 use punctual_mesh::seen::{Name, SeenMessages, Verdict};
 use punctual_mesh::transfer::{HomeId, Located, Stamp, Stub, Times};
-use punctual_mesh::wire::{self, Arrival, SessionAddress};
+use punctual_mesh::wire::{Arrival, ClientWill, SessionAddress};
 use punctual_mesh::{BrokerId, Settings, Strategy};
 use punctual_model::latest_instant;
 
-use super::{Input, News};
+use crate::event::{LinkEvent, ShardEvent};
 
 /// Names of messages that are remembered.
 const REMEMBERED: usize = 1 << 17;
 /// Those of them that go with a session to another broker.
 const PASSED: usize = 1 << 12;
 
-/// The mesh, as the shards know it.
-#[derive(Debug)]
-pub(super) struct Seam {
+/// The federation of a broker, as its shards see it. Shared by their threads and that of the
+/// [`Member`](crate::Member).
+pub struct Port {
     own: BrokerId,
     origin: NonZeroU32,
-    /// By which neighbours are known that have no right of their own.
+    /// Admits neighbours that have no right of their own.
     secret: Option<Secret>,
-    keeper: Mutex<Sender<Input>>,
-    known: Mutex<Known>,
-    /// Where messages go by the root: the way there, and what passed on it.
+    clock: Box<dyn Fn() -> u64 + Send + Sync>,
+    report: Box<dyn Fn(ShardEvent) + Send + Sync>,
+    known: Mutex<KnownMessages>,
+    /// Where messages are routed by the root: the path there, and the messages that passed on it.
     relay: Option<Mutex<(Relay, SeenMessages)>>,
     /// Neighbours with a link, and whether this broker opened it.
     linked: Mutex<BTreeMap<BrokerId, bool>>,
     topics: Mutex<Vec<(String, String)>>,
-    /// When the last client arrived anywhere, as far as that is known.
+    /// The latest time at which a client arrived at a broker, as far as that is known.
     arrived: AtomicU64,
     /// A [`Service`].
     service: AtomicU8,
@@ -51,32 +50,42 @@ pub(super) struct Seam {
 
 /// The messages that were here.
 #[derive(Debug)]
-struct Known {
+struct KnownMessages {
     /// From neighbours.
     seen: SeenMessages,
-    /// What those were called that were taken in here before a restart.
+    /// Origins of the messages that clients published here before a restart.
     before: BTreeSet<NonZeroU32>,
 }
 
-impl Seam {
-    pub(super) fn new(
-        own: BrokerId,
-        origin: NonZeroU32,
+impl Port {
+    /// The port of the broker with these settings.
+    ///
+    /// * `origin`: in the names of messages that clients publish here; another one after each
+    ///   start.
+    /// * `secret`: admits neighbours that present it; without, only those with a right to their
+    ///   name are.
+    /// * `clock`: microseconds since 1970.
+    /// * `report`: passes an event on to the member. It may be called by several threads at once,
+    ///   and may not block.
+    pub fn new(
         settings: &Settings,
+        origin: NonZeroU32,
         secret: Option<Secret>,
-        keeper: Sender<Input>,
+        clock: impl Fn() -> u64 + Send + Sync + 'static,
+        report: impl Fn(ShardEvent) + Send + Sync + 'static,
     ) -> Self {
         let relay = || Mutex::new((Relay { parent: None }, SeenMessages::new(REMEMBERED)));
         Self {
-            relay: (settings.strategy == Strategy::RootRelay).then(relay),
-            own,
+            own: settings.id.clone(),
             origin,
             secret,
-            keeper: Mutex::new(keeper),
-            known: Mutex::new(Known {
+            clock: Box::new(clock),
+            report: Box::new(report),
+            known: Mutex::new(KnownMessages {
                 seen: SeenMessages::new(REMEMBERED),
                 before: BTreeSet::new(),
             }),
+            relay: (settings.strategy == Strategy::RootRelay).then(relay),
             linked: Mutex::default(),
             topics: Mutex::default(),
             arrived: AtomicU64::new(0),
@@ -97,48 +106,52 @@ impl Seam {
         }
     }
 
-    /// Notes that a link to a neighbour exists, and whether this broker opened it.
-    pub(super) fn linked(&self, peer: &BrokerId, dialled: bool) {
-        lock(&self.linked).insert(peer.clone(), dialled);
-    }
-
-    /// Notes that no link to a neighbour exists any more.
-    pub(super) fn unlinked(&self, peer: &BrokerId) {
-        lock(&self.linked).remove(peer);
-    }
-
-    /// Whether a link to a neighbour exists.
-    pub(super) fn is_linked(&self, peer: &BrokerId) -> bool {
+    /// Whether there is a link to a neighbour.
+    pub fn is_linked(&self, peer: &BrokerId) -> bool {
         lock(&self.linked).contains_key(peer)
     }
 
-    /// Notes the way to the root, where messages go by it.
-    pub(super) fn set_parent(&self, parent: Option<&BrokerId>) {
+    /// Sets the topics below `$SYS`, and their values.
+    pub fn set_topics(&self, topics: Vec<(String, String)>) {
+        *lock(&self.topics) = topics;
+    }
+
+    /// There is a link to a neighbour now; whether this broker opened it.
+    pub(crate) fn linked(&self, peer: &BrokerId, dialled: bool) {
+        lock(&self.linked).insert(peer.clone(), dialled);
+    }
+
+    /// There is no link to a neighbour any more.
+    pub(crate) fn unlinked(&self, peer: &BrokerId) {
+        lock(&self.linked).remove(peer);
+    }
+
+    /// Sets the neighbour that leads to the root, where messages are routed by the root.
+    pub(crate) fn set_parent(&self, parent: Option<&BrokerId>) {
         if let Some(relay) = &self.relay {
             lock(relay).0.parent = parent.map(|parent| Arc::from(parent.as_str()));
         }
     }
 
-    /// Notes what `$SYS` topics are to say.
-    pub(super) fn set_topics(&self, topics: Vec<(String, String)>) {
-        *lock(&self.topics) = topics;
-    }
-
-    /// Notes what may be promised to clients.
-    pub(super) fn set_service(&self, service: Service) {
-        // What neighbours want is in the index before.
+    /// Sets the service that clients are offered.
+    pub(crate) fn set_service(&self, service: Service) {
+        // The interest of neighbours is in the index before.
         self.service.store(service as u8, Ordering::Release);
     }
 
-    /// A client has arrived at another broker then.
-    pub(super) fn heard_arrival(&self, at: u64) {
-        let at = at.min(latest_instant(self.clock()));
+    /// A client has arrived at another broker at that time.
+    pub(crate) fn note_arrival(&self, at: u64) {
+        let at = at.min(latest_instant((self.clock)()));
         self.arrived.fetch_max(at, Ordering::Relaxed);
     }
 
-    /// When a client arrives now: later than all that was heard of.
+    pub(crate) fn report(&self, event: ShardEvent) {
+        (self.report)(event);
+    }
+
+    /// A time later than those of all arrivals so far.
     fn next_arrival(&self) -> u64 {
-        let clock = self.clock();
+        let clock = (self.clock)();
         let later = |last: u64| clock.max(last.saturating_add(1));
         let order = Ordering::Relaxed;
         let last = self
@@ -147,37 +160,41 @@ impl Seam {
         later(last.unwrap_or_else(|last| last))
     }
 
-    /// Whether a message was taken in here, and does not come back by way of the root.
-    fn is_own(&self, known: &Known, name: MessageName) -> bool {
+    /// Whether a client published a message here, and it does not come back from the root.
+    fn is_own(&self, known: &KnownMessages, name: MessageName) -> bool {
         let own = name.origin == self.origin || known.before.contains(&name.origin);
         own && self.relay.is_none()
     }
+}
 
-    fn tell(&self, input: Input) {
-        // It ends after the shards.
-        let _ = lock(&self.keeper).send(input);
+impl fmt::Debug for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Port")
+            .field("own", &self.own)
+            .field("origin", &self.origin)
+            .finish_non_exhaustive()
     }
 }
 
-impl Interest for Seam {
+impl Interest for Port {
     fn subscribed(&self, filter: &str, persistent: bool) {
-        self.tell(Input::Subscribed(filter.into(), persistent));
+        self.report(ShardEvent::Subscribed(filter.into(), persistent));
     }
 
     fn unsubscribed(&self, filter: &str, persistent: bool) {
-        self.tell(Input::Unsubscribed(filter.into(), persistent));
+        self.report(ShardEvent::Unsubscribed(filter.into(), persistent));
     }
 
     fn wishes_kept(&self, number: u64) {
-        self.tell(Input::Kept(number));
+        self.report(ShardEvent::InterestCommitted(number));
     }
 
     fn flushed(&self, number: u64) {
-        self.tell(Input::Flushed(number));
+        self.report(ShardEvent::Flushed(number));
     }
 }
 
-impl MessageNames for Seam {
+impl MessageNames for Port {
     fn origin(&self) -> NonZeroU32 {
         self.origin
     }
@@ -195,8 +212,7 @@ impl MessageNames for Seam {
     }
 
     fn clock(&self) -> u64 {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        since.map_or(0, |since| since.as_micros() as u64)
+        (self.clock)()
     }
 
     fn mark_passed(&self) -> u64 {
@@ -245,10 +261,10 @@ impl MessageNames for Seam {
     }
 }
 
-impl SessionTransfers for Seam {
+impl SessionTransfers for Port {
     fn arrived(&self, client_id: &str, user: Option<&str>, clean: bool, since: Option<u64>) -> u64 {
         let at = since.unwrap_or_else(|| self.next_arrival());
-        self.tell(Input::Arrived(Arrival {
+        self.report(ShardEvent::Arrived(Arrival {
             client: client_id.into(),
             user: user.map(Into::into),
             at,
@@ -259,13 +275,13 @@ impl SessionTransfers for Seam {
 
     fn left_behind(&self, client_id: &str, will: Option<WillRecord>) {
         let client: Box<str> = client_id.into();
-        let will = will.map(|WillRecord { at, delay, message }| wire::ClientWill {
+        let will = will.map(|WillRecord { at, delay, message }| ClientWill {
             client: client.clone(),
             at,
             delay,
             message,
         });
-        self.tell(Input::LeftBehind(client, will));
+        self.report(ShardEvent::Will(client, will));
     }
 
     fn will_wait(&self) -> Nanos {
@@ -275,7 +291,7 @@ impl SessionTransfers for Seam {
     fn letter(&self, to: &str, client_id: &str, body: Arc<[u8]>) {
         if let Some(to) = BrokerId::new(to) {
             let client = client_id.into();
-            self.tell(Input::Letter { to, client, body });
+            self.report(ShardEvent::Letter { to, client, body });
         }
     }
 
@@ -292,7 +308,7 @@ impl SessionTransfers for Seam {
     }
 
     fn look_up(&self, client_id: &str, user: Option<&str>, at: &Stamp, clean: bool) {
-        self.tell(Input::LookUp {
+        self.report(ShardEvent::LookUp {
             at: at.clone(),
             client: client_id.into(),
             user: user.map(Into::into),
@@ -301,7 +317,7 @@ impl SessionTransfers for Seam {
     }
 
     fn found(&self, by: &HomeId, client_id: &str, at: &Stamp, located: Located) {
-        self.tell(Input::Found {
+        self.report(ShardEvent::Found {
             by: by.clone(),
             at: at.clone(),
             client: client_id.into(),
@@ -311,12 +327,12 @@ impl SessionTransfers for Seam {
 
     fn fence_stub(&self, client_id: &str, stub: &Stub) {
         let (client, stub) = (client_id.into(), stub.clone());
-        self.tell(Input::FenceStub { client, stub });
+        self.report(ShardEvent::FenceStub { client, stub });
     }
 
     fn forward(&self, number: u64, address: &SessionAddress, message: Arc<[u8]>) {
         let address = Box::new(address.clone());
-        self.tell(Input::Forward {
+        self.report(ShardEvent::Forward {
             number,
             address,
             message,
@@ -324,11 +340,11 @@ impl SessionTransfers for Seam {
     }
 
     fn forwarded(&self, number: u64) {
-        self.tell(Input::Forwarded(number));
+        self.report(ShardEvent::Forwarded(number));
     }
 }
 
-impl Federation for Seam {
+impl Federation for Port {
     /// Admits a neighbour that may use its name, or knows the secret of the mesh. If two brokers
     /// connect to each other, the connection of the one with the lower name stays.
     fn admit(&self, newcomer: Newcomer<'_>) -> Result<(), Unwelcome> {
@@ -356,14 +372,14 @@ impl Federation for Seam {
     }
 
     fn link(&self, conn: ConnId, peer: &str, news: LinkNews<'_>) {
-        let news = match news {
-            LinkNews::Up { dialled } => News::Up { dialled },
-            LinkNews::Message(bytes) => News::Message(bytes.into()),
-            LinkNews::Waits(waits) => News::Waits(waits),
-            LinkNews::Down(why) => News::Down(why.into()),
+        let event = match news {
+            LinkNews::Up { dialled } => LinkEvent::Up { dialled },
+            LinkNews::Message(bytes) => LinkEvent::Message(bytes.into()),
+            LinkNews::Waits(waits) => LinkEvent::Waits(waits),
+            LinkNews::Down(why) => LinkEvent::Down(why.into()),
         };
         if let Some(peer) = BrokerId::new(peer) {
-            self.tell(Input::Link { conn, peer, news });
+            self.report(ShardEvent::Link { conn, peer, event });
         }
     }
 
@@ -384,6 +400,7 @@ impl Federation for Seam {
     }
 }
 
+/// The name of a message without the notes of its way.
 fn called(name: MessageName) -> Name {
     Name {
         origin: name.origin.get(),
@@ -391,7 +408,7 @@ fn called(name: MessageName) -> Name {
     }
 }
 
-/// What is inside is whole after a panic, too.
+/// What a lock guards is consistent after a panic, too.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

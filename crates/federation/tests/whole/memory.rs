@@ -87,7 +87,7 @@ fn large_meshes_fit_into_memory() {
     world.run_for(30_000);
     let knows = |world: &World, n: usize| {
         let running = world.sites[n].running.as_ref().unwrap();
-        let status = running.node.status();
+        let status = running.member.node().status();
         (status.attached, status.filters)
     };
     for n in 0..BROKERS {

@@ -49,7 +49,7 @@ fn world(seed: u64) -> World {
 
 fn membership(world: &World, site: usize) -> Option<Membership> {
     let running = world.sites[site].running.as_ref();
-    running.map(|running| running.node.membership())
+    running.map(|running| running.member.node().membership())
 }
 
 /// A publisher connects, over and over, and publishes as soon and as often as it may.

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use punctual_broker::{Config, ConnId, LINK_PREFIX};
+use punctual_broker::{Config, ConnId, LINK_PREFIX, SECRET_USER};
 use punctual_codec::{
     Connect, Packet, Properties, PropertyBuf, PropertyId, Publish, QoS, Split, Subscribe, Version,
     split,
@@ -15,7 +15,7 @@ use punctual_model::{Nanos, Rng};
 use punctual_sim::{Connection, Edge, Queue};
 
 use crate::client::{Client, Fate, Published};
-use crate::site::{Effect, Site, meta};
+use crate::site::{Effect, SECRET, Site, meta};
 
 /// What is at one end of a connection.
 #[derive(Debug, Clone, Copy)]
@@ -300,8 +300,8 @@ impl World {
             properties: properties.as_properties(),
             client_id: &format!("{LINK_PREFIX}{}", name(ends[0])),
             will: None,
-            username: None,
-            password: None,
+            username: Some(SECRET_USER),
+            password: Some(SECRET.as_bytes()),
         });
         connect.encode(Version::V5, &mut bytes).unwrap();
         let told = Packet::Publish(Publish {
@@ -432,9 +432,8 @@ impl World {
         if let Some(running) = &mut site.running {
             let named = site.named;
             let untried = named && untried;
-            running
-                .node
-                .set_dialling(Dialling { named, untried }, self.now);
+            let dialling = Dialling { named, untried };
+            running.member.set_dialling(dialling, self.now);
         }
     }
 
