@@ -209,11 +209,12 @@ pub(super) fn promise_room(
     (whom, now): (Whom, Nanos),
 ) -> Result<usize, ()> {
     let size = publication.size();
+    // A relayed message goes to neighbours only, whose sessions are on this shard.
+    let (relayed, index) = (publication.relayed, hub.index);
     let all = || {
-        matched
-            .shards
-            .iter()
-            .flat_map(|(_, targets)| targets.iter())
+        let shards = matched.shards.iter();
+        let shards = shards.filter(move |(shard, _)| !relayed || *shard == index);
+        shards.flat_map(|(_, targets)| targets.iter())
     };
     let plain = || {
         all().filter(|target| {
