@@ -89,8 +89,8 @@ fn run_in(
     world.run_for(5000);
     world.note_answers();
     for site in &mut world.sites {
-        let stats = site.running.as_mut().unwrap().shard.stats();
-        *moved += stats.sessions_moved_in;
+        let running = site.running.as_mut().unwrap();
+        *moved += running.count(|stats| stats.sessions_moved_in);
     }
     check(seed, world, true, outcome);
     for client in world.clients.iter().filter(|client| client.lasts) {
@@ -108,13 +108,13 @@ fn run_in(
 
 fn holds(world: &World, site: usize, client: &str) -> bool {
     let running = world.sites[site].running.as_ref().unwrap();
-    running.shard.client(client).is_some()
+    running.client(client).is_some()
 }
 
 /// What a broker has of a client's session.
 fn record(world: &World, site: usize, client: &str) -> Option<Record> {
     let running = world.sites[site].running.as_ref().unwrap();
-    running.shard.client(client)?.record().cloned()
+    running.client(client)?.record().cloned()
 }
 
 fn all(few: u64, faults: Faults, who: Who) {

@@ -1,5 +1,6 @@
-//! One broker of the mesh: the real core with one shard, the real member of the mesh, and a store in
-//! memory. What the shell of a process does with threads happens at once here.
+//! One broker of the mesh: the real core with one or more shards, the real member of the mesh, and a store
+//! in memory. What the shell of a process does with threads takes no time here, but shards and the member
+//! take turns at random: whatever waits for one of them is taken in order, and in any order otherwise.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
@@ -8,14 +9,15 @@ use std::sync::{Arc, Mutex};
 
 use punctual_auth::Secret;
 use punctual_broker::{
-    Budget, Config, ConnId, ConnMeta, Directory, LinkLimits, Message, Output, Received, Restorer,
-    RetainedCursor, ScanPosition, Shard, StoreTrouble,
+    Budget, ClientView, Config, ConnId, ConnMeta, Directory, LinkLimits, Message, Output, Received,
+    RemoteMessage, RestoredSession, Restorer, RetainedCursor, ScanPosition, Shard, Stats,
+    StoreTrouble,
 };
 use punctual_federation::{Member, Notice, Port, ShardEvent, ShardTask, Shards};
 use punctual_mesh::Settings;
 use punctual_mesh::transfer::Record;
 use punctual_mesh::wire::Open;
-use punctual_model::Nanos;
+use punctual_model::{Nanos, Rng};
 use punctual_sim::take_pending;
 use punctual_store::{Batch, Memory, Store};
 
@@ -24,24 +26,35 @@ const WALL: u64 = 1_700_000_000_000_000_000;
 /// The secret of the mesh.
 pub const SECRET: &str = "the secret of all brokers";
 
-/// The only shard, which does at once what it is to do.
-struct AtOnce<'a> {
-    shard: &'a mut Shard,
-    now: Nanos,
+/// A connection of a broker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Conn {
+    pub shard: u16,
+    pub id: ConnId,
 }
 
-impl Shards for AtOnce<'_> {
+/// Something that waits for a shard.
+enum Mail {
+    Task(ShardTask),
+    Messages(Vec<RemoteMessage>),
+}
+
+/// What waits for each shard.
+struct Mailboxes(Vec<VecDeque<Mail>>);
+
+impl Shards for Mailboxes {
     fn call(&mut self, shard: u16, task: ShardTask) {
-        assert_eq!(shard, 0);
-        task(self.shard, self.now);
+        self.0[usize::from(shard)].push_back(Mail::Task(task));
     }
 }
 
 /// What the world has to do for a broker.
 pub enum Effect {
-    Write(ConnId, Vec<u8>),
-    Close(ConnId),
-    Resume(ConnId),
+    Write(Conn, Vec<u8>),
+    Close(Conn),
+    Resume(Conn),
+    /// A connection goes to another shard.
+    HandOver(Conn, u16, Box<ConnMeta>),
     /// Something is to be committed.
     Commit,
 }
@@ -57,19 +70,23 @@ pub struct Site {
     is_short: bool,
     /// Its neighbours are named: it waits for them when it starts.
     pub named: bool,
+    shards: u16,
     pub running: Option<Running>,
 }
 
 pub struct Running {
-    pub shard: Shard,
+    pub shards: Vec<Shard>,
+    mailboxes: Mailboxes,
+    /// Who has the next turn.
+    turns: Rng,
     pub directory: Arc<Directory>,
     pub member: Member,
-    /// What the shard has reported to the member.
+    /// What shards have reported to the member.
     events: Arc<Mutex<VecDeque<ShardEvent>>>,
     /// The world's time, for the wall clock.
     clock: Arc<AtomicU64>,
     /// What the store is writing.
-    uncommitted: VecDeque<(u64, Batch)>,
+    uncommitted: VecDeque<(u16, u64, Batch)>,
     effects: Vec<Effect>,
 }
 
@@ -82,7 +99,7 @@ pub fn meta(nonce: u128) -> ConnMeta {
 }
 
 impl Site {
-    pub fn new(settings: Settings, config: Config, store: bool) -> Self {
+    pub fn new(settings: Settings, config: Config, store: bool, shards: u16) -> Self {
         Self {
             settings,
             config: Arc::new(config),
@@ -90,6 +107,7 @@ impl Site {
             is_full: false,
             is_short: false,
             named: false,
+            shards,
             running: None,
         }
     }
@@ -111,27 +129,35 @@ impl Site {
             move || (WALL + wall.load(Ordering::Relaxed)) / 1000,
             move |event| reports.lock().unwrap().push_back(event),
         ));
-        let directory = Directory::new(1);
+        let directory = Directory::new(self.shards);
         directory.set_federation(port.clone());
-        let mut shard = Shard::new(directory.clone(), 0, self.config.clone(), now);
+        let (count, config) = (self.shards, &self.config);
+        let shard = |index| Shard::new(directory.clone(), index, config.clone(), now);
+        let mut shards: Vec<Shard> = (0..count).map(shard).collect();
         if let Some(store) = &mut self.store {
-            shard.attach_store(WALL);
+            shards.iter_mut().for_each(|shard| shard.attach_store(WALL));
             let mut restorer = Restorer::new(directory.clone(), WALL);
+            let mut restore = |session: RestoredSession| {
+                let home = usize::from(session.home(count));
+                assert!(shards[home].restore(session, now));
+            };
             let recovered = store.recover(&mut |op| {
-                if let Some(session) = restorer.take(&op) {
-                    assert!(shard.restore(session, now));
-                }
+                restorer.take(&op).into_iter().for_each(&mut restore);
             });
             recovered.unwrap();
-            if let Some(session) = restorer.finish() {
-                assert!(shard.restore(session, now));
+            restorer.finish().into_iter().for_each(&mut restore);
+            let trouble = self.is_short.then_some(StoreTrouble::Full);
+            for shard in &mut shards {
+                shard.store_full(trouble, now);
             }
-            shard.store_full(self.is_short.then_some(StoreTrouble::Full), now);
         }
         let mut member = Member::new(self.settings.clone(), port, directory.clone(), now);
-        member.remember(shard.links(), now);
+        member.remember(shards[0].links(), now);
+        let mailboxes = shards.iter().map(|_| VecDeque::new()).collect();
         self.running = Some(Running {
-            shard,
+            shards,
+            mailboxes: Mailboxes(mailboxes),
+            turns: Rng::new(u64::from(origin)),
             directory,
             member,
             events,
@@ -153,7 +179,7 @@ impl Site {
             return;
         };
         if let (Some(store), false) = (&mut self.store, self.is_full) {
-            for (_, batch) in running.uncommitted.iter().take(survive) {
+            for (_, _, batch) in running.uncommitted.iter().take(survive) {
                 store.commit(batch).unwrap();
             }
         }
@@ -166,7 +192,9 @@ impl Site {
             self.is_short = short;
             if let Some(running) = &mut self.running {
                 let why = short.then_some(StoreTrouble::Full);
-                running.shard.store_full(why, now);
+                for shard in &mut running.shards {
+                    shard.store_full(why, now);
+                }
             }
         }
         changed
@@ -185,10 +213,12 @@ impl Site {
             return;
         };
         if self.is_full {
-            running.shard.store_failed(StoreTrouble::Full, now);
-        } else if let Some((ticket, batch)) = running.uncommitted.pop_front() {
+            for shard in &mut running.shards {
+                shard.store_failed(StoreTrouble::Full, now);
+            }
+        } else if let Some((shard, ticket, batch)) = running.uncommitted.pop_front() {
             store.commit(&batch).unwrap();
-            running.shard.committed(ticket, now);
+            running.shards[usize::from(shard)].committed(ticket, now);
         }
     }
 }
@@ -200,7 +230,7 @@ impl Running {
     }
 
     /// A connection to a neighbour is open, and it has said who it is.
-    pub fn dialled(&mut self, peer: Open, window: u16, nonce: u128, now: Nanos) -> ConnId {
+    pub fn dialled(&mut self, peer: Open, window: u16, nonce: u128, now: Nanos) -> Conn {
         let limits = LinkLimits {
             receive_maximum: window,
             max_packet: 1 << 20,
@@ -208,12 +238,48 @@ impl Running {
         };
         let id = peer.id.clone();
         self.member.expect(peer);
-        self.shard.open_link(meta(nonce), id.as_str(), limits, now)
+        let id = self.shards[0].open_link(meta(nonce), id.as_str(), limits, now);
+        Conn { shard: 0, id }
     }
 
-    pub fn receive(&mut self, conn: ConnId, bytes: &[u8], now: Nanos) -> Received {
+    /// Somebody has connected.
+    pub fn accept(&mut self, nonce: u128, now: Nanos) -> Conn {
+        let shard = self.turns.below(self.shards.len() as u64) as u16;
+        // New sessions are placed by load.
+        let busy = self.turns.below(self.shards.len() as u64 + 1);
+        for shard in 0..self.directory.shards() {
+            let load = if u64::from(shard) == busy { 1000 } else { 0 };
+            self.directory.set_load(shard, load);
+        }
+        self.open_on(shard, meta(nonce), now)
+    }
+
+    /// A shard takes a connection.
+    pub fn open_on(&mut self, shard: u16, meta: ConnMeta, now: Nanos) -> Conn {
+        let id = self.shards[usize::from(shard)].open(meta, now);
+        Conn { shard, id }
+    }
+
+    pub fn receive(&mut self, conn: Conn, bytes: &[u8], now: Nanos) -> Received {
         self.clock.store(now.0, Ordering::Relaxed);
-        self.shard.receive(conn, bytes, now)
+        self.shards[usize::from(conn.shard)].receive(conn.id, bytes, now)
+    }
+
+    /// A connection is closed by its other end.
+    pub fn closed(&mut self, conn: Conn, now: Nanos) {
+        let why = "closed by the other end";
+        self.shards[usize::from(conn.shard)].closed(conn.id, why, now);
+    }
+
+    /// What there is of a client's session.
+    pub fn client(&self, name: &str) -> Option<ClientView<'_>> {
+        self.shards.iter().find_map(|shard| shard.client(name))
+    }
+
+    /// The sum of a counter over all shards.
+    pub fn count(&mut self, counter: impl Fn(&Stats) -> u64) -> u64 {
+        let shards = self.shards.iter_mut();
+        shards.map(|shard| counter(shard.stats())).sum()
     }
 
     /// What it retains: topics and payloads.
@@ -232,76 +298,123 @@ impl Running {
     pub fn waiting(&self) -> Vec<(Arc<str>, usize, Option<Record>)> {
         let mut waiting = Vec::new();
         let all = ScanPosition::default();
-        self.shard.scan_clients(all, u32::MAX, |client| {
-            let info = client.info();
-            if info.queued_bytes > 0 {
-                let record = client.record().cloned();
-                waiting.push((info.client_id, info.queued_bytes, record));
-            }
-        });
+        for shard in &self.shards {
+            shard.scan_clients(all, u32::MAX, |client| {
+                let info = client.info();
+                if info.queued_bytes > 0 {
+                    let record = client.record().cloned();
+                    waiting.push((info.client_id, info.queued_bytes, record));
+                }
+            });
+        }
         waiting
     }
 
     /// Does all that there is to do now.
     pub fn settle(&mut self, now: Nanos) -> Vec<Effect> {
-        let (mut outputs, mut dirty) = (Vec::new(), Vec::new());
         loop {
-            let event = self.events.lock().unwrap().pop_front();
-            let mut busy = event.is_some();
-            let mut shards = AtOnce {
-                shard: &mut self.shard,
-                now,
+            let mut busy = self.hear(now);
+            let member = self.shards.len();
+            let is_waiting = |at: usize| match self.mailboxes.0.get(at) {
+                Some(mailbox) => !mailbox.is_empty(),
+                None => !self.events.lock().unwrap().is_empty(),
             };
-            if let Some(event) = event {
-                self.member.take(event, &mut shards, now);
+            let waiting: Vec<usize> = (0..=member).filter(|at| is_waiting(*at)).collect();
+            if !waiting.is_empty() {
+                let turn = waiting[self.turns.below(waiting.len() as u64) as usize];
+                match self.mailboxes.0.get_mut(turn).and_then(VecDeque::pop_front) {
+                    Some(Mail::Task(task)) => task(&mut self.shards[turn], now),
+                    Some(Mail::Messages(all)) => self.shards[turn].remote(all.into_iter(), now),
+                    None => {
+                        let event = self.events.lock().unwrap().pop_front();
+                        if let Some(event) = event {
+                            self.member.take(event, &mut self.mailboxes, now);
+                        }
+                    }
+                }
+                busy = true;
             }
-            busy |= self.member.act(&mut shards);
+            busy |= self.member.act(&mut self.mailboxes);
             for notice in self.member.take_notices() {
                 if let Notice::Misbehaved(peer, why) = notice {
                     panic!("{peer} breaks the protocol: {why}");
                 }
             }
-            if let Some(operations) = self.shard.take_operations(now) {
-                self.uncommitted
-                    .push_back((operations.ticket, operations.batch));
-                self.effects.push(Effect::Commit);
-            }
-            self.shard.take_dirty(&mut dirty);
-            self.shard.take_urgent(&mut dirty);
-            for conn in dirty.drain(..) {
-                let bytes = take_pending(&mut self.shard, conn, now);
-                if !bytes.is_empty() {
-                    self.effects.push(Effect::Write(conn, bytes));
-                    busy = true;
-                }
-            }
-            self.shard.take_outputs(&mut outputs);
-            for output in outputs.drain(..) {
-                busy = true;
-                match output {
-                    Output::Close { conn, tail } => {
-                        self.effects.push(Effect::Write(conn, tail));
-                        self.effects.push(Effect::Close(conn));
-                    }
-                    Output::Resume(conn) => self.effects.push(Effect::Resume(conn)),
-                    _ => {}
-                }
-            }
-            if !busy && self.events.lock().unwrap().is_empty() {
+            if !busy {
                 return std::mem::take(&mut self.effects);
             }
         }
     }
 
+    /// Takes from the shards what they have for the store, for each other and for the world; returns
+    /// whether there was something.
+    fn hear(&mut self, now: Nanos) -> bool {
+        let (mut outputs, mut dirty, mut busy) = (Vec::new(), Vec::new(), false);
+        for (index, shard) in (0..).zip(&mut self.shards) {
+            if let Some(operations) = shard.take_operations(now) {
+                let (ticket, batch) = (operations.ticket, operations.batch);
+                self.uncommitted.push_back((index, ticket, batch));
+                self.effects.push(Effect::Commit);
+            }
+            shard.take_dirty(&mut dirty);
+            shard.take_urgent(&mut dirty);
+            for id in dirty.drain(..) {
+                let bytes = take_pending(shard, id, now);
+                if !bytes.is_empty() {
+                    let conn = Conn { shard: index, id };
+                    self.effects.push(Effect::Write(conn, bytes));
+                    busy = true;
+                }
+            }
+            shard.take_outputs(&mut outputs);
+            for output in outputs.drain(..) {
+                busy = true;
+                match output {
+                    Output::Close { conn: id, tail } => {
+                        let conn = Conn { shard: index, id };
+                        self.effects.push(Effect::Write(conn, tail));
+                        self.effects.push(Effect::Close(conn));
+                    }
+                    Output::Resume(id) => {
+                        self.effects.push(Effect::Resume(Conn { shard: index, id }));
+                    }
+                    Output::Handover {
+                        conn: id,
+                        shard: to,
+                        meta,
+                    } => {
+                        let conn = Conn { shard: index, id };
+                        self.effects.push(Effect::HandOver(conn, to, meta));
+                    }
+                    _ => {}
+                }
+            }
+            for to in 0..self.directory.shards() {
+                if to != index && shard.has_outbox(to) {
+                    let mut messages = Vec::new();
+                    shard.take_outbox(to, &mut messages);
+                    self.mailboxes.0[usize::from(to)].push_back(Mail::Messages(messages));
+                    busy = true;
+                }
+            }
+        }
+        busy
+    }
+
     /// When time matters next.
     pub fn next_timeout(&self) -> Nanos {
-        let shard = self.shard.next_timeout().unwrap_or(Nanos::MAX);
-        self.member.next_timeout().min(shard)
+        let shards = self.shards.iter().filter_map(Shard::next_timeout);
+        shards
+            .min()
+            .unwrap_or(Nanos::MAX)
+            .min(self.member.next_timeout())
     }
 
     pub fn tick(&mut self, now: Nanos) {
         self.clock.store(now.0, Ordering::Relaxed);
         self.member.tick(now);
-        self.shard.tick(now);
+        for shard in &mut self.shards {
+            shard.tick(now);
+        }
     }
 }

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use punctual_broker::{Config, ConnId, LINK_PREFIX, SECRET_USER};
+use punctual_broker::{Config, LINK_PREFIX, SECRET_USER};
 use punctual_codec::{
     Connect, Packet, Properties, PropertyBuf, PropertyId, Publish, QoS, Split, Subscribe, Version,
     split,
@@ -15,12 +15,13 @@ use punctual_model::{Nanos, Rng};
 use punctual_sim::{Connection, Edge, Queue};
 
 use crate::client::{Client, Fate, Published};
-use crate::site::{Effect, SECRET, Site, meta};
+use crate::shards;
+use crate::site::{Conn, Effect, SECRET, Site};
 
 /// What is at one end of a connection.
 #[derive(Debug, Clone, Copy)]
 enum End {
-    Site(usize, ConnId),
+    Site(usize, Conn),
     /// A broker that has not heard who the other is.
     Dialling(usize),
     /// Whoever comes to a broker.
@@ -58,7 +59,7 @@ pub struct World {
     pub clients: Vec<Client>,
     pub published: BTreeMap<u64, Published>,
     pipes: Vec<Pipe>,
-    conns: HashMap<(usize, u64), (usize, usize)>,
+    conns: HashMap<(usize, Conn), (usize, usize)>,
     events: Queue<Event>,
     /// Longest time that the stores take.
     pub commit: Nanos,
@@ -112,7 +113,9 @@ impl World {
             // Most tests are about what comes later.
             settings.join_wait = Nanos(0);
             change(&mut settings);
-            world.sites.push(Site::new(settings, config.clone(), store));
+            world
+                .sites
+                .push(Site::new(settings, config.clone(), store, shards()));
             world.start(site);
         }
         for edge in 0..world.edges.len() {
@@ -212,7 +215,7 @@ impl World {
             End::Site(n, conn) => {
                 let now = self.now;
                 if let Some(running) = &mut self.sites[n].running {
-                    running.shard.closed(conn, "closed by the other end", now);
+                    running.closed(conn, now);
                     self.settle(n);
                 }
             }
@@ -240,9 +243,9 @@ impl World {
                 let Some(running) = &mut self.sites[n].running else {
                     return;
                 };
-                let conn = running.shard.open(meta(nonce), now);
+                let conn = running.accept(nonce, now);
                 self.pipes[pipe].ends[to] = End::Site(n, conn);
-                self.conns.insert((n, conn.number()), (pipe, to));
+                self.conns.insert((n, conn), (pipe, to));
                 self.read(pipe, to);
             }
             End::Site(n, conn) => {
@@ -353,7 +356,7 @@ impl World {
                 };
                 let conn = running.dialled(open, self.window, nonce, now);
                 self.pipes[pipe].ends[to] = End::Site(n, conn);
-                self.conns.insert((n, conn.number()), (pipe, to));
+                self.conns.insert((n, conn), (pipe, to));
                 let other = match self.pipes[pipe].ends[1 - to] {
                     End::Accepting(other) | End::Site(other, _) => other,
                     End::Dialling(_) | End::Client(_) => return,
@@ -385,16 +388,26 @@ impl World {
             for effect in effects {
                 match effect {
                     Effect::Write(conn, bytes) => {
-                        if let Some((pipe, side)) = self.conns.get(&(n, conn.number())).copied() {
+                        if let Some((pipe, side)) = self.conns.get(&(n, conn)).copied() {
                             self.write(pipe, side, bytes);
                         }
                     }
                     Effect::Close(conn) => {
-                        if let Some((pipe, side)) = self.conns.remove(&(n, conn.number())) {
+                        if let Some((pipe, side)) = self.conns.remove(&(n, conn)) {
                             self.close(pipe, side);
                         }
                     }
-                    Effect::Resume(conn) => resumed.extend(self.conns.get(&(n, conn.number()))),
+                    Effect::Resume(conn) => resumed.extend(self.conns.get(&(n, conn))),
+                    Effect::HandOver(conn, shard, meta) => {
+                        if let Some((pipe, side)) = self.conns.remove(&(n, conn))
+                            && let Some(running) = &mut self.sites[n].running
+                        {
+                            let conn = running.open_on(shard, *meta, now);
+                            self.pipes[pipe].ends[side] = End::Site(n, conn);
+                            self.conns.insert((n, conn), (pipe, side));
+                            resumed.push((pipe, side));
+                        }
+                    }
                     Effect::Commit => self.commit_soon(n),
                 }
             }
@@ -476,7 +489,7 @@ impl World {
         self.writing.remove(&n);
         self.sites[n].crash(survive as usize);
         self.part();
-        let lost: Vec<(usize, u64)> = self
+        let lost: Vec<(usize, Conn)> = self
             .conns
             .keys()
             .filter(|(m, _)| *m == n)
@@ -558,7 +571,7 @@ impl World {
         let Some(running) = &mut self.sites[n].running else {
             return;
         };
-        let conn = running.shard.open(meta(nonce), now);
+        let conn = running.accept(nonce, now);
         let mut bytes = Vec::new();
         let connect = Packet::Connect(Connect {
             version: Version::V5,
