@@ -1,5 +1,5 @@
-//! The whole: real broker cores, each with a node of the mesh and a store, and clients, in
-//! virtual time, from a seed. Links are cut and fall silent, brokers crash and start
+//! The whole: real broker cores with one or two shards, each with a member of the mesh and a store, and
+//! clients, in virtual time, from a seed. Links are cut and fall silent, brokers crash and start
 //! again, clients lose their connections; at the end every message that was accepted
 //! with QoS 1 or 2 has arrived at each subscriber that wants it, and no message with
 //! QoS 2 has arrived twice.

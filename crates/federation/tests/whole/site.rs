@@ -1,6 +1,6 @@
 //! One broker of the mesh: the real core with one or more shards, the real member of the mesh, and a store
-//! in memory. What the shell of a process does with threads takes no time here, but shards and the member
-//! take turns at random: whatever waits for one of them is taken in order, and in any order otherwise.
+//! in memory. Where there are several shards, they and the member take turns at random, and may be late: what
+//! waits for one of them is taken in order, and in any order otherwise.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
@@ -23,6 +23,8 @@ use punctual_store::{Batch, Memory, Store};
 
 /// Wall clock's time at the zero of the world's.
 const WALL: u64 = 1_700_000_000_000_000_000;
+/// Longest time for which a thread does nothing although something waits for it.
+const MOST_LATE: Nanos = Nanos(300_000);
 /// The secret of the mesh.
 pub const SECRET: &str = "the secret of all brokers";
 
@@ -79,6 +81,8 @@ pub struct Running {
     mailboxes: Mailboxes,
     /// Who has the next turn.
     turns: Rng,
+    /// When it comes, if it is late.
+    next_turn: Option<Nanos>,
     pub directory: Arc<Directory>,
     pub member: Member,
     /// What shards have reported to the member.
@@ -158,6 +162,7 @@ impl Site {
             shards,
             mailboxes: Mailboxes(mailboxes),
             turns: Rng::new(u64::from(origin)),
+            next_turn: None,
             directory,
             member,
             events,
@@ -320,7 +325,13 @@ impl Running {
                 None => !self.events.lock().unwrap().is_empty(),
             };
             let waiting: Vec<usize> = (0..=member).filter(|at| is_waiting(*at)).collect();
+            self.next_turn = None;
             if !waiting.is_empty() {
+                if member > 1 && self.turns.chance(5) {
+                    let delay = self.turns.below(MOST_LATE.0);
+                    self.next_turn = Some(now + Nanos(delay));
+                    return std::mem::take(&mut self.effects);
+                }
                 let turn = waiting[self.turns.below(waiting.len() as u64) as usize];
                 match self.mailboxes.0.get_mut(turn).and_then(VecDeque::pop_front) {
                     Some(Mail::Task(task)) => task(&mut self.shards[turn], now),
@@ -404,10 +415,9 @@ impl Running {
     /// When time matters next.
     pub fn next_timeout(&self) -> Nanos {
         let shards = self.shards.iter().filter_map(Shard::next_timeout);
-        shards
-            .min()
-            .unwrap_or(Nanos::MAX)
-            .min(self.member.next_timeout())
+        let shards = shards.min().unwrap_or(Nanos::MAX);
+        let turn = self.next_turn.unwrap_or(Nanos::MAX);
+        shards.min(turn).min(self.member.next_timeout())
     }
 
     pub fn tick(&mut self, now: Nanos) {

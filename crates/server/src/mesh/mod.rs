@@ -503,7 +503,7 @@ impl Keeper {
                 }
                 Notice::Refused(peer, why) => self.refused(peer, why),
                 Notice::Misbehaved(peer, why) => {
-                    tracing::warn!("mesh: {peer} breaks the protocol: {why}");
+                    self.refused(peer, format!("breaks the protocol: {why}"));
                 }
                 Notice::Disconnected(peer) => {
                     for (_, dialler) in self.of(&peer) {
