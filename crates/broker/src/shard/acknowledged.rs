@@ -320,10 +320,20 @@ fn answer(
     publication: &mut Publication<'_>,
     (durability, alone): (Durability, Option<ConnId>),
 ) {
-    let (kind, reason) = (PacketType::PubAck, ReasonCode::Success);
     if hub.journal.is_none() {
-        return hub.answer(id.slot, kind, packet.id, reason, None);
+        return hub.send_ack_late(id.slot, PacketType::PubAck, packet.id, ReasonCode::Success);
     }
+    answer_once_stored(hub, id, packet, publication, (durability, alone));
+}
+
+/// The same where there is a store.
+fn answer_once_stored(
+    hub: &mut Hub,
+    id: ConnId,
+    packet: &row::Packet<'_>,
+    publication: &mut Publication<'_>,
+    (durability, alone): (Durability, Option<ConnId>),
+) {
     let keeping = &mut publication.keeping;
     if let Some(name) = packet.name {
         if keeping.awaited {
@@ -338,6 +348,7 @@ fn answer(
     match publication.keeping.light {
         0 => {
             let after = hub.after(&publication.keeping);
+            let (kind, reason) = (PacketType::PubAck, ReasonCode::Success);
             hub.answer(id.slot, kind, packet.id, reason, after);
         }
         entry => hub.hold_light(id.slot, packet.id, entry),
