@@ -263,7 +263,9 @@ impl Node {
                     self.complete(link);
                 }
             }
-            Message::Want(bits) => self.filters.say_again(link, bits),
+            Message::Want(bits) if self.links.carries(link) => self.filters.say_again(link, bits),
+            // The link has ceased to carry; checksums are sent again when it carries again.
+            Message::Want(_) => {}
             Message::Bucket { index, filters } => {
                 self.may_have_filters()?;
                 let applied = self.filters.replace(link, index, filters);
@@ -358,8 +360,13 @@ impl Node {
     fn wanted(&mut self, link: LinkId, applied: AppliedChanges, now: Nanos) {
         let AppliedChanges {
             added: add,
-            removed: remove,
+            removed: mut remove,
+            overflows,
         } = applied;
+        if self.filters.table.is_overflown(link) {
+            // It receives everything, whether it asks for that or not.
+            remove.retain(|filter| &**filter != "#");
+        }
         if !add.is_empty() {
             if let Some(up) = self.links.get(link)
                 && !up.edge.carries()
@@ -373,9 +380,7 @@ impl Node {
             }
             self.copy_overlapping(link, &add);
         }
-        if self.filters.table.is_overflown(link)
-            && let Some(peer) = self.peer(link).cloned()
-        {
+        if overflows && let Some(peer) = self.peer(link).cloned() {
             self.outputs.log(Event::TableFull(peer));
             self.tell_interest(link, vec!["#".into()], Vec::new());
         }
@@ -543,12 +548,13 @@ impl Node {
             self.tell_reach();
         }
         self.look_after_wards(now);
-        if let Some((link, applied)) = self.filters.remove_outdated() {
+        let outdated = self.filters.remove_outdated();
+        let removes = outdated.is_some();
+        if let Some((link, applied)) = outdated {
             self.wanted(link, applied, now);
-            self.pace.set_due(now);
         }
         self.tell(now);
-        if self.filters.say_next_part(&mut self.outputs) {
+        if self.filters.say_next_part(&mut self.outputs) || removes {
             self.pace.set_due(now);
         }
         self.ask_for_holds(now);

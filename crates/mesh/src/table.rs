@@ -138,6 +138,8 @@ pub struct AppliedChanges {
     pub added: Vec<Box<str>>,
     /// Filters it does not want any more.
     pub removed: Vec<Box<str>>,
+    /// Whether a filter did not fit, so that the neighbour wants everything from now on.
+    pub overflows: bool,
 }
 
 /// The table of one broker.
@@ -265,6 +267,7 @@ impl Table {
         for filter in add {
             if self.len >= self.max && self.find(&filter).is_none_or(|n| self.at(n).sources == 0) {
                 self.overflown |= bit(link);
+                applied.overflows = true;
                 continue;
             }
             if self.set(&filter, bit(link), true) {
@@ -286,6 +289,11 @@ impl Table {
         let mut others = self.of_part(index, |node| self.sources(node) & bit(link) != 0);
         others.retain(|filter| !all.contains(&**filter));
         others
+    }
+
+    /// How many more filters fit.
+    pub fn room(&self) -> usize {
+        self.max.saturating_sub(self.len)
     }
 
     /// Whether the neighbour on a link wants a filter.

@@ -7,7 +7,9 @@
 //!
 //! Invariant: at no time a topic is wanted by no filter here that is wanted by one filter before and by
 //! another one after. A filter that was replaced by one that covers it may be in an earlier part than that
-//! one, so no filter is removed while parts are awaited; those that are to be removed are kept apart.
+//! one, so no filter is removed while parts are awaited; those that are to be removed are kept apart. They
+//! are removed earlier only where the table has no room for others: what does not fit has the neighbour
+//! receive everything for good.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -49,12 +51,10 @@ impl Filters {
         outputs.send(link, &Message::Digest(digests));
     }
 
-    /// A link ceases to carry; the filters of the neighbour stay, with those that are outdated: they
-    /// differ when it carries again.
+    /// A link ceases to carry; the filters of the neighbour stay, with those that are outdated, as parts
+    /// that are awaited may not come before it carries again.
     pub(super) fn deactivate(&mut self, link: LinkId) {
         self.table.deactivate(link);
-        self.awaited.remove(&link);
-        self.outdated.remove(&link);
         self.asked.remove(&link);
     }
 
@@ -63,6 +63,7 @@ impl Filters {
         self.table.forget(link);
         self.awaited.remove(&link);
         self.outdated.remove(&link);
+        self.asked.remove(&link);
     }
 
     /// Applies changes of a neighbour. Removals wait while parts are awaited from it.
@@ -82,8 +83,19 @@ impl Filters {
         }
         let known = remove.into_iter();
         let known = known.filter(|filter| self.table.is_wanted_by(link, filter));
-        self.outdated.entry(link).or_default().extend(known);
-        self.table.apply(link, add, Vec::new())
+        let known: Vec<Box<str>> = known.collect();
+        if !known.is_empty() {
+            self.outdated.entry(link).or_default().extend(known);
+        }
+        let mut removed = Vec::new();
+        if self.table.room() < add.len()
+            && let Some(outdated) = self.outdated.remove(&link)
+        {
+            let outdated = outdated.into_iter().collect();
+            removed = self.table.apply(link, Vec::new(), outdated).removed;
+        }
+        let applied = self.table.apply(link, add, Vec::new());
+        AppliedChanges { removed, ..applied }
     }
 
     /// Replaces the filters of a neighbour in one part, as [`Self::apply`] does.
@@ -174,9 +186,16 @@ impl Filters {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::table::digest;
+    use punctual_model::Nanos;
 
+    use super::*;
+    use crate::id::BrokerId;
+    use crate::node::{Node, Settings};
+    use crate::strategy::Strategy;
+    use crate::table::digest;
+    use crate::wire::{Open, VERSIONS};
+
+    const NOW: Nanos = Nanos::from_secs(1);
     const HERE: LinkId = LinkId(0);
     const THERE: LinkId = LinkId(1);
 
@@ -221,6 +240,34 @@ mod tests {
     }
 
     #[test]
+    fn a_link_that_ceases_to_carry_amid_the_parts_loses_no_topic() {
+        let (mut filters, mut outputs) = (Filters::new(100), Outputs::default());
+        filters.apply(HERE, vec!["a/b".into()], Vec::new());
+        assert!(!filters.compare(HERE, &[1; BUCKETS], &mut outputs));
+        filters.deactivate(HERE);
+        let index = part_of("a/b") as u8;
+        filters.replace(HERE, index, Vec::new());
+        filters.apply(HERE, Vec::new(), vec!["a/b".into()]);
+        assert_eq!(filters.remove_outdated(), None);
+        assert_eq!(filters.table.receivers("a/b").1, [HERE]);
+        filters.forget(HERE);
+        assert!(filters.awaited.is_empty() && filters.outdated.is_empty());
+    }
+
+    #[test]
+    fn what_is_outdated_makes_room_where_there_is_none() {
+        let (mut filters, mut outputs) = (Filters::new(4), Outputs::default());
+        let some = |names: [&str; 3]| names.map(Box::from).to_vec();
+        filters.apply(HERE, some(["a", "b", "c"]), Vec::new());
+        assert!(!filters.compare(HERE, &[1; BUCKETS], &mut outputs));
+        filters.apply(HERE, Vec::new(), some(["a", "b", "c"]));
+        let applied = filters.apply(HERE, some(["d", "e", "f"]), Vec::new());
+        assert_eq!(applied.added, some(["d", "e", "f"]));
+        assert_eq!(applied.removed, some(["a", "b", "c"]));
+        assert!(!applied.overflows && !filters.table.is_overflown(HERE));
+    }
+
+    #[test]
     fn what_is_wanted_again_is_not_removed() {
         let (mut filters, mut outputs) = (Filters::new(100), Outputs::default());
         filters.apply(HERE, vec!["a".into(), "b".into()], Vec::new());
@@ -236,5 +283,37 @@ mod tests {
         assert_eq!((link, applied.removed), (HERE, vec!["b".into()]));
         assert_eq!(filters.remove_outdated(), None);
         assert_eq!(*filters.table.wanted_by(HERE), ["a".into()]);
+    }
+
+    #[test]
+    fn what_is_outdated_is_removed_without_another_event() {
+        let id = |name| BrokerId::new(name).unwrap();
+        let mut node = Node::new(Settings::new(id("own"), 1, 5), NOW);
+        let open = Open {
+            versions: (*VERSIONS.start(), *VERSIONS.end()),
+            id: id("other"),
+            instance: 1,
+            strategy: Strategy::SubscriptionTable,
+            dialled: true,
+        };
+        let link = node.link_up(&open, 1.0, NOW).unwrap();
+        let receive = |node: &mut Node, message: Message| {
+            node.receive(link, &message.encode(), NOW).unwrap();
+        };
+        let add = (0..3000).map(|n| format!("f/{n}").into()).collect();
+        let remove = Vec::new();
+        receive(&mut node, Message::Filters { add, remove });
+        receive(&mut node, Message::Digest(Box::new([1; BUCKETS])));
+        for index in 0..BUCKETS as u8 {
+            let filters = Vec::new();
+            receive(&mut node, Message::Bucket { index, filters });
+        }
+        assert!(node.status().links[0].filters > 0);
+        for _ in 0..8 {
+            if node.next_timeout() <= NOW {
+                node.tick(NOW);
+            }
+        }
+        assert_eq!(node.status().links[0].filters, 0);
     }
 }
