@@ -21,6 +21,14 @@ pub(crate) enum Targets {
     Many(Arc<[Target]>),
 }
 
+impl Targets {
+    /// The neighbours among them.
+    pub(crate) fn links(&self) -> Self {
+        let links = self.iter().filter(|target| target.session.link);
+        Self::Many(links.cloned().collect())
+    }
+}
+
 impl Deref for Targets {
     type Target = [Target];
 

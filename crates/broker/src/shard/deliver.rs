@@ -107,9 +107,6 @@ pub(crate) fn deliver_all(
         publication.promise = Promise::Made;
     }
     for (shard, targets) in &matched.shards {
-        if publication.relayed && *shard != hub.index {
-            continue;
-        }
         if *shard == hub.index {
             // A publisher's own copy of an urgent message is not urgent: it goes last.
             let own = match publication.stamp.class().is_urgent() {
@@ -128,10 +125,17 @@ pub(crate) fn deliver_all(
                 }
             }
         } else {
+            let targets = match publication.relayed {
+                true => targets.links(),
+                false => targets.clone(),
+            };
+            if targets.is_empty() {
+                continue;
+            }
             let congested = targets.iter().any(is_congested);
-            let entries = hub.keep_elsewhere(publication, targets);
+            let entries = hub.keep_elsewhere(publication, &targets);
             let message = publication.message(&mut hub.messages);
-            let (targets, from) = (targets.clone(), hub.index);
+            let from = hub.index;
             post(
                 hub,
                 *shard,
@@ -209,12 +213,14 @@ pub(super) fn promise_room(
     (whom, now): (Whom, Nanos),
 ) -> Result<usize, ()> {
     let size = publication.size();
-    // A relayed message goes to neighbours only, whose sessions are on this shard.
-    let (relayed, index) = (publication.relayed, hub.index);
+    // A relayed message goes to neighbours only.
+    let relayed = publication.relayed;
     let all = || {
-        let shards = matched.shards.iter();
-        let shards = shards.filter(move |(shard, _)| !relayed || *shard == index);
-        shards.flat_map(|(_, targets)| targets.iter())
+        let targets = matched
+            .shards
+            .iter()
+            .flat_map(|(_, targets)| targets.iter());
+        targets.filter(move |target| !relayed || target.session.link)
     };
     let plain = || {
         all().filter(|target| {
