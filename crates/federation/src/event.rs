@@ -26,8 +26,9 @@ pub enum LinkEvent {
 /// A report of a shard, for [`Member::take`](crate::Member::take).
 #[derive(Debug)]
 pub enum ShardEvent {
-    /// A client has subscribed to a filter for which the broker had no subscription; whether its
-    /// session is persistent.
+    /// A client has subscribed to a filter to which it was not subscribed; `true` if its session is
+    /// persistent and receives messages with QoS 1 or 2 after a reconnection as well. Reported for each
+    /// client.
     Subscribed(Box<str>, bool),
     /// A subscription that was reported with the same values is gone.
     Unsubscribed(Box<str>, bool),

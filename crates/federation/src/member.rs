@@ -67,7 +67,7 @@ pub struct Member {
     /// Neighbours that have introduced themselves on a connection that the first shard has not
     /// reported yet.
     expected: BTreeMap<BrokerId, Open>,
-    /// Factors of the round-trip times of neighbours, other than 1.
+    /// Factors of the round-trip times of neighbours, other than 1. The shell bounds their number.
     weights: BTreeMap<BrokerId, f64>,
     notices: Vec<Notice>,
 }
@@ -111,18 +111,19 @@ impl Member {
 
     /// See [`Node::set_dialling`].
     pub fn set_dialling(&mut self, dialling: Dialling, now: Nanos) {
+        self.node.set_clock(self.clock());
         self.node.set_dialling(dialling, now);
     }
 
     /// Scales the measured round-trip time to a neighbour.
     pub fn weigh(&mut self, peer: &BrokerId, weight: f64, now: Nanos) {
-        self.weights.insert(peer.clone(), weight);
+        self.node.set_clock(self.clock());
+        if weight == 1.0 {
+            self.weights.remove(peer);
+        } else {
+            self.weights.insert(peer.clone(), weight);
+        }
         self.node.weigh(peer, weight, now);
-    }
-
-    /// Does not scale the round-trip time to a neighbour any more, from its next link on.
-    pub fn unweigh(&mut self, peer: &BrokerId) {
-        self.weights.remove(peer);
     }
 
     /// A neighbour has introduced itself on a connection that is on its way to the first shard,
@@ -155,6 +156,7 @@ impl Member {
         shards: &mut impl Shards,
         now: Nanos,
     ) -> Result<(), ForgetError> {
+        self.node.set_clock(self.clock());
         self.node.forget(broker, now)?;
         let name = broker.as_str().to_owned();
         self.all_shards(shards, move |shard, now| shard.forget_broker(&name, now));
@@ -163,6 +165,7 @@ impl Member {
 
     /// Asks all brokers which of them get a topic; the number is in their replies.
     pub fn trace(&mut self, topic: &str, now: Nanos) -> u64 {
+        self.node.set_clock(self.clock());
         self.node.trace(topic, now)
     }
 
@@ -293,10 +296,13 @@ impl Member {
     }
 
     fn message(&mut self, conn: ConnId, bytes: &[u8], shards: &mut impl Shards, now: Nanos) {
-        if let Some(link) = self.conns.get(&conn) {
-            if let Err(error) = self.node.receive(*link, bytes, now) {
-                if let Some(peer) = self.node.peer(*link) {
-                    let notice = Notice::Misbehaved(peer.clone(), error.to_string());
+        if let Some(link) = self.conns.get(&conn).copied() {
+            if let Err(error) = self.node.receive(link, bytes, now) {
+                // The node has given the link up, and may use its number for another neighbour.
+                self.conns.remove(&conn);
+                if let Some((peer, _)) = self.links.remove(&link) {
+                    self.port.unlinked(&peer);
+                    let notice = Notice::Misbehaved(peer, error.to_string());
                     self.notices.push(notice);
                 }
                 close(shards, conn, error.to_string());

@@ -1,7 +1,7 @@
 //! What a broker of a large mesh keeps: 200 brokers that know 100 000 filters of each other,
 //! all different, each broker with its core, its node and its sessions.
 //!
-//! `cargo test -p punctual-mesh --release --test whole -- --ignored --nocapture large_meshes`
+//! `cargo test -p punctual-federation --release --test whole -- --ignored --nocapture large_meshes`
 //! prints what it is; it takes two minutes, and 15 GB for all brokers together.
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -325,13 +325,14 @@ impl Running {
                 None => !self.events.lock().unwrap().is_empty(),
             };
             let waiting: Vec<usize> = (0..=member).filter(|at| is_waiting(*at)).collect();
-            self.next_turn = None;
-            if !waiting.is_empty() {
-                if member > 1 && self.turns.chance(5) {
-                    let delay = self.turns.below(MOST_LATE.0);
-                    self.next_turn = Some(now + Nanos(delay));
-                    return std::mem::take(&mut self.effects);
-                }
+            let was_late = self.next_turn.is_some_and(|at| at <= now);
+            if was_late {
+                self.next_turn = None;
+            } else if member > 1 && !waiting.is_empty() && self.turns.chance(5) {
+                let delay = self.turns.below(MOST_LATE.0);
+                self.next_turn = self.next_turn.or(Some(now + Nanos(1 + delay)));
+            }
+            if !waiting.is_empty() && self.next_turn.is_none() {
                 let turn = waiting[self.turns.below(waiting.len() as u64) as usize];
                 match self.mailboxes.0.get_mut(turn).and_then(VecDeque::pop_front) {
                     Some(Mail::Task(task)) => task(&mut self.shards[turn], now),

@@ -1,6 +1,5 @@
-//! The broker as one of a mesh: a thread that keeps the tree and the tables
-//! ([`punctual_mesh::Node`]), connects to neighbours, and directs the sessions of
-//! neighbours on the first shard.
+//! The broker as one of a mesh: a thread for its [`Member`], connections to neighbours, the log, and
+//! answers to operators.
 //!
 //! Messages between clients never pass this thread: they go from shard to socket
 //! like all others. What comes here are subscriptions, links and hellos.
@@ -45,6 +44,7 @@ const SYS: Duration = Duration::from_secs(5);
 const REMEMBERED: usize = 256;
 /// Longest sleep, so that a step of the clock does no harm.
 const NAP: Duration = Duration::from_secs(1);
+
 /// Something for the mesh's thread.
 #[derive(Debug)]
 enum Input {
@@ -215,6 +215,7 @@ impl Opening {
             traces: HashMap::new(),
             kept: Kept::default(),
             refused: HashMap::new(),
+            misbehaved: HashMap::new(),
             starts: HashMap::new(),
             reached: Reached::default(),
             told_at: None,
@@ -420,6 +421,8 @@ struct Keeper {
     kept: Kept,
     /// Brokers that may not be neighbours, and why, as the log said last.
     refused: HashMap<BrokerId, String>,
+    /// Neighbours that broke the protocol, and how, as the log said last.
+    misbehaved: HashMap<BrokerId, String>,
     /// The last two starts of each neighbour.
     starts: HashMap<BrokerId, Starts>,
     reached: Reached,
@@ -501,9 +504,15 @@ impl Keeper {
                     self.refused.remove(&open.id);
                     self.started(&open);
                 }
-                Notice::Refused(peer, why) => self.refused(peer, why),
+                Notice::Refused(peer, why) => {
+                    if is_news(&mut self.refused, &peer, &why) {
+                        tracing::warn!("mesh: {peer} is no neighbour: it {why}");
+                    }
+                }
                 Notice::Misbehaved(peer, why) => {
-                    self.refused(peer, format!("breaks the protocol: {why}"));
+                    if is_news(&mut self.misbehaved, &peer, &why) {
+                        tracing::warn!("mesh: {peer} breaks the protocol: {why}");
+                    }
                 }
                 Notice::Disconnected(peer) => {
                     for (_, dialler) in self.of(&peer) {
@@ -529,18 +538,6 @@ impl Keeper {
                 }
             }
         }
-    }
-
-    /// Logs why a neighbour is refused, once for each reason: it tries again and again.
-    fn refused(&mut self, peer: BrokerId, why: String) {
-        if self.refused.get(&peer) == Some(&why) {
-            return;
-        }
-        tracing::warn!("mesh: {peer} is no neighbour: it {why}");
-        if self.refused.len() >= REMEMBERED {
-            self.refused.clear();
-        }
-        self.refused.insert(peer, why);
     }
 
     /// Tells of two brokers with one name, which take the connection over from each other.
@@ -587,9 +584,9 @@ impl Keeper {
         let Some(dialler) = self.diallers.get(&address) else {
             return;
         };
-        self.member.weigh(&id, dialler.weight, now);
+        let weight = dialler.weight;
         self.missed.remove(&address);
-        self.opened.insert(address, id.clone());
+        self.is_at(address, &id, weight, now);
         if self.port.is_linked(&id) && self.introduction.open.id > id {
             // The neighbour's own connection stays; when it ends this is tried again.
             return;
@@ -621,10 +618,27 @@ impl Keeper {
     /// one that there is.
     fn there(&mut self, address: String, peer: BrokerId, now: Nanos) {
         if let Some(dialler) = self.diallers.get(&address) {
-            self.member.weigh(&peer, dialler.weight, now);
+            let weight = dialler.weight;
             self.missed.remove(&address);
-            self.opened.insert(address, peer);
+            self.is_at(address, &peer, weight, now);
         }
+    }
+
+    /// A neighbour is at an address, whose weight is its own.
+    fn is_at(&mut self, address: String, peer: &BrokerId, weight: f64, now: Nanos) {
+        let before = self.opened.insert(address, peer.clone());
+        if let Some(before) = before.filter(|before| before != peer) {
+            self.weigh_again(&before, now);
+        }
+        self.member.weigh(peer, weight, now);
+    }
+
+    /// One address less leads to a neighbour: it has the weight of another one, or none.
+    fn weigh_again(&mut self, peer: &BrokerId, now: Nanos) {
+        let mut others = self.of(peer);
+        let weight = others.next().map_or(1.0, |(_, dialler)| dialler.weight);
+        drop(others);
+        self.member.weigh(peer, weight, now);
     }
 
     /// Which neighbours are named, and whether all were tried.
@@ -671,7 +685,7 @@ impl Keeper {
         let found = self.diallers.remove(address).is_some();
         self.missed.remove(address);
         if let Some(peer) = self.opened.remove(address) {
-            self.member.unweigh(&peer);
+            self.weigh_again(&peer, self.clock.now());
             let why = "the neighbour was removed";
             self.member.disconnect(&peer, why, &mut self.shards);
         }
@@ -804,6 +818,19 @@ fn topics(status: &Status, brokers: usize) -> Vec<(String, String)> {
         add(&name("filters"), link.filters.to_string());
     }
     topics
+}
+
+/// Whether the log has not said that of a broker the last time. It would otherwise have a line each time
+/// that the broker tries again.
+fn is_news(said: &mut HashMap<BrokerId, String>, peer: &BrokerId, why: &str) -> bool {
+    if said.get(peer).is_some_and(|last| last == why) {
+        return false;
+    }
+    if said.len() >= REMEMBERED {
+        said.clear();
+    }
+    said.insert(peer.clone(), why.to_owned());
+    true
 }
 
 /// A line in the log.
