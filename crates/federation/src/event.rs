@@ -104,25 +104,31 @@ pub enum ShardEvent {
         conn: ConnId,
         /// The neighbour.
         peer: BrokerId,
-        /// What has changed.
+        /// The change.
         event: LinkEvent,
     },
-    /// Messages that waited for a neighbour are dropped, as no persistent session behind it is to
-    /// get them.
-    Trimmed {
-        /// The neighbour.
-        peer: BrokerId,
-        /// How many.
-        messages: u64,
-    },
-    /// Messages that waited for a neighbour are dropped, as it is given up.
-    GivenUp {
-        /// The neighbour.
-        peer: BrokerId,
-        /// The broker that does not come back, as an operator said; `None` if the neighbour was
-        /// away for too long.
-        forgotten: Option<BrokerId>,
-        /// How many.
-        messages: u64,
-    },
+    /// Messages in the queue of a neighbour are dropped.
+    Dropped(DroppedMessages),
+}
+
+/// Messages that were queued for a neighbour and are dropped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DroppedMessages {
+    /// The neighbour.
+    pub peer: BrokerId,
+    /// The number of messages.
+    pub messages: u64,
+    /// The reason.
+    pub cause: DropCause,
+}
+
+/// Why messages for a neighbour are dropped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DropCause {
+    /// No persistent session at the neighbour, or at a broker behind it, awaits them.
+    Unwanted,
+    /// The neighbour was away for too long.
+    Away,
+    /// An operator has said that this broker does not come back.
+    Forgotten(BrokerId),
 }

@@ -3,10 +3,9 @@
 //! [`punctual_mesh::Node`] decides what happens in the tree of brokers, the shards of
 //! [`punctual_broker`] hold sessions and queues. This crate connects the two:
 //!
-//! * [`Port`] is what the shards call ([`punctual_broker::Federation`]). It answers at once what
-//!   has to be answered at once, such as whether a message was here before, and reports the rest
-//!   as [`ShardEvent`].
-//! * [`Member`] hands these events to the node, and turns what the node decides into
+//! * Shards call the [`Port`] ([`punctual_broker::Federation`]). It answers questions itself, such
+//!   as whether a message was here before, and reports the other calls as [`ShardEvent`].
+//! * The [`Member`] passes these events to the node, and turns the node's outputs into
 //!   [tasks](ShardTask) of shards.
 //!
 //! A shell moves events and tasks between threads, opens connections and writes the log. There are
@@ -19,7 +18,7 @@ mod member;
 mod port;
 mod task;
 
-pub use event::{LinkEvent, ShardEvent};
+pub use event::{DropCause, DroppedMessages, LinkEvent, ShardEvent};
 pub use member::{Member, Notice};
 pub use port::Port;
 pub use task::{ShardTask, Shards};

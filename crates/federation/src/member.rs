@@ -10,7 +10,7 @@ use punctual_mesh::{
     BrokerId, Dialling, Event, ForgetError, LinkId, Membership, Node, Output, Settings,
 };
 
-use crate::event::{LinkEvent, ShardEvent};
+use crate::event::{DropCause, DroppedMessages, LinkEvent, ShardEvent};
 use crate::port::Port;
 use crate::task::{ShardTask, Shards};
 
@@ -32,22 +32,8 @@ pub enum Notice {
     Misbehaved(BrokerId, String),
     /// A connection of a neighbour is gone; the shell may connect again.
     Disconnected(BrokerId),
-    /// See [`ShardEvent::Trimmed`].
-    Trimmed {
-        /// The neighbour.
-        peer: BrokerId,
-        /// How many messages.
-        messages: u64,
-    },
-    /// See [`ShardEvent::GivenUp`].
-    GivenUp {
-        /// The neighbour.
-        peer: BrokerId,
-        /// The broker that does not come back, as an operator said.
-        forgotten: Option<BrokerId>,
-        /// How many messages.
-        messages: u64,
-    },
+    /// Messages in the queue of a neighbour are dropped.
+    Dropped(DroppedMessages),
 }
 
 /// A broker as a member of a mesh.
@@ -60,8 +46,8 @@ pub struct Member {
     node: Node,
     port: Arc<Port>,
     directory: Arc<Directory>,
+    /// At most [`LinkId::MAX`].
     links: BTreeMap<LinkId, (BrokerId, ConnId)>,
-    conns: HashMap<ConnId, LinkId>,
     /// Connections of neighbours that have not introduced themselves.
     waiting: HashMap<ConnId, BrokerId>,
     /// Neighbours that have introduced themselves on a connection that the first shard has not
@@ -80,7 +66,6 @@ impl Member {
             port,
             directory,
             links: BTreeMap::new(),
-            conns: HashMap::new(),
             waiting: HashMap::new(),
             expected: BTreeMap::new(),
             weights: BTreeMap::new(),
@@ -111,19 +96,17 @@ impl Member {
 
     /// See [`Node::set_dialling`].
     pub fn set_dialling(&mut self, dialling: Dialling, now: Nanos) {
-        self.node.set_clock(self.clock());
-        self.node.set_dialling(dialling, now);
+        self.node_mut().set_dialling(dialling, now);
     }
 
     /// Scales the measured round-trip time to a neighbour.
     pub fn weigh(&mut self, peer: &BrokerId, weight: f64, now: Nanos) {
-        self.node.set_clock(self.clock());
         if weight == 1.0 {
             self.weights.remove(peer);
         } else {
             self.weights.insert(peer.clone(), weight);
         }
-        self.node.weigh(peer, weight, now);
+        self.node_mut().weigh(peer, weight, now);
     }
 
     /// A neighbour has introduced itself on a connection that is on its way to the first shard,
@@ -156,8 +139,7 @@ impl Member {
         shards: &mut impl Shards,
         now: Nanos,
     ) -> Result<(), ForgetError> {
-        self.node.set_clock(self.clock());
-        self.node.forget(broker, now)?;
+        self.node_mut().forget(broker, now)?;
         let name = broker.as_str().to_owned();
         self.all_shards(shards, move |shard, now| shard.forget_broker(&name, now));
         Ok(())
@@ -165,8 +147,7 @@ impl Member {
 
     /// Asks all brokers which of them get a topic; the number is in their replies.
     pub fn trace(&mut self, topic: &str, now: Nanos) -> u64 {
-        self.node.set_clock(self.clock());
-        self.node.trace(topic, now)
+        self.node_mut().trace(topic, now)
     }
 
     /// When [`Self::tick`] is due.
@@ -174,23 +155,22 @@ impl Member {
         self.node.next_timeout()
     }
 
-    /// Does what is due.
+    /// Runs the timers that are due.
     pub fn tick(&mut self, now: Nanos) {
-        self.node.set_clock(self.clock());
-        if self.node.next_timeout() <= now {
-            self.node.tick(now);
+        let node = self.node_mut();
+        if node.next_timeout() <= now {
+            node.tick(now);
         }
     }
 
-    /// Takes what there is for the shell.
+    /// Removes and returns the notices for the shell.
     pub fn take_notices(&mut self) -> Vec<Notice> {
         std::mem::take(&mut self.notices)
     }
 
-    /// Takes an event of a shard.
+    /// Handles an event of a shard.
     pub fn take(&mut self, event: ShardEvent, shards: &mut impl Shards, now: Nanos) {
-        self.node.set_clock(self.clock());
-        let node = &mut self.node;
+        let node = self.node_mut();
         match event {
             ShardEvent::Subscribed(filter, persistent) => node.subscribe(&filter, persistent, now),
             ShardEvent::Unsubscribed(filter, persistent) => {
@@ -232,18 +212,7 @@ impl Member {
             ShardEvent::Link { conn, peer, event } => {
                 self.take_link(conn, peer, event, shards, now);
             }
-            ShardEvent::Trimmed { peer, messages } => {
-                self.notices.push(Notice::Trimmed { peer, messages });
-            }
-            ShardEvent::GivenUp {
-                peer,
-                forgotten,
-                messages,
-            } => self.notices.push(Notice::GivenUp {
-                peer,
-                forgotten,
-                messages,
-            }),
+            ShardEvent::Dropped(dropped) => self.notices.push(Notice::Dropped(dropped)),
         }
     }
 
@@ -267,8 +236,8 @@ impl Member {
             }
             LinkEvent::Message(bytes) => self.message(conn, &bytes, shards, now),
             LinkEvent::Waits(waits) => {
-                if let Some(link) = self.conns.get(&conn) {
-                    self.node.waits(*link, waits, now);
+                if let Some(link) = self.link_of(conn) {
+                    self.node.waits(link, waits, now);
                 }
             }
             LinkEvent::Down(why) => self.down(conn, peer, &why, now),
@@ -280,10 +249,8 @@ impl Member {
         match self.node.link_up(&open, weight, now) {
             Ok(link) => {
                 if let Some((_, old)) = self.links.insert(link, (open.id.clone(), conn)) {
-                    self.conns.remove(&old);
                     close(shards, old, "replaced by a newer connection".into());
                 }
-                self.conns.insert(conn, link);
                 self.port.linked(&open.id, !open.dialled);
                 self.notices.push(Notice::Linked(open));
             }
@@ -296,12 +263,10 @@ impl Member {
     }
 
     fn message(&mut self, conn: ConnId, bytes: &[u8], shards: &mut impl Shards, now: Nanos) {
-        if let Some(link) = self.conns.get(&conn).copied() {
+        if let Some(link) = self.link_of(conn) {
             if let Err(error) = self.node.receive(link, bytes, now) {
                 // The node has given the link up, and may use its number for another neighbour.
-                self.conns.remove(&conn);
-                if let Some((peer, _)) = self.links.remove(&link) {
-                    self.port.unlinked(&peer);
+                if let Some((peer, _)) = self.remove_link(link) {
                     let notice = Notice::Misbehaved(peer, error.to_string());
                     self.notices.push(notice);
                 }
@@ -329,20 +294,31 @@ impl Member {
 
     fn down(&mut self, conn: ConnId, peer: BrokerId, why: &str, now: Nanos) {
         self.waiting.remove(&conn);
-        if let Some(link) = self.conns.remove(&conn)
-            && self.links.get(&link).is_some_and(|(_, it)| *it == conn)
-        {
-            self.links.remove(&link);
-            self.port.unlinked(&peer);
+        if let Some(link) = self.link_of(conn) {
+            self.remove_link(link);
             self.node.link_down(link, why, now);
         }
         self.notices.push(Notice::Disconnected(peer));
     }
 
-    /// Has the shards do what the node has decided. Where messages are copied to a neighbour, the
-    /// first shard does all of it in one piece, so that nothing is missing between what is copied
-    /// and what follows; otherwise long lists of filters are given to it in pieces, with other work
-    /// between them. Returns whether the node had decided anything.
+    /// The link that uses a connection.
+    fn link_of(&self, conn: ConnId) -> Option<LinkId> {
+        let mut links = self.links.iter();
+        let (link, _) = links.find(|(_, (_, current))| *current == conn)?;
+        Some(*link)
+    }
+
+    /// Removes a link, and returns its neighbour and its connection.
+    fn remove_link(&mut self, link: LinkId) -> Option<(BrokerId, ConnId)> {
+        let removed = self.links.remove(&link)?;
+        self.port.unlinked(&removed.0);
+        Some(removed)
+    }
+
+    /// Passes the outputs of the node on to the shards; returns whether there were any. If messages
+    /// are copied to a neighbour, the first shard runs all its tasks without other work between them:
+    /// a message that a client publishes in between would neither be copied nor sent. Otherwise long
+    /// lists of filters are divided into several tasks, and the shard serves clients between them.
     pub fn act(&mut self, shards: &mut impl Shards) -> bool {
         let outputs = self.node.take_outputs();
         let has_acted = !outputs.is_empty();
@@ -350,14 +326,12 @@ impl Member {
             true => usize::MAX,
             false => PIECE,
         };
-        // What the first shard does in one piece.
+        // The first shard runs these without other work between them.
         let mut tasks: Vec<ShardTask> = Vec::new();
         for output in outputs {
             match output {
                 Output::Close(link, why) => {
-                    if let Some((id, conn)) = self.links.remove(&link) {
-                        self.conns.remove(&conn);
-                        self.port.unlinked(&id);
+                    if let Some((_, conn)) = self.remove_link(link) {
                         tasks.push(Box::new(move |shard, now| {
                             shard.link_close(conn, &why, now);
                         }));
@@ -477,22 +451,15 @@ impl Member {
                 let port = self.port.clone();
                 Box::new(move |shard, _| {
                     let messages = shard.link_trim(peer.as_str());
-                    if messages > 0 {
-                        port.report(ShardEvent::Trimmed { peer, messages });
-                    }
+                    report_dropped(&port, peer, messages, DropCause::Unwanted);
                 })
             }
             Output::Forget { peer, forgotten } => {
                 let port = self.port.clone();
                 Box::new(move |shard, now| {
                     let messages = shard.link_forget(peer.as_str(), now);
-                    if messages > 0 {
-                        port.report(ShardEvent::GivenUp {
-                            peer,
-                            forgotten,
-                            messages,
-                        });
-                    }
+                    let cause = forgotten.map_or(DropCause::Away, DropCause::Forgotten);
+                    report_dropped(&port, peer, messages, cause);
                 })
             }
             Output::Flush { link, number } => {
@@ -658,8 +625,21 @@ impl Member {
         self.node.peer(link).map(|id| id.as_str().to_owned())
     }
 
-    fn clock(&self) -> u64 {
-        self.port.clock()
+    /// The node, after its clock is set.
+    fn node_mut(&mut self) -> &mut Node {
+        self.node.set_clock(self.port.clock());
+        &mut self.node
+    }
+}
+
+/// Reports that messages for a neighbour are dropped, if there are any.
+fn report_dropped(port: &Port, peer: BrokerId, messages: u64, cause: DropCause) {
+    if messages > 0 {
+        port.report(ShardEvent::Dropped(DroppedMessages {
+            peer,
+            messages,
+            cause,
+        }));
     }
 }
 

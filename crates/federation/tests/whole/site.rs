@@ -23,7 +23,7 @@ use punctual_store::{Batch, Memory, Store};
 
 /// Wall clock's time at the zero of the world's.
 const WALL: u64 = 1_700_000_000_000_000_000;
-/// Longest time for which a thread does nothing although something waits for it.
+/// The longest time for which a shard or the member does not run although its mailbox is not empty.
 const MOST_LATE: Nanos = Nanos(300_000);
 /// The secret of the mesh.
 pub const SECRET: &str = "the secret of all brokers";
@@ -35,13 +35,13 @@ pub struct Conn {
     pub id: ConnId,
 }
 
-/// Something that waits for a shard.
+/// A piece of mail for a shard.
 enum Mail {
     Task(ShardTask),
     Messages(Vec<RemoteMessage>),
 }
 
-/// What waits for each shard.
+/// The mailbox of each shard: tasks of the member, and messages of other shards.
 struct Mailboxes(Vec<VecDeque<Mail>>);
 
 impl Shards for Mailboxes {
@@ -68,7 +68,7 @@ pub struct Site {
     store: Option<Memory>,
     /// It cannot write.
     pub is_full: bool,
-    /// It has room only for what is on its way.
+    /// The store accepts messages in transit only.
     is_short: bool,
     /// Its neighbours are named: it waits for them when it starts.
     pub named: bool,
@@ -77,11 +77,11 @@ pub struct Site {
 }
 
 pub struct Running {
-    pub shards: Vec<Shard>,
+    shards: Vec<Shard>,
     mailboxes: Mailboxes,
-    /// Who has the next turn.
+    /// Chooses the shard that runs next, or the member.
     turns: Rng,
-    /// When it comes, if it is late.
+    /// The time at which that one runs, if it is late.
     next_turn: Option<Nanos>,
     pub directory: Arc<Directory>,
     pub member: Member,
@@ -94,7 +94,7 @@ pub struct Running {
     effects: Vec<Effect>,
 }
 
-pub fn meta(nonce: u128) -> ConnMeta {
+fn meta(nonce: u128) -> ConnMeta {
     ConnMeta {
         allow_anonymous: true,
         nonce: nonce.to_be_bytes(),
@@ -177,8 +177,7 @@ impl Site {
         self.store = self.store.take().map(|_| Memory::default());
     }
 
-    /// Ends without a word; of what was being written the first `survive` batches are
-    /// on disk.
+    /// The broker crashes. Of the batches that are being written, the first `survive` are on disk.
     pub fn crash(&mut self, survive: usize) {
         let Some(running) = self.running.take() else {
             return;
@@ -190,7 +189,7 @@ impl Site {
         }
     }
 
-    /// Whether there is room only for what is on its way; whether that is new.
+    /// Sets whether the store accepts messages in transit only; returns whether that is a change.
     pub fn set_short(&mut self, short: bool, now: Nanos) -> bool {
         let changed = self.store.is_some() && self.is_short != short;
         if changed {
@@ -315,7 +314,8 @@ impl Running {
         waiting
     }
 
-    /// Does all that there is to do now.
+    /// Runs shards and the member until their mailboxes are empty, or one of them is late; returns the
+    /// effects.
     pub fn settle(&mut self, now: Nanos) -> Vec<Effect> {
         loop {
             let mut busy = self.hear(now);
@@ -328,9 +328,13 @@ impl Running {
             let was_late = self.next_turn.is_some_and(|at| at <= now);
             if was_late {
                 self.next_turn = None;
-            } else if member > 1 && !waiting.is_empty() && self.turns.chance(5) {
+            } else if self.next_turn.is_none()
+                && member > 1
+                && !waiting.is_empty()
+                && self.turns.chance(5)
+            {
                 let delay = self.turns.below(MOST_LATE.0);
-                self.next_turn = self.next_turn.or(Some(now + Nanos(1 + delay)));
+                self.next_turn = Some(now + Nanos(1 + delay));
             }
             if !waiting.is_empty() && self.next_turn.is_none() {
                 let turn = waiting[self.turns.below(waiting.len() as u64) as usize];
@@ -358,8 +362,8 @@ impl Running {
         }
     }
 
-    /// Takes from the shards what they have for the store, for each other and for the world; returns
-    /// whether there was something.
+    /// Collects the shards' outputs for the store, for each other and for the world; returns whether
+    /// there were any.
     fn hear(&mut self, now: Nanos) -> bool {
         let (mut outputs, mut dirty, mut busy) = (Vec::new(), Vec::new(), false);
         for (index, shard) in (0..).zip(&mut self.shards) {

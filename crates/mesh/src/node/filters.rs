@@ -7,9 +7,9 @@
 //!
 //! Invariant: at no time a topic is wanted by no filter here that is wanted by one filter before and by
 //! another one after. A filter that was replaced by one that covers it may be in an earlier part than that
-//! one, so no filter is removed while parts are awaited; those that are to be removed are kept apart. They
-//! are removed earlier only where the table has no room for others: what does not fit has the neighbour
-//! receive everything for good.
+//! one, so no filter is removed while parts are awaited: outdated filters are listed, and removed later.
+//! They are removed earlier only if the table has no room for new filters: after a filter was refused, the
+//! neighbour receives all messages until its link is forgotten.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,8 +51,8 @@ impl Filters {
         outputs.send(link, &Message::Digest(digests));
     }
 
-    /// A link ceases to carry; the filters of the neighbour stay, with those that are outdated, as parts
-    /// that are awaited may not come before it carries again.
+    /// A link ceases to carry. The filters of the neighbour stay, outdated ones too: the awaited parts may
+    /// arrive only after the link carries again.
     pub(super) fn deactivate(&mut self, link: LinkId) {
         self.table.deactivate(link);
         self.asked.remove(&link);

@@ -20,7 +20,9 @@ use std::time::{Duration, Instant};
 
 use punctual_auth::Secret;
 use punctual_broker::{Directory, Federation, LinkLimits, Nanos, SECRET_USER, Service};
-use punctual_federation::{Member, Notice, Port, ShardEvent, ShardTask, Shards};
+use punctual_federation::{
+    DropCause, DroppedMessages, Member, Notice, Port, ShardEvent, ShardTask, Shards,
+};
 use punctual_mesh::tree::TreeChangeCause;
 use punctual_mesh::wire::{Open, TraceReply};
 use punctual_mesh::{
@@ -519,23 +521,7 @@ impl Keeper {
                         dialler.wake();
                     }
                 }
-                Notice::Trimmed { peer, messages } => tracing::warn!(
-                    "mesh: {messages} messages that waited for {peer} are dropped, as no \
-                     persistent session behind it is to get them"
-                ),
-                Notice::GivenUp {
-                    peer,
-                    forgotten,
-                    messages,
-                } => {
-                    let why = match forgotten {
-                        None => "away for longer than mesh.heal or mesh.keep".into(),
-                        Some(broker) => format!("as {broker} does not come back"),
-                    };
-                    tracing::warn!(
-                        "mesh: {peer} is given up, {why}: {messages} messages that waited for it are dropped"
-                    );
-                }
+                Notice::Dropped(dropped) => tell_dropped(&dropped),
             }
         }
     }
@@ -831,6 +817,28 @@ fn is_news(said: &mut HashMap<BrokerId, String>, peer: &BrokerId, why: &str) -> 
     }
     said.insert(peer.clone(), why.to_owned());
     true
+}
+
+/// Logs that messages for a neighbour are dropped.
+fn tell_dropped(dropped: &DroppedMessages) {
+    let DroppedMessages {
+        peer,
+        messages,
+        cause,
+    } = dropped;
+    let why = match cause {
+        DropCause::Unwanted => {
+            return tracing::warn!(
+                "mesh: {messages} messages that waited for {peer} are dropped, as no \
+                 persistent session behind it is to get them"
+            );
+        }
+        DropCause::Away => "away for longer than mesh.heal or mesh.keep".into(),
+        DropCause::Forgotten(broker) => format!("as {broker} does not come back"),
+    };
+    tracing::warn!(
+        "mesh: {peer} is given up, {why}: {messages} messages that waited for it are dropped"
+    );
 }
 
 /// A line in the log.
