@@ -2,7 +2,7 @@
 //! in memory. Where there are several shards, they and the member take turns at random, and may be late: what
 //! waits for one of them is taken in order, and in any order otherwise.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,9 +14,9 @@ use punctual_broker::{
     StoreTrouble,
 };
 use punctual_federation::{Member, Notice, Port, ShardEvent, ShardTask, Shards};
-use punctual_mesh::Settings;
 use punctual_mesh::transfer::Record;
 use punctual_mesh::wire::Open;
+use punctual_mesh::{BrokerId, Settings};
 use punctual_model::{Nanos, Rng};
 use punctual_sim::take_pending;
 use punctual_store::{Batch, Memory, Store};
@@ -84,7 +84,10 @@ pub struct Running {
     /// The time at which that one runs, if it is late.
     next_turn: Option<Nanos>,
     pub directory: Arc<Directory>,
+    port: Arc<Port>,
     pub member: Member,
+    /// Neighbours that the member has refused.
+    refused: BTreeSet<BrokerId>,
     /// What shards have reported to the member.
     events: Arc<Mutex<VecDeque<ShardEvent>>>,
     /// The world's time, for the wall clock.
@@ -155,7 +158,8 @@ impl Site {
                 shard.store_full(trouble, now);
             }
         }
-        let mut member = Member::new(self.settings.clone(), port, directory.clone(), now);
+        let settings = self.settings.clone();
+        let mut member = Member::new(settings, port.clone(), directory.clone(), now);
         member.remember(shards[0].links(), now);
         let mailboxes = shards.iter().map(|_| VecDeque::new()).collect();
         self.running = Some(Running {
@@ -164,7 +168,9 @@ impl Site {
             turns: Rng::new(u64::from(origin)),
             next_turn: None,
             directory,
+            port,
             member,
+            refused: BTreeSet::new(),
             events,
             clock,
             uncommitted: VecDeque::new(),
@@ -244,6 +250,11 @@ impl Running {
         self.member.expect(peer);
         let id = self.shards[0].open_link(meta(nonce), id.as_str(), limits, now);
         Conn { shard: 0, id }
+    }
+
+    /// Whether the member has a link to a neighbour, or has refused one.
+    pub fn has_answered(&self, peer: &BrokerId) -> bool {
+        self.port.is_linked(peer) || self.refused.contains(peer)
     }
 
     /// Somebody has connected.
@@ -352,8 +363,10 @@ impl Running {
             }
             busy |= self.member.act(&mut self.mailboxes);
             for notice in self.member.take_notices() {
-                if let Notice::Misbehaved(peer, why) = notice {
-                    panic!("{peer} breaks the protocol: {why}");
+                match notice {
+                    Notice::Misbehaved(peer, why) => panic!("{peer} breaks the protocol: {why}"),
+                    Notice::Refused(peer, _) => _ = self.refused.insert(peer),
+                    _ => {}
                 }
             }
             if !busy {

@@ -10,7 +10,7 @@ use punctual_codec::{
     split,
 };
 use punctual_mesh::wire::{Message, TOPIC};
-use punctual_mesh::{BrokerId, Dialling, Settings};
+use punctual_mesh::{BrokerId, Dialling, Membership, Settings};
 use punctual_model::{Nanos, Rng};
 use punctual_sim::{Connection, Edge, Queue};
 
@@ -54,8 +54,8 @@ pub struct World {
     pub rng: Rng,
     pub sites: Vec<Site>,
     pub edges: Vec<Edge>,
-    /// Those over which the broker that dials has tried to connect since it started.
-    tried: BTreeSet<usize>,
+    /// Those over which the broker that dials could not connect, at least once since it started.
+    missed: BTreeSet<usize>,
     pub clients: Vec<Client>,
     pub published: BTreeMap<u64, Published>,
     pipes: Vec<Pipe>,
@@ -95,7 +95,7 @@ impl World {
             rng,
             sites: Vec::new(),
             edges,
-            tried: BTreeSet::new(),
+            missed: BTreeSet::new(),
             clients: Vec::new(),
             published: BTreeMap::new(),
             pipes: Vec::new(),
@@ -289,7 +289,10 @@ impl World {
             return;
         };
         if is_cut || self.sites[ends[1]].running.is_none() {
-            return self.tried(edge);
+            if self.missed.insert(edge) {
+                self.settle(ends[0]);
+            }
+            return;
         }
         let open = Message::Open(running.open(true)).encode();
         let mut bytes = Vec::new();
@@ -357,13 +360,7 @@ impl World {
                 let conn = running.dialled(open, self.window, nonce, now);
                 self.pipes[pipe].ends[to] = End::Site(n, conn);
                 self.conns.insert((n, conn), (pipe, to));
-                let other = match self.pipes[pipe].ends[1 - to] {
-                    End::Accepting(other) | End::Site(other, _) => other,
-                    End::Dialling(_) | End::Client(_) => return,
-                };
-                let edge = self.edges.iter().position(|it| it.ends == [n, other]);
                 self.settle(n);
-                edge.into_iter().for_each(|edge| self.tried(edge));
                 self.read(pipe, to);
                 return;
             }
@@ -373,6 +370,7 @@ impl World {
     fn settle(&mut self, n: usize) {
         let now = self.now;
         loop {
+            self.tell_dialling(n);
             let Some(running) = &mut self.sites[n].running else {
                 return;
             };
@@ -421,30 +419,24 @@ impl World {
         if self.sites[n].running.is_none() {
             self.sites[n].start(self.now);
             let edges = &self.edges;
-            self.tried.retain(|edge| edges[*edge].ends[0] != n);
-            self.tell_dialling(n);
+            self.missed.retain(|edge| edges[*edge].ends[0] != n);
             self.mended = self.now;
             self.settle(n);
         }
     }
 
-    /// The first attempt to connect a broker to a neighbour since it started has ended.
-    fn tried(&mut self, edge: usize) {
-        if self.tried.insert(edge) {
-            let n = self.edges[edge].ends[0];
-            self.tell_dialling(n);
-            self.settle(n);
-        }
-    }
-
-    /// A broker is told whether its neighbours were tried, if it is one that names them.
+    /// A broker that is joining is told whether its neighbours were tried, if it is one that names them.
     fn tell_dialling(&mut self, n: usize) {
-        let site = &mut self.sites[n];
-        let mut own = (0..self.edges.len()).filter(|edge| self.edges[*edge].ends[0] == n);
-        let untried = own.any(|edge| !self.tried.contains(&edge));
-        if let Some(running) = &mut site.running {
-            let named = site.named;
-            let untried = named && untried;
+        let Site { named, running, .. } = &mut self.sites[n];
+        if let Some(running) = running
+            && running.member.node().membership() == Membership::Joining
+        {
+            let mut own = (0..).zip(&self.edges).filter(|(_, it)| it.ends[0] == n);
+            let is_untried = |(edge, it): (usize, &Edge)| {
+                !self.missed.contains(&edge) && !running.has_answered(&name(it.ends[1]))
+            };
+            let untried = *named && own.any(is_untried);
+            let named = *named;
             let dialling = Dialling { named, untried };
             running.member.set_dialling(dialling, self.now);
         }
