@@ -254,7 +254,7 @@ pub enum Refusal {
 /// A timer. It does nothing if its purpose has ended when it is due.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Timer {
-    /// A client waits for CONNACK; with how many parts had come then.
+    /// A client waits for CONNACK; the number is the progress of its transfer when the timer was armed.
     Connect(Stamp, u32),
     /// A client waits until others are done.
     Queued(Stamp),

@@ -92,6 +92,15 @@ impl InboundTransfer {
     pub(super) fn is_prepared(&self) -> bool {
         matches!(self, Self::Prepared { .. })
     }
+
+    /// A number that rises with each message of the owner, from 1.
+    pub(super) fn progress(&self) -> u32 {
+        match self {
+            Self::Requested { .. } => 1,
+            Self::Receiving { next, .. } => next.saturating_add(1),
+            Self::Prepared { .. } => u32::MAX,
+        }
+    }
 }
 
 /// A session that leaves.

@@ -445,12 +445,10 @@ impl Step<'_> {
         if (self.custody.connect.as_ref()).is_none_or(|connect| *connect.at() != at) {
             return;
         }
-        let next = self.custody.inbound.iter().find_map(|it| match it {
-            InboundTransfer::Receiving { id, next, .. } if id.at == at => Some(*next),
-            _ => None,
-        });
-        match next {
-            Some(next) if next > progress => self.arm(Timer::Connect(at, next)),
+        let transfer = self.custody.inbound.iter().find(|it| *it.at() == at);
+        let present = transfer.map_or(0, InboundTransfer::progress);
+        match present {
+            _ if present > progress => self.arm(Timer::Connect(at, present)),
             _ if self.looks_up() => self.refuse(Refusal::OthersSilent),
             _ => self.refuse(Refusal::OwnerSilent),
         }

@@ -62,7 +62,7 @@
 //! | `Requested`, `Receiving` | last part | write the copy, then `Stored` | `Prepared` |
 //! | `Requested`, `Receiving` | `Refused`, owner lost, nothing for `session_wait`, too large | refuse, drop the parts | – |
 //! | `Prepared` | part of the same transfer, timer, restart, its owner comes | `Stored` again | `Prepared` |
-//! | `Prepared` | `session_wait` | refuse the client | `Prepared` |
+//! | `Prepared` | nothing for `session_wait` | refuse the client | `Prepared` |
 //! | `Prepared` | `Commit`; no greater session here | the copy is the session; `Done`, CONNACK if it waits | – |
 //! | `Prepared` | `Commit`; a greater session here | absorb the copy; `Done`, refuse if it waits | – |
 //! | `Prepared` | `Abort` | drop the copy, refuse if it waits | – |
@@ -191,7 +191,8 @@ const SWEEP: usize = 256;
 /// How long things may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Times {
-    /// Without anything new a client waits so long for its session, and a session stays frozen.
+    /// A client waits so long for the next step of its session's transfer (the owner is found, a part
+    /// arrives, the transfer is committed), and a session stays frozen.
     pub session_wait: Nanos,
     /// A fence is asked again after this.
     pub heal: Nanos,

@@ -345,6 +345,30 @@ fn a_session_that_is_too_large_stays_where_it_is() {
     assert!(transfers.clients.is_empty());
 }
 
+/// Each step of a transfer may take `session_wait`: the answer to a look-up, each part, and the commit.
+#[test]
+fn a_client_waits_for_each_step_of_a_transfer() {
+    for steps in 0..=2 {
+        let mut transfers = transfers(Bounds::default());
+        let marks = Marks::default();
+        let id = request(&mut transfers, &marks);
+        let mut answers = |event| {
+            transfers.handle("x", event, 9, &marks);
+            perform(&mut transfers, &marks).0
+        };
+        let due = |progress| Event::Due(Timer::Connect(id.at.clone(), progress));
+        assert_eq!(answers(due(0)), []);
+        let mut progress = 1;
+        for step in 0..steps {
+            assert_eq!(answers(part(&id, step, step == 1)), []);
+            assert_eq!(answers(due(progress)), [], "{steps}");
+            progress = if step == 1 { u32::MAX } else { progress + 1 };
+        }
+        let silent = refused(Refusal::OwnerSilent);
+        assert_eq!(answers(due(progress)), silent, "{steps}");
+    }
+}
+
 #[test]
 fn too_many_transfers_are_refused() {
     let bounds = Bounds {
