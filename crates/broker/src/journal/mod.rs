@@ -81,6 +81,8 @@ pub(crate) struct Journal {
     sync: bool,
     /// Whether no operations wait any more, since the shard ends.
     ending: bool,
+    /// Whether the origin in the names of this broker's messages was emitted.
+    pub(crate) knows_origin: bool,
     pub(crate) committed: u64,
     outstanding: VecDeque<Outstanding>,
     /// Bytes of all outstanding operations.
@@ -118,6 +120,7 @@ impl Journal {
             hurry: false,
             sync: false,
             ending: false,
+            knows_origin: false,
             committed: Self::BEFORE,
             outstanding: VecDeque::new(),
             outstanding_bytes: 0,

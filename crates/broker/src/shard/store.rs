@@ -37,8 +37,8 @@ impl Shard {
         self.hub.journal.as_ref()?;
         if self.hub.index == 0 {
             self.hub.emit_retained_changes();
-            self.hub.emit_names();
         }
+        self.hub.emit_names();
         self.hub.emit_history();
         self.hub.take_operations(now)
     }

@@ -209,13 +209,18 @@ impl Hub {
         }
     }
 
-    /// Emits the names of messages from neighbours of which something is stored.
+    /// Emits the origin of names, if this shard stores something, and on the first shard the names of
+    /// messages from neighbours of which something is stored.
     pub(crate) fn emit_names(&mut self) {
         if let (Some(journal), Some(federation)) = (&mut self.journal, self.directory.federation())
             && journal.has_begun()
+            && (self.index == 0 || !journal.knows_origin)
         {
-            let origin = federation.origin();
-            self.directory.names().emit(journal, origin);
+            let mut names = self.directory.names();
+            names.emit_origin(journal, federation.origin());
+            if self.index == 0 {
+                names.emit(journal);
+            }
         }
     }
 

@@ -61,7 +61,6 @@ pub(crate) struct NameLog {
     fresh: Vec<u8>,
     fresh_names: usize,
     origins: Vec<NonZeroU32>,
-    announced: bool,
 }
 
 impl NameLog {
@@ -130,22 +129,27 @@ impl NameLog {
         self.next = self.next.max(number + 1);
     }
 
-    /// Emits the names that were added since the last call, and the removal of the oldest values.
-    pub(crate) fn emit(&mut self, journal: &mut Journal, origin: NonZeroU32) {
-        if !std::mem::replace(&mut self.announced, true) {
+    /// Emits the origin in the names of messages that clients publish to this broker, once for each
+    /// journal: before a shard stores a message, and whichever shard does so first.
+    pub(crate) fn emit_origin(&mut self, journal: &mut Journal, origin: NonZeroU32) {
+        if std::mem::replace(&mut journal.knows_origin, true) {
+            return;
+        }
+        if self.origins.last() != Some(&origin) {
             let first = (self.origins.len() + 1).saturating_sub(MAX_ORIGINS);
             self.origins.drain(..first);
             self.origins.push(origin);
-            let value: Vec<u8> = self
-                .origins
-                .iter()
-                .flat_map(|o| o.get().to_le_bytes())
-                .collect();
-            journal.emit(&Op::Flow {
-                key: ORIGINS,
-                value: &value,
-            });
         }
+        let origins = self.origins.iter();
+        let value: Vec<u8> = origins.flat_map(|it| it.get().to_le_bytes()).collect();
+        journal.emit(&Op::Flow {
+            key: ORIGINS,
+            value: &value,
+        });
+    }
+
+    /// Emits the names that were added since the last call, and the removal of the oldest values.
+    pub(crate) fn emit(&mut self, journal: &mut Journal) {
         if self.fresh.is_empty() {
             return;
         }
@@ -242,7 +246,8 @@ mod tests {
                         back: 0,
                     });
                 }
-                log.emit(&mut journal, NonZeroU32::new(start).unwrap());
+                log.emit_origin(&mut journal, NonZeroU32::new(start).unwrap());
+                log.emit(&mut journal);
             }
             store
                 .commit(&journal.take(Nanos(0), Nanos(0)).unwrap().batch)

@@ -581,6 +581,20 @@ impl Federation for Alone {
     }
 }
 
+/// After a restart a broker recognises the messages that its clients published before, whichever shard
+/// has stored something.
+#[test]
+fn each_shard_stores_the_origin_of_names_with_its_first_message() {
+    let mut two = Two::new();
+    let directory = two.shards[1].hub.directory.clone();
+    directory.set_federation(Arc::new(Alone::default()));
+    two.publish(1);
+    two.shards[1].shut_down(NOW);
+    let ops = two.turn(1);
+    let is_origin = |op: &String| op.contains("mesh/origins");
+    assert!(ops.iter().any(is_origin), "{ops:?}");
+}
+
 /// What a neighbour has forwarded waits for a commit, which turns out to be needless.
 #[test]
 fn what_was_forwarded_is_acknowledged_when_nothing_has_to_be_committed() {
