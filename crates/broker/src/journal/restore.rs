@@ -464,6 +464,62 @@ pub(crate) fn queue_entries(
     in_flight
 }
 
+/// Removes the entries of a session for messages of which it has another entry, and returns their
+/// numbers. The shard of a publisher emits entries for sessions of other shards, which may have
+/// received the message before by another path, and then discard the entry. If the broker is killed
+/// between these commits, there are two entries.
+pub(crate) fn remove_duplicates(entries: &mut Vec<RestoredEntry>) -> Vec<u64> {
+    // A message that was sent keeps its packet identifier.
+    let sent = entries.iter().filter(|it| it.sent.is_some());
+    let mut names: HashSet<u64, foldhash::fast::RandomState> =
+        sent.map(|it| it.delivery.message.name).collect();
+    let is_duplicate = |it: &mut RestoredEntry| {
+        let name = it.delivery.message.name;
+        name != 0 && it.sent.is_none() && !names.insert(name)
+    };
+    let duplicates = entries.extract_if(.., is_duplicate);
+    duplicates.map(|it| it.delivery.entry).collect()
+}
+
 fn qos(bits: u8) -> QoS {
     QoS::from_bits(bits).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use punctual_codec::Properties;
+
+    use super::*;
+
+    fn entry(entry: u64, name: u64, sent: Option<(u16, bool)>) -> RestoredEntry {
+        let (qos, none) = (QoS::ExactlyOnce, Properties::EMPTY);
+        let message = Message::new(b"t", none, &[], qos, false, Nanos(0), 1);
+        let delivery = Delivery {
+            message: message.called(name),
+            subscription_ids: None,
+            qos,
+            retain: false,
+            share: 0,
+            number: None,
+            entry,
+        };
+        RestoredEntry { delivery, sent }
+    }
+
+    #[test]
+    fn a_message_of_which_there_are_two_entries_keeps_the_one_that_was_sent() {
+        let mut entries = vec![
+            entry(1, 7, None),
+            entry(2, 8, Some((5, false))),
+            entry(3, 7, None),
+            entry(4, 0, None),
+            entry(5, 0, None),
+            entry(6, 8, None),
+            entry(7, 9, None),
+            entry(8, 9, Some((6, true))),
+        ];
+        assert_eq!(remove_duplicates(&mut entries), [3, 6, 7]);
+        let left = entries.iter().map(|it| it.delivery.entry);
+        assert_eq!(left.collect::<Vec<u64>>(), [1, 2, 4, 5, 8]);
+    }
 }

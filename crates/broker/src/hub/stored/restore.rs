@@ -16,7 +16,7 @@ use crate::hub::Hub;
 use crate::index::subscriber::{Subscriber, subscriber};
 use crate::journal::Journal;
 use crate::journal::restore::{
-    InFlight, PlacedSession, RestoredEntry, RestoredSession, queue_entries,
+    InFlight, PlacedSession, RestoredEntry, RestoredSession, queue_entries, remove_duplicates,
 };
 use crate::journal::sessions::{AWAITED, BEHIND};
 use crate::journal::wall::Offset;
@@ -123,7 +123,7 @@ impl Hub {
     /// identifier; returns its slot, its subscriptions, and the brokers behind a neighbour.
     fn place_with(
         &mut self,
-        restored: RestoredSession,
+        mut restored: RestoredSession,
         durable: bool,
         offset: Offset,
         now: Nanos,
@@ -158,6 +158,17 @@ impl Hub {
             session.incoming = Some(Box::new(received));
         }
         let subscriptions = &restored.subscriptions;
+        let is_shared = |it: &Subscription| topic::split_share(&it.filter).0.is_some();
+        // A member of a shared subscription may receive a message for another subscription as well.
+        if durable
+            && session.history.is_some()
+            && !subscriptions.iter().any(is_shared)
+            && let Some(journal) = &mut self.journal
+        {
+            for entry in remove_duplicates(&mut restored.entries) {
+                journal.dropped(restored.number, entry);
+            }
+        }
         let inflight = queue_entries(session, subscriptions, restored.entries, now);
         session.window = Window::restore(restored.next_packet_id, inflight);
         self.stats.inflight_messages += u64::from(session.window.open());
