@@ -34,6 +34,8 @@ pub enum ShardEvent {
     Unsubscribed(Box<str>, bool),
     /// A client has connected.
     Arrived(Arrival),
+    /// Another broker claims the session of a client that has connected there.
+    Claimed(Arrival),
     /// The will of a client, which other brokers publish if this one is lost.
     Will(Box<str>, Option<ClientWill>),
     /// A client connects: other brokers are asked for its session.

@@ -177,6 +177,7 @@ impl Member {
                 node.unsubscribe(&filter, persistent, now);
             }
             ShardEvent::Arrived(arrival) => node.arrived(arrival, now),
+            ShardEvent::Claimed(arrival) => node.has_arrived_elsewhere(&arrival),
             ShardEvent::Will(client, will) => node.set_will(&client, will, now),
             ShardEvent::LookUp {
                 at,

@@ -284,6 +284,15 @@ impl SessionTransfers for Port {
         self.report(ShardEvent::Will(client, will));
     }
 
+    fn claimed(&self, client_id: &str, user: Option<&str>, clean: bool, at: u64) {
+        self.report(ShardEvent::Claimed(Arrival {
+            client: client_id.into(),
+            user: user.map(Into::into),
+            at,
+            clean,
+        }));
+    }
+
     fn will_wait(&self) -> Nanos {
         self.will_wait
     }

@@ -240,6 +240,10 @@ pub trait SessionTransfers: MessageNames {
     /// The message that [`Self::forward`] received with that number is safe: the federation calls
     /// [`crate::Shard::forwarded`] on the first shard.
     fn forwarded(&self, _number: u64) {}
+    /// A client has connected to another broker at that time, as that broker's claim to its session
+    /// says; with `clean_start` if the session began then. Older wills of it are not published: the
+    /// arrival itself may have been lost with a broker on its path.
+    fn claimed(&self, _client_id: &str, _user: Option<&str>, _clean_start: bool, _at: u64) {}
     /// Time limits of session transfers.
     fn move_times(&self) -> MoveTimes {
         MoveTimes {

@@ -316,6 +316,21 @@ fn a_will_comes_to_who_is_reached_after_it_was_published() {
     assert_eq!(came(&world), [1, 1, 1]);
 }
 
+/// The guard is cut off when the client of the dead broker connects elsewhere, and hears of that by the
+/// claim of the client's session before the will is due.
+#[test]
+fn a_will_of_a_client_that_is_back_behind_a_cut_is_not_published() {
+    let mut world = row();
+    world.cut(0, false);
+    world.crash(2);
+    world.run_for(500);
+    world.move_to(3, 0);
+    world.run_for(1000);
+    world.mend(0);
+    world.run_for(30_000);
+    assert_eq!(came(&world), [0, 0, 0]);
+}
+
 /// All brokers are killed at once: nobody has what the client left behind but its broker's store.
 #[test]
 fn a_will_outlives_all_brokers_in_a_store() {

@@ -45,6 +45,12 @@ impl Node {
         self.settle(now);
     }
 
+    /// A client has connected to another broker, which has notified this one of that directly: its
+    /// older wills that are guarded here are not published.
+    pub fn has_arrived_elsewhere(&mut self, arrival: &Arrival) {
+        self.clients.wills.arrived(arrival);
+    }
+
     /// Sets the will of a client of this broker, which others publish if this broker is lost; `None`
     /// removes it.
     pub fn set_will(&mut self, client: &str, will: Option<ClientWill>, now: Nanos) {

@@ -211,8 +211,15 @@ impl Shard {
         {
             return self.hub.write_to(&from, &client, &answer);
         }
-        if let TransferMessage::Take { at, .. } = &message {
-            self.end_transient(&client, at, now);
+        match &message {
+            TransferMessage::Take { at, .. } => self.end_transient(&client, at, now),
+            TransferMessage::Claim { mark, user } => {
+                if let Some(federation) = self.hub.directory.federation() {
+                    let is_clean = mark.born.as_ref() == Some(&mark.epoch);
+                    federation.claimed(&client, user.as_deref(), is_clean, mark.epoch.micros);
+                }
+            }
+            _ => {}
         }
         self.tell(&client, Told::Message(from, message), now);
     }
