@@ -186,7 +186,7 @@ struct World {
 }
 
 impl Broker {
-    fn new(at: usize, start: u32, clock: &Arc<AtomicU64>, now: Nanos) -> Self {
+    fn new(at: usize, start: u32, clock: &Arc<AtomicU64>, stores: bool, now: Nanos) -> Self {
         let directory = Directory::new(1);
         let post = Arc::new(Post {
             name: NAMES[at],
@@ -203,7 +203,9 @@ impl Broker {
         };
         config.limits.max_queued_messages = 2 * MANY;
         let mut shard = Shard::new(directory.clone(), 0, Arc::new(config), now);
-        shard.attach_store(0);
+        if stores {
+            shard.attach_store(0);
+        }
         Self {
             shard,
             directory,
@@ -306,9 +308,13 @@ impl Broker {
 
 impl World {
     fn new(count: usize) -> Self {
+        Self::with_stores(count, true)
+    }
+
+    fn with_stores(count: usize, stores: bool) -> Self {
         let clock = Arc::new(AtomicU64::new(1_700_000_000_000_000));
         let now = Nanos::from_secs(1);
-        let broker = |at| Broker::new(at, 0, &clock, now);
+        let broker = |at| Broker::new(at, 0, &clock, stores, now);
         let brokers = (0..count).map(broker).collect();
         let mut world = Self {
             brokers,
@@ -539,7 +545,7 @@ impl World {
     fn kill(&mut self, at: usize) {
         let now = self.now;
         let start = self.brokers[at].post.origin / 10 + 1;
-        let mut again = Broker::new(at, start, &self.clock, now);
+        let mut again = Broker::new(at, start, &self.clock, true, now);
         again.store = std::mem::take(&mut self.brokers[at].store);
         let mut restorer = Restorer::new(again.directory.clone(), 0);
         let mut sessions = Vec::new();
@@ -964,6 +970,36 @@ fn of_two_sessions_the_later_one_stays_and_gets_what_the_other_has() {
     got.sort();
     assert_eq!(got, ["0", "1", "old"]);
     assert_eq!(world.brokers[0].shard.stats().sessions, 1);
+}
+
+/// A session had messages that only this broker has seen when it yielded to another one. Before its stub can
+/// forward them, the mesh falls apart and the client is given a new session at the same broker, with the
+/// same subscription: the messages are older than that session, and were not queued in it.
+#[test]
+fn what_a_stub_has_comes_to_a_later_session_at_its_broker() {
+    let mut world = World::with_stores(2, false);
+    world.forget_interest();
+    let (conn, _) = world.come(0);
+    world.subscribe(0, conn);
+    world.leave(0, conn);
+    world.publish(0, "1");
+    world.publish(0, "2");
+    world.cut();
+    let (conn, present) = world.come(1);
+    assert!(!present);
+    world.leave(1, conn);
+    // The other session is claimed, and no link leads to it yet.
+    world.brokers[0].shard.link_leads("b", &[]);
+    world.is_whole = true;
+    world.reach();
+    world.settle();
+    assert_eq!(world.brokers[0].shard.stats().sessions_moved_out, 1);
+    world.cut();
+    let conn = world.connect_as(0, false, 1000);
+    assert!(!world.brokers[0].is_present);
+    world.subscribe(0, conn);
+    world.publish(0, "3");
+    assert_eq!(world.got(0, conn), ["1", "2", "3"]);
 }
 
 /// A session leaves before another broker has answered its claim: the stub repeats the claim, for the same

@@ -128,6 +128,8 @@ pub(crate) enum Then {
     MakePart(Arc<str>, TransferId, u32),
     /// Tell the machine that the fence of the stub with that epoch has passed.
     EndStub(Arc<str>, Stamp),
+    /// Note that the client's stubs lead to the session on this broker with that epoch.
+    LeadHere(Arc<str>, Stamp),
     /// Note that the session in that slot, with that number, queues each message that passes here
     /// and that it subscribes to.
     Begin(u32, u64),
@@ -170,14 +172,15 @@ pub(crate) struct Custody {
     /// Steps that wait for fences between shards, each with the number of its fence, in their
     /// order.
     pub(crate) fenced: VecDeque<(u64, Then)>,
-    /// Slots of sessions that wait for [`Then::Begin`].
-    pub(crate) beginning: BTreeSet<u32>,
+    /// Slots and numbers of sessions that wait for [`Then::Begin`].
+    pub(crate) beginning: BTreeMap<u32, u64>,
     /// By slot of a stub: the message that it forwards next, and the time at which it was queued.
     pub(crate) next: Map<u32, (Nanos, Delivery)>,
     /// Instants at which stubs have queued messages that are not committed, each with the ticket of
     /// their commit.
     pub(crate) storing: VecDeque<(Nanos, u64)>,
-    /// By slot of a stub: the time since which it leads to a session on this broker.
+    /// By slot of a stub: a time since which it leads to a session on this broker, and since which no
+    /// shard sends the stub a message that it does not send the session.
     pub(crate) here_since: Map<u32, Nanos>,
     /// Slots of stubs that may have messages to forward.
     pub(crate) unsent: BTreeSet<u32>,
@@ -234,7 +237,7 @@ impl Custody {
             armed: Map::default(),
             last_timer: 0,
             fenced: VecDeque::new(),
-            beginning: BTreeSet::new(),
+            beginning: BTreeMap::new(),
             next: Map::default(),
             storing: VecDeque::new(),
             here_since: Map::default(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hashbrown::HashSet;
-use punctual_mesh::transfer::{Change, Mark, Record, Stub, TransferId};
+use punctual_mesh::transfer::{Change, Mark, Record, Stamp, Stub, TransferId};
 
 use crate::admission::Ask;
 use crate::base::delivery::{Delivery, Load};
@@ -51,7 +51,7 @@ impl Shard {
             Change::Absorb(id) => self.absorb(client, &id, now),
             Change::Depart(id, stub) => self.depart(client, Some(id), stub, now),
             Change::Demote(stub) => self.depart(client, None, stub, now),
-            Change::Stub(stub) => hub.lead_stubs(client, &stub, now),
+            Change::Stub(stub) => hub.lead_stubs(client, &stub),
             Change::DropStub => self.drop_stubs(client, now),
             Change::DropOutcome(id) => hub.drop_outcome(client, &id),
         }
@@ -132,7 +132,7 @@ impl Shard {
         let fence = hub.outboxes.fence(hub.index);
         let number = hub.sessions.get(slot).map(|it| it.handle.number);
         if let (Some(custody), Some(number), true) = (&mut hub.links.custody, number, fence > 0) {
-            custody.beginning.insert(slot);
+            custody.beginning.insert(slot, number);
             custody.fenced.push_back((fence, Then::Begin(slot, number)));
         }
         hub.set_record(slot, Record::Session(mark));
@@ -255,7 +255,7 @@ impl Shard {
                 outcomes.push(outcome);
             }
         }
-        hub.lead_stubs(client, &stub, now);
+        hub.lead_stubs(client, &stub);
         hub.stats.sessions_moved_out += 1;
         hub.outlets.outputs.push(Output::Event(Event::SessionLeft {
             client_id: client.clone(),
@@ -305,18 +305,22 @@ impl Hub {
     }
 
     /// Sets the target of all stubs of a client.
-    fn lead_stubs(&mut self, client: &Arc<str>, stub: &Stub, now: Nanos) {
+    fn lead_stubs(&mut self, client: &Arc<str>, stub: &Stub) {
         let is_here = self.is_own(&stub.target);
         let Some(custody) = &mut self.links.custody else {
             return;
         };
         let stubs = custody.stubs.get(client).cloned().unwrap_or_default();
         let outcomes = custody.outcomes.get(client).cloned().unwrap_or_default();
-        for slot in &stubs {
-            match is_here {
-                true => _ = custody.here_since.entry(*slot).or_insert(now),
-                false => _ = custody.here_since.remove(slot),
-            }
+        if is_here {
+            // Other shards may have sent messages to the stub alone, before the session was here.
+            let fence = self.outboxes.fence(self.index);
+            let then = Then::LeadHere(client.clone(), stub.target_epoch.clone());
+            custody.fenced.push_back((fence, then));
+        } else {
+            stubs.iter().for_each(|slot| {
+                custody.here_since.remove(slot);
+            });
         }
         custody.unsent.extend(&stubs);
         for (at, slot) in stubs.iter().enumerate() {
@@ -328,6 +332,22 @@ impl Hub {
             };
             let stub = stub.clone();
             self.set_record(*slot, Record::Stub { stub, outcomes });
+        }
+    }
+
+    /// All messages have arrived that other shards had sent before the stubs of a client were led to
+    /// the session on this broker that has that epoch.
+    pub(crate) fn stubs_lead_here(&mut self, client: &Arc<str>, epoch: &Stamp, now: Nanos) {
+        let Some(custody) = &mut self.links.custody else {
+            return;
+        };
+        for slot in custody.stubs.get(client).into_iter().flatten() {
+            let record = self.sessions.get(*slot).and_then(Session::record);
+            if let Some(Record::Stub { stub, .. }) = record
+                && stub.target_epoch == *epoch
+            {
+                custody.here_since.entry(*slot).or_insert(now);
+            }
         }
     }
 
@@ -382,9 +402,11 @@ impl Hub {
         let session = self.sessions.get(slot);
         if session.is_some_and(|it| it.handle.number == number) {
             self.begin_here(slot);
-            if let Some(custody) = &mut self.links.custody {
-                custody.beginning.remove(&slot);
-            }
+        }
+        if let Some(custody) = &mut self.links.custody
+            && custody.beginning.get(&slot) == Some(&number)
+        {
+            custody.beginning.remove(&slot);
         }
     }
 }

@@ -156,6 +156,16 @@ impl Shard {
             }
             route => route.unwrap_or(Route::Unknown),
         };
+        // A message without a name was queued before the session became a stub, when the client had no
+        // other session on this broker: it is in no other one. With a name from now on it would seem
+        // to have been published later.
+        let next = match (&route, next) {
+            (Route::Forward(..) | Route::Copies(_), Next::Message(_)) => self.hub.name_next(slot),
+            (_, next) => Some(next),
+        };
+        let Some(next) = next else {
+            return false;
+        };
         let hub = &mut self.hub;
         match route {
             _ if next.is_at_most_once() => {}
@@ -323,11 +333,18 @@ impl Hub {
             return Some((*since, Next::Message(delivery.clone())));
         }
         let session = self.sessions.get_mut(slot)?;
-        let (since, mut delivery) = session.queue.pop()?;
+        let (since, delivery) = session.queue.pop()?;
         session.share_queue_len();
-        self.directory.name_delivery(&mut delivery);
         custody.next.insert(slot, (since, delivery.clone()));
         Some((since, Next::Message(delivery)))
+    }
+
+    /// The message that a stub forwards next, with a name by which brokers recognise it.
+    fn name_next(&mut self, slot: u32) -> Option<Next> {
+        let custody = self.links.custody.as_mut()?;
+        let (_, delivery) = custody.next.get_mut(&slot)?;
+        self.directory.name_delivery(delivery);
+        Some(Next::Message(delivery.clone()))
     }
 
     /// Whether all stubs of a client have forwarded everything.
@@ -380,7 +397,8 @@ impl Hub {
             return true;
         }
         let custody = self.links.custody.as_ref();
-        let is_beginning = custody.is_some_and(|it| it.beginning.contains(&slot));
+        let is_beginning =
+            custody.is_some_and(|it| it.beginning.get(&slot) == Some(&session.handle.number));
         if session.mark().is_none() || is_beginning {
             return false;
         }

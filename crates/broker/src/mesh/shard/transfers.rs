@@ -174,6 +174,7 @@ impl Shard {
                         self.tell(&client, Told::FencePassed(epoch), now);
                     }
                 }
+                Then::LeadHere(client, epoch) => self.hub.stubs_lead_here(&client, &epoch, now),
                 Then::Begin(slot, number) => self.hub.has_begun(slot, number),
             }
         }
