@@ -1090,6 +1090,44 @@ fn a_session_that_nobody_has_heard_of_does_not_end_a_stub() {
     assert_eq!(world.got(1, conn), ["1", "2", "3"]);
 }
 
+/// A session's message goes to another broker, with the session or by its stub, while the disk of its broker
+/// hangs. If the broker is killed now, the session has never left, and lacks the message: so its
+/// publisher has no answer yet.
+#[test]
+fn what_is_passed_on_is_acknowledged_when_that_is_durable() {
+    for is_before in [true, false] {
+        let mut world = left_behind(2, 0);
+        world.holds_fences = true;
+        world.forget_interest();
+        if !is_before {
+            world.come(1);
+        }
+        world.brokers[0].commits = 0;
+        let publisher = world.send(0, QoS::AtLeastOnce, "1");
+        if is_before {
+            world.connect_as(1, false, 1000);
+        }
+        let got = |world: &mut World| {
+            let broker = &mut world.brokers[0];
+            broker.read(publisher, world.now);
+            broker.packets.remove(&publisher).unwrap_or_default()
+        };
+        let broker = &mut world.brokers[0];
+        assert_eq!(broker.shard.stats().sessions_moved_out, 1);
+        let written = broker.shard.take_operations(world.now).unwrap();
+        assert_eq!(got(&mut world), [PacketType::ConnAck], "{is_before}");
+        let broker = &mut world.brokers[0];
+        broker.store.commit(&written.batch).unwrap();
+        broker.shard.committed(written.ticket, world.now);
+        broker.commits = usize::MAX;
+        world.settle();
+        assert_eq!(got(&mut world), [PacketType::PubAck], "{is_before}");
+        let (conn, present) = world.come(1);
+        assert!(present);
+        assert_eq!(world.got(1, conn), ["1"], "{is_before}");
+    }
+}
+
 /// What comes while a session is frozen is in no snapshot, and forwarded. It is the same message when the old
 /// owner is killed at any moment after it has forwarded it.
 #[test]

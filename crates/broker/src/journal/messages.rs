@@ -181,8 +181,8 @@ impl Journal {
         publication.keeping.content = self.kept.add_content(message, place);
     }
 
-    /// Makes sure that an entry of one session is stored until its copy for another session, see
-    /// [`Self::keep_retained`], is committed.
+    /// Makes sure that an entry of one session is stored until its copy for another session is
+    /// committed.
     pub(crate) fn insist(journal: &mut Option<Box<Self>>, entry: u64) {
         if let Some(journal) = journal {
             journal.kept.insist(entry);
@@ -300,6 +300,14 @@ impl Journal {
         {
             journal.dropped(session.handle.number, entry);
         }
+    }
+
+    /// Like [`Self::done`], for an entry whose message has been passed on. If the broker is killed
+    /// before the commit, that has not happened, and the session needs the entry: so it is handed
+    /// over, and the publisher of the message is not answered before it is committed.
+    pub(crate) fn passed_on(journal: &mut Option<Box<Self>>, session: &Session, entry: u64) {
+        Self::insist(journal, entry);
+        Self::done(journal, session, entry);
     }
 
     /// Emits that an entry is finished, withdraws the entry, or lists it for the shard that has

@@ -105,7 +105,10 @@ impl Shard {
             return Default::default();
         };
         let taken_up = session.remembered().collect();
-        let waiting = session.undelivered().cloned().collect();
+        let waiting: Vec<Delivery> = session.undelivered().cloned().collect();
+        for delivery in &waiting {
+            Journal::insist(&mut hub.journal, delivery.entry);
+        }
         self.end_session(slot, now);
         (waiting, taken_up)
     }
@@ -224,7 +227,7 @@ impl Shard {
         let entries: HashSet<u64> = undelivered.iter().map(|it| it.entry).collect();
         for entry in session.window.clear() {
             if !entries.contains(&entry) {
-                Journal::done(&mut hub.journal, session, entry);
+                Journal::passed_on(&mut hub.journal, session, entry);
             }
         }
         let undelivered = undelivered.into_iter().map(|delivery| (now, delivery));

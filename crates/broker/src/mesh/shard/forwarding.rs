@@ -227,7 +227,7 @@ impl Shard {
         let (Some((_, delivery)), Some(session)) = (next, hub.sessions.get_mut(slot)) else {
             return false;
         };
-        Journal::done(&mut hub.journal, session, delivery.entry);
+        Journal::passed_on(&mut hub.journal, session, delivery.entry);
         hub.forget_queued(&Load::of(&delivery.message));
         true
     }

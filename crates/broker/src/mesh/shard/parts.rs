@@ -121,7 +121,7 @@ impl Hub {
         // In one turn, and so in one commit: after a restart all of them are gone, or none.
         let all = snapshot.sent.iter().map(|(_, delivery)| delivery);
         for delivery in all.chain(snapshot.unsent.iter()) {
-            Journal::done(&mut self.journal, session, delivery.entry);
+            Journal::passed_on(&mut self.journal, session, delivery.entry);
         }
         self.discard_snapshot(snapshot);
     }
