@@ -9,7 +9,7 @@ use punctual_sim::Edge;
 
 use crate::client::{Client, Fate};
 use crate::world::World;
-use crate::{TOPICS, each_seed};
+use crate::{TOPICS, each_seed, each_shards};
 
 /// How a broker comes to know nothing of the others, or not all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -145,60 +145,66 @@ fn fates(world: &mut World) -> Vec<Fate> {
 
 #[test]
 fn one_that_reaches_nobody_and_knows_nobody_confirms_nothing() {
-    let mut world = two(true, true);
-    world.run_for(2900);
-    world.connect(0);
-    world.run_for(50);
-    assert!(!world.clients[0].is_connected());
-    world.run_for(100);
-    assert_eq!(membership(&world, 0), Some(Membership::Stranded));
-    world.connect(0);
-    world.run_for(50);
-    press(&mut world, 0, 4);
-    world.run_for(50);
-    assert_eq!(fates(&mut world), [Fate::Refused; 4]);
-    // Until it reaches one.
-    world.mend(0);
-    world.run_for(3000);
-    assert_eq!(membership(&world, 0), Some(Membership::Joined));
-    press(&mut world, 0, 1);
-    world.run_for(50);
-    assert_eq!(fates(&mut world)[4], Fate::Accepted);
+    each_shards(|| {
+        let mut world = two(true, true);
+        world.run_for(2900);
+        world.connect(0);
+        world.run_for(50);
+        assert!(!world.clients[0].is_connected());
+        world.run_for(100);
+        assert_eq!(membership(&world, 0), Some(Membership::Stranded));
+        world.connect(0);
+        world.run_for(50);
+        press(&mut world, 0, 4);
+        world.run_for(50);
+        assert_eq!(fates(&mut world), [Fate::Refused; 4]);
+        // Until it reaches one.
+        world.mend(0);
+        world.run_for(3000);
+        assert_eq!(membership(&world, 0), Some(Membership::Joined));
+        press(&mut world, 0, 1);
+        world.run_for(50);
+        assert_eq!(fates(&mut world)[4], Fate::Accepted);
+    });
 }
 
 #[test]
 fn one_that_is_to_reach_nobody_serves_alone() {
-    let mut world = two(false, false);
-    assert_eq!(membership(&world, 0), Some(Membership::Joining));
-    world.run_for(3100);
-    world.connect(0);
-    world.run_for(50);
-    press(&mut world, 0, 1);
-    world.run_for(50);
-    assert_eq!(fates(&mut world), [Fate::Accepted]);
+    each_shards(|| {
+        let mut world = two(false, false);
+        assert_eq!(membership(&world, 0), Some(Membership::Joining));
+        world.run_for(3100);
+        world.connect(0);
+        world.run_for(50);
+        press(&mut world, 0, 1);
+        world.run_for(50);
+        assert_eq!(fates(&mut world), [Fate::Accepted]);
+    });
 }
 
 #[test]
 fn one_that_remembers_neighbours_keeps_messages_for_them() {
-    let mut world = two(true, true);
-    world.mend(0);
-    world.run_for(3000);
-    world.clients.push(Client::new("s".into(), Some("#"), 1));
-    world.connect(1);
-    world.run_for(3000);
-    world.cut(0, false);
-    world.crash(0);
-    world.start(0);
-    world.run_for(3100);
-    assert_eq!(membership(&world, 0), Some(Membership::Joined));
-    world.connect(0);
-    world.run_for(50);
-    press(&mut world, 0, 4);
-    world.run_for(50);
-    assert_eq!(fates(&mut world), [Fate::Accepted; 4]);
-    world.mend(0);
-    world.run_for(5000);
-    let mut received = world.clients[1].received.clone();
-    received.sort_unstable();
-    assert_eq!(received, [0, 1, 2, 3]);
+    each_shards(|| {
+        let mut world = two(true, true);
+        world.mend(0);
+        world.run_for(3000);
+        world.clients.push(Client::new("s".into(), Some("#"), 1));
+        world.connect(1);
+        world.run_for(3000);
+        world.cut(0, false);
+        world.crash(0);
+        world.start(0);
+        world.run_for(3100);
+        assert_eq!(membership(&world, 0), Some(Membership::Joined));
+        world.connect(0);
+        world.run_for(50);
+        press(&mut world, 0, 4);
+        world.run_for(50);
+        assert_eq!(fates(&mut world), [Fate::Accepted; 4]);
+        world.mend(0);
+        world.run_for(5000);
+        let mut received = world.clients[1].received.clone();
+        received.sort_unstable();
+        assert_eq!(received, [0, 1, 2, 3]);
+    });
 }

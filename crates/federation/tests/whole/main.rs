@@ -447,6 +447,15 @@ fn shards() -> u16 {
     SHARDS.get()
 }
 
+/// Runs a test with brokers of one shard, and of two.
+fn each_shards(run: impl Fn()) {
+    for shards in 1..=2 {
+        SHARDS.set(shards);
+        run();
+    }
+    SHARDS.set(1);
+}
+
 /// Brokers have two shards with every other seed.
 fn each_seed(few: u64, mut run: impl FnMut(u64)) {
     for seed in seeds(few) {
@@ -618,123 +627,129 @@ fn a_quiet_tree_repeats_nothing() {
 /// what the neighbour wants.
 #[test]
 fn nothing_is_kept_for_ever_for_a_link_that_carried_at_one_end() {
-    let faults = CRASHES;
-    for seed in [52, 53] {
-        run(seed, faults, &mut Outcome::default());
-    }
+    each_shards(|| {
+        let faults = CRASHES;
+        for seed in [52, 53] {
+            run(seed, faults, &mut Outcome::default());
+        }
+    });
 }
 
 /// One broker sees that the root is gone and comes to the other, which sees it later: what
 /// the other has meant for the root is not left waiting.
 #[test]
 fn what_waits_goes_to_who_came_before_the_loss_was_seen() {
-    let edge = |ends, micros: u64| Edge::new(ends, Nanos(micros * 1000));
-    let edges = vec![edge([0, 1], 500), edge([0, 2], 2000), edge([1, 2], 5000)];
-    let config = Config::default();
-    let mut world = World::new(Rng::new(1), 3, edges, false, &config, |settings| {
-        settings.tree.hello = Nanos::from_millis(200);
-        settings.heal = Nanos::from_secs(60);
-        settings.capacity = u64::from(settings.id == world::name(0));
+    each_shards(|| {
+        let edge = |ends, micros: u64| Edge::new(ends, Nanos(micros * 1000));
+        let edges = vec![edge([0, 1], 500), edge([0, 2], 2000), edge([1, 2], 5000)];
+        let config = Config::default();
+        let mut world = World::new(Rng::new(1), 3, edges, false, &config, |settings| {
+            settings.tree.hello = Nanos::from_millis(200);
+            settings.heal = Nanos::from_secs(60);
+            settings.capacity = u64::from(settings.id == world::name(0));
+        });
+        for (name, filter, home) in [("p", None, 1), ("s", Some("#"), 2)] {
+            world.clients.push(Client::new(name.into(), filter, home));
+            world.connect(world.clients.len() - 1);
+        }
+        world.run_for(5000);
+        let parent = |world: &World| {
+            let status = world.sites[2]
+                .running
+                .as_ref()
+                .unwrap()
+                .member
+                .node()
+                .status();
+            status.parent
+        };
+        assert_eq!(parent(&world), Some(world::name(0)));
+        world.cut(0, true);
+        world.cut(1, false);
+        for _ in 0..5 {
+            world.publish(0, "d", QoS::AtLeastOnce);
+        }
+        world.run_for(150);
+        assert_eq!(parent(&world), Some(world::name(1)));
+        assert!(world.clients[1].received.is_empty());
+        world.run_for(3000);
+        assert_eq!(world.clients[1].received, [0, 1, 2, 3, 4]);
     });
-    for (name, filter, home) in [("p", None, 1), ("s", Some("#"), 2)] {
-        world.clients.push(Client::new(name.into(), filter, home));
-        world.connect(world.clients.len() - 1);
-    }
-    world.run_for(5000);
-    let parent = |world: &World| {
-        let status = world.sites[2]
-            .running
-            .as_ref()
-            .unwrap()
-            .member
-            .node()
-            .status();
-        status.parent
-    };
-    assert_eq!(parent(&world), Some(world::name(0)));
-    world.cut(0, true);
-    world.cut(1, false);
-    for _ in 0..5 {
-        world.publish(0, "d", QoS::AtLeastOnce);
-    }
-    world.run_for(150);
-    assert_eq!(parent(&world), Some(world::name(1)));
-    assert!(world.clients[1].received.is_empty());
-    world.run_for(3000);
-    assert_eq!(world.clients[1].received, [0, 1, 2, 3, 4]);
 }
 
 /// A message waits at a broker for a link that has fallen silent, and newer ones go another way:
 /// they wait for it, and those of others do not wait.
 #[test]
 fn what_goes_another_way_waits_for_what_was_published_before() {
-    let edge = |ends, micros: u64| Edge::new(ends, Nanos(micros * 1000));
-    let edges = vec![edge([0, 1], 500), edge([1, 2], 500), edge([0, 2], 20_000)];
-    let config = Config::default();
-    let mut world = World::new(Rng::new(1), 3, edges, false, &config, |settings| {
-        settings.tree.hello = Nanos::from_millis(200);
-        settings.capacity = u64::from(settings.id == world::name(0));
-    });
-    for (name, filter, home) in [("p", None, 0), ("s", Some("#"), 2), ("q", None, 2)] {
-        world.clients.push(Client::new(name.into(), filter, home));
-    }
-    world.run_for(5000);
-    connect_all(&mut world);
-    world.run_for(1000);
-    let parent = |world: &World| {
-        let status = world.sites[2]
-            .running
-            .as_ref()
-            .unwrap()
-            .member
-            .node()
-            .status();
-        status.parent
-    };
-    assert_eq!(parent(&world), Some(world::name(1)));
-    for round in 0..100 {
-        if round == 5 {
-            world.cut(1, true);
+    each_shards(|| {
+        let edge = |ends, micros: u64| Edge::new(ends, Nanos(micros * 1000));
+        let edges = vec![edge([0, 1], 500), edge([1, 2], 500), edge([0, 2], 20_000)];
+        let config = Config::default();
+        let mut world = World::new(Rng::new(1), 3, edges, false, &config, |settings| {
+            settings.tree.hello = Nanos::from_millis(200);
+            settings.capacity = u64::from(settings.id == world::name(0));
+        });
+        for (name, filter, home) in [("p", None, 0), ("s", Some("#"), 2), ("q", None, 2)] {
+            world.clients.push(Client::new(name.into(), filter, home));
         }
-        for qos in [QoS::AtLeastOnce, QoS::ExactlyOnce] {
-            world.publish(0, "t", qos);
-        }
-        // Somebody else, on the same topic.
-        world.publish(2, "t", QoS::ExactlyOnce);
-        world.run_for(10);
-    }
-    world.run_for(5000);
-    assert_eq!(parent(&world), Some(world::name(0)));
-    let client = &world.clients[1];
-    assert_eq!(client.received.len(), 300);
-    for (publisher, qos) in [
-        (0, QoS::AtLeastOnce),
-        (0, QoS::ExactlyOnce),
-        (2, QoS::ExactlyOnce),
-    ] {
-        let of = |number: &u64| {
-            let message = &world.published[number];
-            (message.publisher, message.qos) == (publisher, qos)
+        world.run_for(5000);
+        connect_all(&mut world);
+        world.run_for(1000);
+        let parent = |world: &World| {
+            let status = world.sites[2]
+                .running
+                .as_ref()
+                .unwrap()
+                .member
+                .node()
+                .status();
+            status.parent
         };
-        let numbers: Vec<u64> = client.received.iter().copied().filter(of).collect();
-        assert!(numbers.is_sorted(), "{publisher} {qos:?}: {numbers:?}");
-    }
-    for (number, at) in client.received.iter().zip(&client.times) {
-        let message = &world.published[number];
-        let took = *at - message.sent;
-        assert!(message.publisher == 0 || took < Nanos::from_millis(50));
-    }
-    let early = |site: &mut site::Site| {
-        let running = site.running.as_mut().unwrap();
-        running.count(|stats| stats.publishes_early)
-    };
-    assert_eq!(early(&mut world.sites[1]), 0, "no client is there");
-    // They did so where both ways part.
-    let held = |site: &mut site::Site| {
-        let running = site.running.as_mut().unwrap();
-        running.count(|stats| stats.publishes_held)
-    };
-    assert!(held(&mut world.sites[0]) > 0);
+        assert_eq!(parent(&world), Some(world::name(1)));
+        for round in 0..100 {
+            if round == 5 {
+                world.cut(1, true);
+            }
+            for qos in [QoS::AtLeastOnce, QoS::ExactlyOnce] {
+                world.publish(0, "t", qos);
+            }
+            // Somebody else, on the same topic.
+            world.publish(2, "t", QoS::ExactlyOnce);
+            world.run_for(10);
+        }
+        world.run_for(5000);
+        assert_eq!(parent(&world), Some(world::name(0)));
+        let client = &world.clients[1];
+        assert_eq!(client.received.len(), 300);
+        for (publisher, qos) in [
+            (0, QoS::AtLeastOnce),
+            (0, QoS::ExactlyOnce),
+            (2, QoS::ExactlyOnce),
+        ] {
+            let of = |number: &u64| {
+                let message = &world.published[number];
+                (message.publisher, message.qos) == (publisher, qos)
+            };
+            let numbers: Vec<u64> = client.received.iter().copied().filter(of).collect();
+            assert!(numbers.is_sorted(), "{publisher} {qos:?}: {numbers:?}");
+        }
+        for (number, at) in client.received.iter().zip(&client.times) {
+            let message = &world.published[number];
+            let took = *at - message.sent;
+            assert!(message.publisher == 0 || took < Nanos::from_millis(50));
+        }
+        let early = |site: &mut site::Site| {
+            let running = site.running.as_mut().unwrap();
+            running.count(|stats| stats.publishes_early)
+        };
+        assert_eq!(early(&mut world.sites[1]), 0, "no client is there");
+        // They did so where both ways part.
+        let held = |site: &mut site::Site| {
+            let running = site.running.as_mut().unwrap();
+            running.count(|stats| stats.publishes_held)
+        };
+        assert!(held(&mut world.sites[0]) > 0);
+    });
 }
 
 /// A subscriber without a session that outlives its connection stays connected to a broker that is cut

@@ -9,7 +9,7 @@ use punctual_sim::Edge;
 
 use crate::client::Fate;
 use crate::world::{World, name};
-use crate::{a_pair_at_each, connect_all};
+use crate::{a_pair_at_each, connect_all, each_shards};
 
 /// How brokers lose each other and find each other again, in a circle of so many.
 #[derive(Debug, Clone, Copy)]
@@ -171,21 +171,25 @@ fn late(
 
 #[test]
 fn what_was_kept_comes_before_what_is_newer() {
-    let cases = [
-        ("same", SAME),
-        ("other", OTHER),
-        ("both", BOTH),
-        ("spare", SPARE),
-        ("pair", PAIR),
-        ("turned", TURNED),
-    ];
-    let late = late(&cases, &[1000, 1000, 5000, 13_000], (false, 16, 20));
-    assert_eq!(late[1..], [0, 0]);
+    each_shards(|| {
+        let cases = [
+            ("same", SAME),
+            ("other", OTHER),
+            ("both", BOTH),
+            ("spare", SPARE),
+            ("pair", PAIR),
+            ("turned", TURNED),
+        ];
+        let late = late(&cases, &[1000, 1000, 5000, 13_000], (false, 16, 20));
+        assert_eq!(late[1..], [0, 0]);
+    });
 }
 
 #[test]
 fn what_was_kept_in_stores_comes_before_what_is_newer() {
-    let cases = [("same", SAME), ("other", OTHER), ("turned", TURNED)];
-    let late = late(&cases, &[5000, 13_000], (true, 1000, 20));
-    assert_eq!(late[1..], [0, 0]);
+    each_shards(|| {
+        let cases = [("same", SAME), ("other", OTHER), ("turned", TURNED)];
+        let late = late(&cases, &[5000, 13_000], (true, 1000, 20));
+        assert_eq!(late[1..], [0, 0]);
+    });
 }

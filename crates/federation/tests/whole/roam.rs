@@ -14,8 +14,9 @@ use punctual_sim::{Edge, are_seeds_chosen};
 use crate::client::{Anew, Client, Fate};
 use crate::world::World;
 use crate::{
-    CRASHES, Faults, LINKS, Outcome, QUIET, check, connect_all, drain, each_seed, introduce, live,
-    place, publish_any, publisher, publishers, world, world_far_apart, world_with_long_queues,
+    CRASHES, Faults, LINKS, Outcome, QUIET, check, connect_all, drain, each_seed, each_shards,
+    introduce, live, place, publish_any, publisher, publishers, world, world_far_apart,
+    world_with_long_queues,
 };
 
 /// Who goes from broker to broker.
@@ -162,55 +163,59 @@ fn under_way_for_long(faults: Faults) {
 /// has left since.
 #[test]
 fn sessions_follow_who_does_not_wait_any_more() {
-    let faults = LINKS;
-    let seed = 566;
-    let mut world = world(seed, faults);
-    world.window = 64;
-    run_in(
-        &mut world,
-        seed,
-        faults,
-        Who::Subscribers,
-        &mut Outcome::default(),
-        &mut 0,
-    );
-}
-
-/// With these seeds a client comes to another broker, where its session is not found, around cuts of
-/// links, and later to others.
-#[test]
-fn who_is_given_another_session_loses_nothing() {
-    let links = LINKS;
-    let crashes = CRASHES;
-    let seeds = [
-        // What was published there before the other session subscribed is for the first one.
-        (1382, links),
-        (7982, links),
-        (9555, links),
-        // What brokers keep that are cut off comes later than the session has left.
-        (6264, links),
-        // Nobody waits for the session any more where the client had gone on from.
-        (5586, links),
-        // What came for nobody does not go back to where it came from.
-        (928, links),
-        // A neighbour claims to lead to others over this broker.
-        (9124, links),
-        // The broker that gave the other one is killed before it asks for the first.
-        (69, crashes),
-        (357, crashes),
-        // What waits in the other one when that broker starts again comes from the first, too.
-        (239, crashes),
-        (689, crashes),
-    ];
-    for (seed, faults) in seeds {
-        run(
+    each_shards(|| {
+        let faults = LINKS;
+        let seed = 566;
+        let mut world = world(seed, faults);
+        world.window = 64;
+        run_in(
+            &mut world,
             seed,
             faults,
             Who::Subscribers,
             &mut Outcome::default(),
             &mut 0,
         );
-    }
+    });
+}
+
+/// With these seeds a client comes to another broker, where its session is not found, around cuts of
+/// links, and later to others.
+#[test]
+fn who_is_given_another_session_loses_nothing() {
+    each_shards(|| {
+        let links = LINKS;
+        let crashes = CRASHES;
+        let seeds = [
+            // What was published there before the other session subscribed is for the first one.
+            (1382, links),
+            (7982, links),
+            (9555, links),
+            // What brokers keep that are cut off comes later than the session has left.
+            (6264, links),
+            // Nobody waits for the session any more where the client had gone on from.
+            (5586, links),
+            // What came for nobody does not go back to where it came from.
+            (928, links),
+            // A neighbour claims to lead to others over this broker.
+            (9124, links),
+            // The broker that gave the other one is killed before it asks for the first.
+            (69, crashes),
+            (357, crashes),
+            // What waits in the other one when that broker starts again comes from the first, too.
+            (239, crashes),
+            (689, crashes),
+        ];
+        for (seed, faults) in seeds {
+            run(
+                seed,
+                faults,
+                Who::Subscribers,
+                &mut Outcome::default(),
+                &mut 0,
+            );
+        }
+    });
 }
 
 /// With these seeds a publisher goes to and fro between two brokers that do not reach each other, and
@@ -219,18 +224,22 @@ fn who_is_given_another_session_loses_nothing() {
 /// killed meanwhile.
 #[test]
 fn what_is_published_under_an_identifier_of_an_old_copy_is_not_lost() {
-    let links = [49, 51, 156, 257, 148, 149].map(|seed| (seed, LINKS));
-    let crashes = [900, 907, 976, 1914].map(|seed| (seed, CRASHES));
-    for (seed, faults) in links.into_iter().chain(crashes) {
-        run(seed, faults, Who::All, &mut Outcome::default(), &mut 0);
-    }
+    each_shards(|| {
+        let links = [49, 51, 156, 257, 148, 149].map(|seed| (seed, LINKS));
+        let crashes = [900, 907, 976, 1914].map(|seed| (seed, CRASHES));
+        for (seed, faults) in links.into_iter().chain(crashes) {
+            run(seed, faults, Who::All, &mut Outcome::default(), &mut 0);
+        }
+    });
 }
 
 /// With this seed a broker hears too early that nobody has a client's session: the broker that has it is
 /// behind a link that has fallen silent, which is not noticed yet.
 #[test]
 fn a_session_is_found_although_who_has_it_was_not_heard() {
-    run(2551, LINKS, Who::All, &mut Outcome::default(), &mut 0);
+    each_shards(|| {
+        run(2551, LINKS, Who::All, &mut Outcome::default(), &mut 0);
+    });
 }
 
 #[test]
@@ -339,117 +348,125 @@ fn trio(store: bool) -> World {
 
 #[test]
 fn what_was_queued_comes_at_another_broker_in_order() {
-    for store in [false, true] {
-        let mut world = pair(store, "t");
-        world.hang_up(0);
-        for at in 0..300 {
-            let qos = if at % 2 == 0 {
-                QoS::AtLeastOnce
-            } else {
-                QoS::ExactlyOnce
-            };
-            world.publish(1 + at % 2, "t", qos);
-            world.run_for(1);
-        }
-        world.run_for(1000);
-        world.clients[0].home = 1;
-        world.connect(0);
-        // And what comes while it moves.
-        for _ in 0..300 {
-            world.publish(1, "t", QoS::ExactlyOnce);
-            world.publish(2, "t", QoS::ExactlyOnce);
-            world.run_for(1);
-        }
-        world.run_for(5000);
-        let received = &world.clients[0].received;
-        let all: BTreeSet<u64> = received.iter().copied().collect();
-        assert_eq!((received.len(), all.len()), (900, 900), "store {store}");
-        // What waited. What is published at the new broker while it moves may overtake what was before,
-        // which goes by the old one.
-        for publisher in [1, 2] {
-            for qos in [QoS::AtLeastOnce, QoS::ExactlyOnce] {
-                let of = |number: &&u64| {
-                    let message = &world.published[*number];
-                    let is_it = (message.publisher, message.qos) == (publisher, qos);
-                    is_it && (publisher == 1 || **number < 300)
+    each_shards(|| {
+        for store in [false, true] {
+            let mut world = pair(store, "t");
+            world.hang_up(0);
+            for at in 0..300 {
+                let qos = if at % 2 == 0 {
+                    QoS::AtLeastOnce
+                } else {
+                    QoS::ExactlyOnce
                 };
-                let numbers: Vec<&u64> = received.iter().filter(of).collect();
-                assert!(
-                    numbers.is_sorted(),
-                    "store {store}, {publisher}, {qos:?}: {numbers:?}"
-                );
+                world.publish(1 + at % 2, "t", qos);
+                world.run_for(1);
             }
+            world.run_for(1000);
+            world.clients[0].home = 1;
+            world.connect(0);
+            // And what comes while it moves.
+            for _ in 0..300 {
+                world.publish(1, "t", QoS::ExactlyOnce);
+                world.publish(2, "t", QoS::ExactlyOnce);
+                world.run_for(1);
+            }
+            world.run_for(5000);
+            let received = &world.clients[0].received;
+            let all: BTreeSet<u64> = received.iter().copied().collect();
+            assert_eq!((received.len(), all.len()), (900, 900), "store {store}");
+            // What waited. What is published at the new broker while it moves may overtake what was before,
+            // which goes by the old one.
+            for publisher in [1, 2] {
+                for qos in [QoS::AtLeastOnce, QoS::ExactlyOnce] {
+                    let of = |number: &&u64| {
+                        let message = &world.published[*number];
+                        let is_it = (message.publisher, message.qos) == (publisher, qos);
+                        is_it && (publisher == 1 || **number < 300)
+                    };
+                    let numbers: Vec<&u64> = received.iter().filter(of).collect();
+                    assert!(
+                        numbers.is_sorted(),
+                        "store {store}, {publisher}, {qos:?}: {numbers:?}"
+                    );
+                }
+            }
+            assert_eq!(world.clients[0].presents, [false, true]);
+            assert!(!holds(&world, 0, "s") && holds(&world, 1, "s"));
         }
-        assert_eq!(world.clients[0].presents, [false, true]);
-        assert!(!holds(&world, 0, "s") && holds(&world, 1, "s"));
-    }
+    });
 }
 
 #[test]
 fn who_finds_its_broker_dead_gets_what_waits_there_when_it_is_back() {
-    let mut world = pair(true, "t");
-    world.hang_up(0);
-    for _ in 0..20 {
-        world.publish(1, "t", QoS::ExactlyOnce);
-    }
-    world.run_for(1000);
-    world.crash(0);
-    world.run_for(1000);
-    world.clients[0].home = 1;
-    world.connect(0);
-    world.run_for(1000);
-    assert_eq!(world.clients[0].presents, [false, false]);
-    for _ in 0..20 {
-        world.publish(2, "t", QoS::ExactlyOnce);
-    }
-    world.run_for(1000);
-    assert_eq!(world.clients[0].received.len(), 20);
-    world.start(0);
-    world.run_for(10_000);
-    let all: BTreeSet<u64> = world.clients[0].received.iter().copied().collect();
-    assert_eq!((world.clients[0].received.len(), all.len()), (40, 40));
-    assert!(!holds(&world, 0, "s") && holds(&world, 1, "s"));
+    each_shards(|| {
+        let mut world = pair(true, "t");
+        world.hang_up(0);
+        for _ in 0..20 {
+            world.publish(1, "t", QoS::ExactlyOnce);
+        }
+        world.run_for(1000);
+        world.crash(0);
+        world.run_for(1000);
+        world.clients[0].home = 1;
+        world.connect(0);
+        world.run_for(1000);
+        assert_eq!(world.clients[0].presents, [false, false]);
+        for _ in 0..20 {
+            world.publish(2, "t", QoS::ExactlyOnce);
+        }
+        world.run_for(1000);
+        assert_eq!(world.clients[0].received.len(), 20);
+        world.start(0);
+        world.run_for(10_000);
+        let all: BTreeSet<u64> = world.clients[0].received.iter().copied().collect();
+        assert_eq!((world.clients[0].received.len(), all.len()), (40, 40));
+        assert!(!holds(&world, 0, "s") && holds(&world, 1, "s"));
+    });
 }
 
 /// A broker that starts again remembers a neighbour also if nobody there has subscribed to anything: while
 /// that is away, a session that it makes may be a second one.
 #[test]
 fn who_was_at_a_broker_without_subscriptions_has_one_session_in_the_end() {
-    let mut idle = Client::new("s".into(), None, 0);
-    idle.lasts = true;
-    let mut world = pair_of(true, idle);
-    world.hang_up(0);
-    world.cut(0, false);
-    world.crash(1);
-    world.start(1);
-    world.run_for(100);
-    world.clients[0].home = 1;
-    world.connect(0);
-    world.run_for(1000);
-    assert_eq!(world.clients[0].presents, [false, false]);
-    world.mend(0);
-    world.run_for(10_000);
-    assert!(!holds(&world, 0, "s") && holds(&world, 1, "s"));
+    each_shards(|| {
+        let mut idle = Client::new("s".into(), None, 0);
+        idle.lasts = true;
+        let mut world = pair_of(true, idle);
+        world.hang_up(0);
+        world.cut(0, false);
+        world.crash(1);
+        world.start(1);
+        world.run_for(100);
+        world.clients[0].home = 1;
+        world.connect(0);
+        world.run_for(1000);
+        assert_eq!(world.clients[0].presents, [false, false]);
+        world.mend(0);
+        world.run_for(10_000);
+        assert!(!holds(&world, 0, "s") && holds(&world, 1, "s"));
+    });
 }
 
 /// Messages wait for seconds to cross a slow link to where a session was when they were published; it has
 /// left long before they come.
 #[test]
 fn what_waits_for_seconds_comes_to_where_a_session_has_gone() {
-    for store in [false, true] {
-        let mut world = pair_with(4, 1, store, Client::new("s".into(), Some("t"), 0));
-        world.hang_up(0);
-        for _ in 0..500 {
-            world.publish(2, "t", QoS::ExactlyOnce);
-            world.run_for(1);
+    each_shards(|| {
+        for store in [false, true] {
+            let mut world = pair_with(4, 1, store, Client::new("s".into(), Some("t"), 0));
+            world.hang_up(0);
+            for _ in 0..500 {
+                world.publish(2, "t", QoS::ExactlyOnce);
+                world.run_for(1);
+            }
+            world.move_to(0, 1);
+            world.run_for(3500);
+            let under_way = world.published.len() - world.clients[0].received.len();
+            assert!(under_way > 50, "{under_way}");
+            came_once(&mut world, 1, "what waited");
+            assert!(!holds(&world, 0, "s") && holds(&world, 1, "s"));
         }
-        world.move_to(0, 1);
-        world.run_for(3500);
-        let under_way = world.published.len() - world.clients[0].received.len();
-        assert!(under_way > 50, "{under_way}");
-        came_once(&mut world, 1, "what waited");
-        assert!(!holds(&world, 0, "s") && holds(&world, 1, "s"));
-    }
+    });
 }
 
 /// Publishes more than the link takes at once, of what the first broker is told; a third client
@@ -470,28 +487,30 @@ fn burst(world: &mut World, filter: &'static str, qos: QoS) {
 /// recognised there although that broker was killed meanwhile.
 #[test]
 fn what_a_session_has_had_elsewhere_is_known_after_a_kill() {
-    for after in 1..12 {
-        let mut world = pair(true, "t");
-        burst(&mut world, "t", QoS::ExactlyOnce);
-        world.run_for(5);
-        world.move_to(0, 1);
-        world.run_for(3 * after);
-        let under_way = 300 - world.clients[3].received.len();
-        assert!(under_way > 50, "{under_way}");
-        world.crash(1);
-        world.run_for(500);
-        world.start(1);
-        // Before that it would be given another session, if it has none here.
-        world.run_for(3000);
-        connect_all(&mut world);
-        world.run_for(10_000);
-        for client in [0, 3] {
-            let received = &world.clients[client].received;
-            let all: BTreeSet<u64> = received.iter().copied().collect();
-            let counts = (received.len(), all.len());
-            assert_eq!(counts, (300, 300), "{client}, killed after {after}");
+    each_shards(|| {
+        for after in 1..12 {
+            let mut world = pair(true, "t");
+            burst(&mut world, "t", QoS::ExactlyOnce);
+            world.run_for(5);
+            world.move_to(0, 1);
+            world.run_for(3 * after);
+            let under_way = 300 - world.clients[3].received.len();
+            assert!(under_way > 50, "{under_way}");
+            world.crash(1);
+            world.run_for(500);
+            world.start(1);
+            // Before that it would be given another session, if it has none here.
+            world.run_for(3000);
+            connect_all(&mut world);
+            world.run_for(10_000);
+            for client in [0, 3] {
+                let received = &world.clients[client].received;
+                let all: BTreeSet<u64> = received.iter().copied().collect();
+                let counts = (received.len(), all.len());
+                assert_eq!(counts, (300, 300), "{client}, killed after {after}");
+            }
         }
-    }
+    });
 }
 
 /// What passed where a member of a shared subscription was is given to it where it is now: at the
@@ -552,83 +571,91 @@ fn all_came(world: &mut World, home: usize, what: &str) {
 /// A client that does not wait for its session where it connects loses nothing of it.
 #[test]
 fn who_goes_on_before_the_session_has_come_loses_nothing() {
-    for store in [false, true] {
-        for after in 1..40 {
-            let mut world = trio(store);
-            chatter(&mut world, after);
-            world.move_to(0, 2);
-            chatter(&mut world, 100);
-            came_once(&mut world, 2, &format!("store {store}, after {after}"));
+    each_shards(|| {
+        for store in [false, true] {
+            for after in 1..40 {
+                let mut world = trio(store);
+                chatter(&mut world, after);
+                world.move_to(0, 2);
+                chatter(&mut world, 100);
+                came_once(&mut world, 2, &format!("store {store}, after {after}"));
+            }
         }
-    }
+    });
 }
 
 /// A client that was at both brokers while neither reached the other gets what waits at the one
 /// where it was in between.
 #[test]
 fn who_was_elsewhere_while_all_was_cut_gets_what_waits_there() {
-    for after in 1..12 {
-        let mut world = pair(false, "t");
-        world.move_to(0, 1);
-        world.run_for(after);
-        world.cut(0, true);
-        world.run_for(1000);
-        for home in [0, 1] {
-            world.move_to(0, home);
+    each_shards(|| {
+        for after in 1..12 {
+            let mut world = pair(false, "t");
+            world.move_to(0, 1);
+            world.run_for(after);
+            world.cut(0, true);
             world.run_for(1000);
-            if home == 0 {
-                world.hang_up(0);
-                chatter(&mut world, 20);
+            for home in [0, 1] {
+                world.move_to(0, home);
+                world.run_for(1000);
+                if home == 0 {
+                    world.hang_up(0);
+                    chatter(&mut world, 20);
+                }
             }
+            world.mend(0);
+            came_once(&mut world, 1, &format!("after {after}"));
         }
-        world.mend(0);
-        came_once(&mut world, 1, &format!("after {after}"));
-    }
+    });
 }
 
 /// A broker to which a session has come back is killed; the one where it was in between does
 /// not fetch it again.
 #[test]
 fn a_session_that_has_come_back_stays_where_its_client_is() {
-    for after in 1..40 {
-        let mut world = pair(true, "t");
-        for home in [1, 0] {
+    each_shards(|| {
+        for after in 1..40 {
+            let mut world = pair(true, "t");
+            for home in [1, 0] {
+                world.hang_up(0);
+                chatter(&mut world, 10);
+                world.clients[0].home = home;
+                world.connect(0);
+                chatter(&mut world, 5 * after);
+            }
             world.hang_up(0);
-            chatter(&mut world, 10);
-            world.clients[0].home = home;
-            world.connect(0);
-            chatter(&mut world, 5 * after);
+            world.crash(0);
+            chatter(&mut world, 300);
+            world.start(0);
+            world.run_for(500);
+            world.connect(1);
+            chatter(&mut world, 300);
+            connect_all(&mut world);
+            came_once(&mut world, 0, &format!("after {after}"));
         }
-        world.hang_up(0);
-        world.crash(0);
-        chatter(&mut world, 300);
-        world.start(0);
-        world.run_for(500);
-        world.connect(1);
-        chatter(&mut world, 300);
-        connect_all(&mut world);
-        came_once(&mut world, 0, &format!("after {after}"));
-    }
+    });
 }
 
 /// A session comes to a broker that its client has left for another one, unnoticed, and that
 /// broker is killed soon after it has heard where the client is.
 #[test]
 fn what_came_too_late_is_sent_on_by_a_broker_that_starts_again() {
-    for after in 1..30 {
-        let mut world = trio(true);
-        world.run_for(after);
-        // Its broker does not notice.
-        world.vanish(0);
-        world.clients[0].home = 2;
-        world.connect(0);
-        world.run_for(200);
-        world.crash(0);
-        world.run_for(500);
-        world.start(0);
-        world.run_for(40_000);
-        came_once(&mut world, 2, &format!("after {after}"));
-    }
+    each_shards(|| {
+        for after in 1..30 {
+            let mut world = trio(true);
+            world.run_for(after);
+            // Its broker does not notice.
+            world.vanish(0);
+            world.clients[0].home = 2;
+            world.connect(0);
+            world.run_for(200);
+            world.crash(0);
+            world.run_for(500);
+            world.start(0);
+            world.run_for(40_000);
+            came_once(&mut world, 2, &format!("after {after}"));
+        }
+    });
 }
 
 /// A client that has been given another session elsewhere, while the brokers did not reach each
@@ -724,149 +751,159 @@ fn comes_cut_off(store: bool, attempt: u64) -> World {
 /// it for the one to which it has subscribed.
 #[test]
 fn who_has_not_heard_of_a_new_session_is_told_again() {
-    let mut unheard = 0;
-    for store in [false, true] {
-        for silent in [false, true] {
-            for attempt in 0..8 {
-                let mut world = comes_cut_off(store, attempt);
-                world.run_for(1);
-                let hears = world.clients[0].is_connected();
-                unheard += u32::from(!hears && holds(&world, 1, "s"));
-                match silent {
-                    true => world.vanish(0),
-                    false => world.hang_up(0),
+    each_shards(|| {
+        let mut unheard = 0;
+        for store in [false, true] {
+            for silent in [false, true] {
+                for attempt in 0..8 {
+                    let mut world = comes_cut_off(store, attempt);
+                    world.run_for(1);
+                    let hears = world.clients[0].is_connected();
+                    unheard += u32::from(!hears && holds(&world, 1, "s"));
+                    match silent {
+                        true => world.vanish(0),
+                        false => world.hang_up(0),
+                    }
+                    if attempt % 2 == 1 && store {
+                        world.crash(1);
+                        world.start(1);
+                        world.run_for(5);
+                        connect_all(&mut world);
+                    } else {
+                        world.connect(0);
+                    }
+                    world.run_for(1000);
+                    assert!(hears || world.clients[0].presents.last() == Some(&false));
+                    world.publish(2, "t", QoS::AtLeastOnce);
+                    world.run_for(1000);
+                    assert!(world.clients[0].received.contains(&0));
                 }
-                if attempt % 2 == 1 && store {
-                    world.crash(1);
-                    world.start(1);
-                    world.run_for(5);
-                    connect_all(&mut world);
-                } else {
-                    world.connect(0);
-                }
-                world.run_for(1000);
-                assert!(hears || world.clients[0].presents.last() == Some(&false));
-                world.publish(2, "t", QoS::AtLeastOnce);
-                world.run_for(1000);
-                assert!(world.clients[0].received.contains(&0));
             }
         }
-    }
-    assert!(unheard > 0);
+        assert!(unheard > 0);
+    });
 }
 
 /// A client that was given another session while its own was not reached, and has said nothing since,
 /// gets its own as soon as that is reached.
 #[test]
 fn a_session_that_was_never_used_gives_way() {
-    let mut world = pair(false, "t");
-    for home in [1, 0] {
-        world.move_to(0, home);
+    each_shards(|| {
+        let mut world = pair(false, "t");
+        for home in [1, 0] {
+            world.move_to(0, home);
+            world.run_for(1000);
+        }
+        world.hang_up(0);
+        world.cut(0, false);
+        for _ in 0..10 {
+            world.publish(1, "t", QoS::AtLeastOnce);
+        }
         world.run_for(1000);
-    }
-    world.hang_up(0);
-    world.cut(0, false);
-    for _ in 0..10 {
-        world.publish(1, "t", QoS::AtLeastOnce);
-    }
-    world.run_for(1000);
-    // It does not subscribe again.
-    world.clients[0].filter = None;
-    world.clients[0].home = 1;
-    world.connect(0);
-    world.run_for(1000);
-    assert_eq!(world.clients[0].presents, [false, true, true, false]);
-    world.mend(0);
-    world.run_for(5000);
-    assert!(!world.clients[0].is_connected());
-    world.connect(0);
-    world.run_for(5000);
-    assert_eq!(world.clients[0].presents.last(), Some(&true));
-    let numbers: Vec<u64> = (0..10).collect();
-    assert_eq!(world.clients[0].received, numbers);
+        // It does not subscribe again.
+        world.clients[0].filter = None;
+        world.clients[0].home = 1;
+        world.connect(0);
+        world.run_for(1000);
+        assert_eq!(world.clients[0].presents, [false, true, true, false]);
+        world.mend(0);
+        world.run_for(5000);
+        assert!(!world.clients[0].is_connected());
+        world.connect(0);
+        world.run_for(5000);
+        assert_eq!(world.clients[0].presents.last(), Some(&true));
+        let numbers: Vec<u64> = (0..10).collect();
+        assert_eq!(world.clients[0].received, numbers);
+    });
 }
 
 /// What waits for the broker where a session is comes to it, although its client has had another
 /// session meanwhile where that passed before.
 #[test]
 fn what_waits_for_a_link_is_not_what_another_session_has_had() {
-    let mut world = pair(false, "t");
-    world.cut(0, false);
-    for _ in 0..100 {
-        world.publish(2, "t", QoS::ExactlyOnce);
-    }
-    world.run_for(1000);
-    for home in [1, 0] {
-        world.move_to(0, home);
+    each_shards(|| {
+        let mut world = pair(false, "t");
+        world.cut(0, false);
+        for _ in 0..100 {
+            world.publish(2, "t", QoS::ExactlyOnce);
+        }
         world.run_for(1000);
-    }
-    assert_eq!(world.clients[0].presents, [false, false, true]);
-    world.mend(0);
-    came_once(&mut world, 0, "what waited");
+        for home in [1, 0] {
+            world.move_to(0, home);
+            world.run_for(1000);
+        }
+        assert_eq!(world.clients[0].presents, [false, false, true]);
+        world.mend(0);
+        came_once(&mut world, 0, "what waited");
+    });
 }
 
 /// What a client remembers of one session, to recognise what comes again, is released when
 /// another one takes its place: it would take another message for it.
 #[test]
 fn what_a_client_remembers_of_a_session_that_ends_is_released() {
-    let mut remembered = 0;
-    for store in [false, true] {
-        for attempt in 0..40 {
-            let mut world = pair(store, "t");
-            (0..attempt).for_each(|_| _ = world.rng.any());
-            world.cut(0, false);
-            world.run_for(1000);
-            // To each broker once, so that there are two sessions, and back to the first.
-            for home in [1, 0] {
-                world.move_to(0, home);
+    each_shards(|| {
+        let mut remembered = 0;
+        for store in [false, true] {
+            for attempt in 0..40 {
+                let mut world = pair(store, "t");
+                (0..attempt).for_each(|_| _ = world.rng.any());
+                world.cut(0, false);
                 world.run_for(1000);
+                // To each broker once, so that there are two sessions, and back to the first.
+                for home in [1, 0] {
+                    world.move_to(0, home);
+                    world.run_for(1000);
+                }
+                for _ in 0..5 {
+                    world.publish(1, "t", QoS::ExactlyOnce);
+                }
+                world.run_for(1 + attempt % 4);
+                world.hang_up(0);
+                remembered += world.clients[0].unreleased();
+                world.clients[0].home = 1;
+                world.connect(0);
+                world.run_for(1000);
+                world.mend(0);
+                world.run_for(10_000);
+                assert!(holds(&world, 1, "s") && !holds(&world, 0, "s"));
+                let left = world.clients[0].unreleased();
+                assert_eq!(left, 0, "store {store}, attempt {attempt}");
             }
-            for _ in 0..5 {
-                world.publish(1, "t", QoS::ExactlyOnce);
-            }
-            world.run_for(1 + attempt % 4);
-            world.hang_up(0);
-            remembered += world.clients[0].unreleased();
-            world.clients[0].home = 1;
-            world.connect(0);
-            world.run_for(1000);
-            world.mend(0);
-            world.run_for(10_000);
-            assert!(holds(&world, 1, "s") && !holds(&world, 0, "s"));
-            let left = world.clients[0].unreleased();
-            assert_eq!(left, 0, "store {store}, attempt {attempt}");
         }
-    }
-    assert!(remembered > 0);
+        assert!(remembered > 0);
+    });
 }
 
 /// A session that was given to a client elsewhere, has had nothing yet and survives a kill
 /// recognises what waits in it when that comes again from where the first session is.
 #[test]
 fn what_waits_in_a_session_that_survived_is_known() {
-    let mut world = pair(true, "t");
-    world.hang_up(0);
-    world.cut(0, false);
-    world.run_for(1000);
-    world.clients[0].home = 1;
-    world.connect(0);
-    world.run_for(1000);
-    assert_eq!(world.clients[0].presents, [false, false]);
-    world.hang_up(0);
-    world.crash(1);
-    world.run_for(10);
-    world.start(1);
-    world.connect(2);
-    world.run_for(100);
-    for _ in 0..10 {
-        world.publish(2, "t", QoS::ExactlyOnce);
-    }
-    world.run_for(1000);
-    world.connect(0);
-    world.run_for(1000);
-    assert_eq!(world.clients[0].received.len(), 10);
-    world.mend(0);
-    came_once(&mut world, 1, "what waited");
+    each_shards(|| {
+        let mut world = pair(true, "t");
+        world.hang_up(0);
+        world.cut(0, false);
+        world.run_for(1000);
+        world.clients[0].home = 1;
+        world.connect(0);
+        world.run_for(1000);
+        assert_eq!(world.clients[0].presents, [false, false]);
+        world.hang_up(0);
+        world.crash(1);
+        world.run_for(10);
+        world.start(1);
+        world.connect(2);
+        world.run_for(100);
+        for _ in 0..10 {
+            world.publish(2, "t", QoS::ExactlyOnce);
+        }
+        world.run_for(1000);
+        world.connect(0);
+        world.run_for(1000);
+        assert_eq!(world.clients[0].received.len(), 10);
+        world.mend(0);
+        came_once(&mut world, 1, "what waited");
+    });
 }
 
 /// A broker that has given a client another session while its own was cut off, and was killed before
@@ -874,42 +911,44 @@ fn what_waits_in_a_session_that_survived_is_known() {
 /// was last, with what waits in both.
 #[test]
 fn sessions_become_one_although_the_broker_that_made_another_one_was_killed() {
-    let all = [(0, 0), (0, 5000), (1, 0), (1, 5000)];
-    for (last, pause) in all {
-        for kills in [1, 2] {
-            let mut world = pair(true, "t");
-            // Without it the other one may have been away for the first broker when its session
-            // was made, so that this one asks, too.
-            world.run_for(pause);
-            world.hang_up(0);
-            world.cut(0, false);
-            world.run_for(1000);
-            world.publish(1, "t", QoS::ExactlyOnce);
-            // Nobody at the first broker awaits what is for the other session.
-            world.clients[0].filter = Some("u");
-            for home in [1, last] {
-                world.move_to(0, home);
+    each_shards(|| {
+        let all = [(0, 0), (0, 5000), (1, 0), (1, 5000)];
+        for (last, pause) in all {
+            for kills in [1, 2] {
+                let mut world = pair(true, "t");
+                // Without it the other one may have been away for the first broker when its session
+                // was made, so that this one asks, too.
+                world.run_for(pause);
+                world.hang_up(0);
+                world.cut(0, false);
                 world.run_for(1000);
-            }
-            assert_eq!(world.clients[0].presents, [false, false, true]);
-            world.hang_up(0);
-            world.publish(2, "u", QoS::ExactlyOnce);
-            world.run_for(1000);
-            for _ in 0..kills {
-                world.crash(1);
-                world.start(1);
+                world.publish(1, "t", QoS::ExactlyOnce);
+                // Nobody at the first broker awaits what is for the other session.
+                world.clients[0].filter = Some("u");
+                for home in [1, last] {
+                    world.move_to(0, home);
+                    world.run_for(1000);
+                }
+                assert_eq!(world.clients[0].presents, [false, false, true]);
+                world.hang_up(0);
+                world.publish(2, "u", QoS::ExactlyOnce);
                 world.run_for(1000);
+                for _ in 0..kills {
+                    world.crash(1);
+                    world.start(1);
+                    world.run_for(1000);
+                }
+                world.connect(2);
+                world.mend(0);
+                world.run_for(10_000);
+                let at = [0, 1].map(|site| holds(&world, site, "s"));
+                let what = format!("at {last}, {pause} ms, {kills} kills");
+                assert_eq!(at, [last == 0, last == 1], "{what}");
+                world.connect(0);
+                came_once(&mut world, last, &what);
             }
-            world.connect(2);
-            world.mend(0);
-            world.run_for(10_000);
-            let at = [0, 1].map(|site| holds(&world, site, "s"));
-            let what = format!("at {last}, {pause} ms, {kills} kills");
-            assert_eq!(at, [last == 0, last == 1], "{what}");
-            world.connect(0);
-            came_once(&mut world, last, &what);
         }
-    }
+    });
 }
 
 /// A session that began with Clean Start 1 and was never elsewhere stays where its client was last,
@@ -917,45 +956,47 @@ fn sessions_become_one_although_the_broker_that_made_another_one_was_killed() {
 /// cut off, nor one from before that was not reached then, takes its place.
 #[test]
 fn a_session_that_began_with_clean_start_stays_where_its_client_was_last() {
-    for kills in 0..3 {
-        let mut subscriber = Client::new("s".into(), Some("t"), 0);
-        subscriber.clean_start = true;
-        let mut world = pair_of(true, subscriber);
-        world.cut(0, false);
-        world.run_for(1000);
-        world.clients[0].filter = Some("u");
-        for home in [1, 0] {
-            world.move_to(0, home);
+    each_shards(|| {
+        for kills in 0..3 {
+            let mut subscriber = Client::new("s".into(), Some("t"), 0);
+            subscriber.clean_start = true;
+            let mut world = pair_of(true, subscriber);
+            world.cut(0, false);
             world.run_for(1000);
-        }
-        assert_eq!(world.clients[0].presents, [false, false, true]);
-        world.hang_up(0);
-        world.publish(1, "t", QoS::ExactlyOnce);
-        world.publish(2, "u", QoS::ExactlyOnce);
-        kill_and_mend(&mut world, 0, kills);
-        world.connect(0);
-        world.run_for(1000);
-        // It has subscribed there, and knows that.
-        world.publish(2, "t", QoS::ExactlyOnce);
-        came_once(&mut world, 0, &format!("given another one, {kills} kills"));
+            world.clients[0].filter = Some("u");
+            for home in [1, 0] {
+                world.move_to(0, home);
+                world.run_for(1000);
+            }
+            assert_eq!(world.clients[0].presents, [false, false, true]);
+            world.hang_up(0);
+            world.publish(1, "t", QoS::ExactlyOnce);
+            world.publish(2, "u", QoS::ExactlyOnce);
+            kill_and_mend(&mut world, 0, kills);
+            world.connect(0);
+            world.run_for(1000);
+            // It has subscribed there, and knows that.
+            world.publish(2, "t", QoS::ExactlyOnce);
+            came_once(&mut world, 0, &format!("given another one, {kills} kills"));
 
-        let mut world = pair(true, "t");
-        world.hang_up(0);
-        world.cut(0, false);
-        world.run_for(1000);
-        let client = &mut world.clients[0];
-        (client.clean_start, client.filter) = (true, Some("u"));
-        world.move_to(0, 1);
-        world.run_for(1000);
-        world.hang_up(0);
-        world.publish(2, "u", QoS::ExactlyOnce);
-        kill_and_mend(&mut world, 1, kills);
-        world.connect(0);
-        world.run_for(1000);
-        assert_eq!(world.clients[0].presents, [false, false, true]);
-        world.publish(1, "u", QoS::ExactlyOnce);
-        came_once(&mut world, 1, &format!("from before, {kills} kills"));
-    }
+            let mut world = pair(true, "t");
+            world.hang_up(0);
+            world.cut(0, false);
+            world.run_for(1000);
+            let client = &mut world.clients[0];
+            (client.clean_start, client.filter) = (true, Some("u"));
+            world.move_to(0, 1);
+            world.run_for(1000);
+            world.hang_up(0);
+            world.publish(2, "u", QoS::ExactlyOnce);
+            kill_and_mend(&mut world, 1, kills);
+            world.connect(0);
+            world.run_for(1000);
+            assert_eq!(world.clients[0].presents, [false, false, true]);
+            world.publish(1, "u", QoS::ExactlyOnce);
+            came_once(&mut world, 1, &format!("from before, {kills} kills"));
+        }
+    });
 }
 
 /// Kills a broker of a pair so often, and connects the two again.
@@ -979,41 +1020,43 @@ fn kill_and_mend(world: &mut World, broker: usize, kills: u32) {
 /// to that: a session that nobody knows of is no reason to end the subscriptions of the one that it has.
 #[test]
 fn what_a_client_has_subscribed_to_is_not_lost_to_a_session_that_it_has_not_heard_of() {
-    let mut unheard = 0;
-    let ways = [0, 1].into_iter().flat_map(|home| {
-        let pauses = [500, 10_000].into_iter();
-        pauses.flat_map(move |pause| [false, true].map(|killed| (home, pause, killed)))
-    });
-    for (home, pause, killed) in ways {
-        for attempt in 0..8 {
-            let mut world = comes_cut_off(true, attempt);
-            world.run_for(1 + attempt % 3);
-            if world.clients[0].is_connected() {
-                continue;
-            }
-            world.vanish(0);
-            if killed {
-                world.crash(1);
-                world.start(1);
-            }
-            unheard += u32::from(holds(&world, 1, "s"));
-            world.connect(2);
-            world.run_for(100);
-            world.mend(0);
-            world.run_for(pause);
-            world.publish(1, "t", QoS::ExactlyOnce);
-            world.publish(2, "t", QoS::ExactlyOnce);
-            world.run_for(10);
-            world.clients[0].home = home;
-            world.connect(0);
-            for _ in 0..10 {
+    each_shards(|| {
+        let mut unheard = 0;
+        let ways = [0, 1].into_iter().flat_map(|home| {
+            let pauses = [500, 10_000].into_iter();
+            pauses.flat_map(move |pause| [false, true].map(|killed| (home, pause, killed)))
+        });
+        for (home, pause, killed) in ways {
+            for attempt in 0..8 {
+                let mut world = comes_cut_off(true, attempt);
+                world.run_for(1 + attempt % 3);
+                if world.clients[0].is_connected() {
+                    continue;
+                }
+                world.vanish(0);
+                if killed {
+                    world.crash(1);
+                    world.start(1);
+                }
+                unheard += u32::from(holds(&world, 1, "s"));
+                world.connect(2);
+                world.run_for(100);
+                world.mend(0);
+                world.run_for(pause);
                 world.publish(1, "t", QoS::ExactlyOnce);
                 world.publish(2, "t", QoS::ExactlyOnce);
-                world.run_for(1);
+                world.run_for(10);
+                world.clients[0].home = home;
+                world.connect(0);
+                for _ in 0..10 {
+                    world.publish(1, "t", QoS::ExactlyOnce);
+                    world.publish(2, "t", QoS::ExactlyOnce);
+                    world.run_for(1);
+                }
+                let way = format!("at {home} after {pause}, killed: {killed}, attempt {attempt}");
+                came_once(&mut world, home, &way);
             }
-            let way = format!("at {home} after {pause}, killed: {killed}, attempt {attempt}");
-            came_once(&mut world, home, &way);
         }
-    }
-    assert!(unheard > 0);
+        assert!(unheard > 0);
+    });
 }

@@ -6,6 +6,7 @@ use punctual_model::{Nanos, Rng};
 use punctual_sim::Edge;
 
 use crate::client::Client;
+use crate::each_shards;
 use crate::world::World;
 
 /// Brokers in a row, of which the last one hears of the first only by the others.
@@ -24,33 +25,35 @@ fn sessions(world: &World, site: usize) -> usize {
 
 #[test]
 fn a_client_is_at_the_broker_that_it_connected_to_last() {
-    for clean in [false, true] {
-        let mut world = row(4);
-        let before = sessions(&world, 0);
-        let first = Client::new("c".into(), Some("t"), 0);
-        let mut second = Client::new("c".into(), Some("t"), 3);
-        second.lasts = !clean;
-        world.clients = vec![first, second];
-        world.connect(0);
-        world.run_for(1000);
-        assert!(world.clients[0].is_connected());
-        assert_eq!(sessions(&world, 0), before + 1);
-        world.connect(1);
-        world.run_for(1000);
-        assert!(!world.clients[0].is_connected());
-        assert!(world.clients[1].is_connected());
-        // Its session has followed it, or has ended.
-        assert_eq!(sessions(&world, 0), before);
-        // Back at the first: nothing of what was before is taken for news.
-        world.connect(0);
-        world.run_for(1000);
-        assert!(world.clients[0].is_connected());
-        assert!(!world.clients[1].is_connected());
-        world.clients.push(Client::new("p".into(), None, 1));
-        world.connect(2);
-        world.run_for(1000);
-        world.publish(2, "t", QoS::ExactlyOnce);
-        world.run_for(1000);
-        assert_eq!(world.clients[0].received, [0]);
-    }
+    each_shards(|| {
+        for clean in [false, true] {
+            let mut world = row(4);
+            let before = sessions(&world, 0);
+            let first = Client::new("c".into(), Some("t"), 0);
+            let mut second = Client::new("c".into(), Some("t"), 3);
+            second.lasts = !clean;
+            world.clients = vec![first, second];
+            world.connect(0);
+            world.run_for(1000);
+            assert!(world.clients[0].is_connected());
+            assert_eq!(sessions(&world, 0), before + 1);
+            world.connect(1);
+            world.run_for(1000);
+            assert!(!world.clients[0].is_connected());
+            assert!(world.clients[1].is_connected());
+            // Its session has followed it, or has ended.
+            assert_eq!(sessions(&world, 0), before);
+            // Back at the first: nothing of what was before is taken for news.
+            world.connect(0);
+            world.run_for(1000);
+            assert!(world.clients[0].is_connected());
+            assert!(!world.clients[1].is_connected());
+            world.clients.push(Client::new("p".into(), None, 1));
+            world.connect(2);
+            world.run_for(1000);
+            world.publish(2, "t", QoS::ExactlyOnce);
+            world.run_for(1000);
+            assert_eq!(world.clients[0].received, [0]);
+        }
+    });
 }

@@ -10,7 +10,7 @@ use punctual_sim::Edge;
 
 use crate::client::{Bequest, Client};
 use crate::world::{World, name};
-use crate::{Faults, any_qos, connect_all, each_seed, heal, world};
+use crate::{Faults, any_qos, connect_all, each_seed, each_shards, heal, world};
 
 const TOPICS: [&str; 3] = ["w/1", "w/2", "w/x/y"];
 
@@ -278,69 +278,77 @@ fn came(world: &World) -> Vec<usize> {
 /// does the guard, for who is there. Then one cut heals after the other.
 #[test]
 fn a_will_comes_to_everybody_once_however_the_mesh_was_in_parts() {
-    for order in [[1, 0], [0, 1]] {
-        for wait in [3_000, 14_000] {
-            let mut world = row();
-            world.cut(0, false);
-            world.cut(1, false);
-            world.run_for(500);
-            world.hang_up(3);
-            world.run_for(wait);
-            for edge in order {
-                world.mend(edge);
-                world.run_for(8000);
+    each_shards(|| {
+        for order in [[1, 0], [0, 1]] {
+            for wait in [3_000, 14_000] {
+                let mut world = row();
+                world.cut(0, false);
+                world.cut(1, false);
+                world.run_for(500);
+                world.hang_up(3);
+                world.run_for(wait);
+                for edge in order {
+                    world.mend(edge);
+                    world.run_for(8000);
+                }
+                world.run_for(20_000);
+                assert_eq!(came(&world), [1, 1, 1], "{order:?}, {wait} ms");
             }
-            world.run_for(20_000);
-            assert_eq!(came(&world), [1, 1, 1], "{order:?}, {wait} ms");
         }
-    }
+    });
 }
 
 /// The broker is dead, and its guard reaches nobody when it publishes the will: others get it once
 /// they are reached, and the broker's own subscribers when it starts again.
 #[test]
 fn a_will_comes_to_who_is_reached_after_it_was_published() {
-    let mut world = row();
-    world.cut(0, false);
-    world.crash(2);
-    world.run_for(15_000);
-    assert_eq!(came(&world), [0, 1, 0]);
-    world.mend(0);
-    world.run_for(8000);
-    assert_eq!(came(&world), [1, 1, 0]);
-    world.clients[3].home = usize::MAX;
-    world.start(2);
-    world.run_for(2000);
-    connect_all(&mut world);
-    world.run_for(30_000);
-    assert_eq!(came(&world), [1, 1, 1]);
+    each_shards(|| {
+        let mut world = row();
+        world.cut(0, false);
+        world.crash(2);
+        world.run_for(15_000);
+        assert_eq!(came(&world), [0, 1, 0]);
+        world.mend(0);
+        world.run_for(8000);
+        assert_eq!(came(&world), [1, 1, 0]);
+        world.clients[3].home = usize::MAX;
+        world.start(2);
+        world.run_for(2000);
+        connect_all(&mut world);
+        world.run_for(30_000);
+        assert_eq!(came(&world), [1, 1, 1]);
+    });
 }
 
 /// The guard is cut off when the client of the dead broker connects elsewhere, and hears of that by the
 /// claim of the client's session before the will is due.
 #[test]
 fn a_will_of_a_client_that_is_back_behind_a_cut_is_not_published() {
-    let mut world = row();
-    world.cut(0, false);
-    world.crash(2);
-    world.run_for(500);
-    world.move_to(3, 0);
-    world.run_for(1000);
-    world.mend(0);
-    world.run_for(30_000);
-    assert_eq!(came(&world), [0, 0, 0]);
+    each_shards(|| {
+        let mut world = row();
+        world.cut(0, false);
+        world.crash(2);
+        world.run_for(500);
+        world.move_to(3, 0);
+        world.run_for(1000);
+        world.mend(0);
+        world.run_for(30_000);
+        assert_eq!(came(&world), [0, 0, 0]);
+    });
 }
 
 /// All brokers are killed at once: nobody has what the client left behind but its broker's store.
 #[test]
 fn a_will_outlives_all_brokers_in_a_store() {
-    let mut world = row();
-    (0..3).for_each(|site| world.crash(site));
-    world.run_for(1000);
-    world.clients[3].home = usize::MAX;
-    (0..3).for_each(|site| world.start(site));
-    world.run_for(2000);
-    connect_all(&mut world);
-    world.run_for(30_000);
-    assert_eq!(came(&world), [1, 1, 1]);
+    each_shards(|| {
+        let mut world = row();
+        (0..3).for_each(|site| world.crash(site));
+        world.run_for(1000);
+        world.clients[3].home = usize::MAX;
+        (0..3).for_each(|site| world.start(site));
+        world.run_for(2000);
+        connect_all(&mut world);
+        world.run_for(30_000);
+        assert_eq!(came(&world), [1, 1, 1]);
+    });
 }
