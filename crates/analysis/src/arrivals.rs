@@ -167,7 +167,7 @@ pub(crate) struct Group {
     advance: u64,
     /// How much shorter the window is, because it comes over the same link as
     /// the frame under test and ahead of it.
-    ahead: Ahead,
+    ahead: EarlierFrames,
     streams: Vec<Stream>,
     kinds: Vec<Kind>,
     /// Of the frame on the link that was added last: its copies are one kind.
@@ -184,7 +184,7 @@ pub(crate) struct Group {
 /// Frames that come over the same link as the frame under test and ahead of it
 /// have left the link before it, so windows are shorter; not where this is zero.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Ahead {
+pub(crate) struct EarlierFrames {
     /// Greatest delay of the frame from the link to the queue, less the least.
     pub(crate) late: u64,
     /// Its time on the link; none if copies of it come with it.
@@ -208,7 +208,7 @@ struct OwnFlow {
 
 impl Group {
     /// An empty one, in the room of an old one.
-    pub(crate) fn reset(&mut self, advance: u64, ahead: Ahead) {
+    pub(crate) fn reset(&mut self, advance: u64, ahead: EarlierFrames) {
         self.advance = advance;
         self.ahead = ahead;
         self.streams.clear();

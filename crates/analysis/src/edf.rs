@@ -17,7 +17,7 @@
 //! Rivierre & Spuri (1996), in the form of WCRT.md section 4 that counts from
 //! the nominal release.
 
-use crate::arrivals::{Ahead, Group, Stream};
+use crate::arrivals::{EarlierFrames, Group, Stream};
 use crate::offsets::{ITERATIONS, busy_period};
 use crate::system::{FULL, StageId, System, UNBOUNDED};
 
@@ -68,7 +68,7 @@ pub(crate) fn bound(system: &System, latest: &[u64], id: StageId) -> Option<u64>
     let port = &system.ports[stage.port];
     let message = stage.cost.checked_mul(stage.frames)?;
     let mut everything = Group::default();
-    everything.reset(0, Ahead::default());
+    everything.reset(0, EarlierFrames::default());
     let mut rivals = Vec::with_capacity(port.stages.len());
     let mut blocking = port.best_effort;
     for other in &port.stages {

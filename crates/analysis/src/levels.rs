@@ -9,7 +9,7 @@
 //!
 //! Sources: WCRT.md sections 4 and 8.2.
 
-use crate::arrivals::{Ahead, Group, Stream};
+use crate::arrivals::{EarlierFrames, Group, Stream};
 use crate::offsets::{ITERATIONS, busy_period};
 use crate::system::{FULL_BRIEF, MANY, NONE, PortId, StageId, System, UNBOUNDED};
 
@@ -249,8 +249,8 @@ impl Levels {
         let mut higher = std::mem::take(&mut self.higher);
         let mut candidates = std::mem::take(&mut self.candidates);
         let stages = &system.ports[id].stages;
-        same.reset(0, Ahead::default());
-        higher.reset(0, Ahead::default());
+        same.reset(0, EarlierFrames::default());
+        higher.reset(0, EarlierFrames::default());
         for index in level {
             same.add(self.stream(system, stages[index])?);
         }
@@ -272,7 +272,7 @@ impl Levels {
         level: usize,
         blocking: u64,
     ) -> Option<u64> {
-        self.same.reset(0, Ahead::default());
+        self.same.reset(0, EarlierFrames::default());
         for stage in &system.ports[id].stages[..level] {
             let stream = self.stream(system, *stage)?;
             self.same.add(stream);

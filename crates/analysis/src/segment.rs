@@ -11,7 +11,7 @@
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
-use crate::arrivals::{Ahead, Group, Stream};
+use crate::arrivals::{EarlierFrames, Group, Stream};
 use crate::edf;
 use crate::levels::Limits;
 use crate::offsets::{HORIZON, ITERATIONS, Level, busy_period};
@@ -121,7 +121,7 @@ impl Pool {
     }
 
     /// The group of this key, a new one if there is none.
-    fn group(&mut self, key: Key, advance: u64, ahead: Ahead) -> &mut Group {
+    fn group(&mut self, key: Key, advance: u64, ahead: EarlierFrames) -> &mut Group {
         // The one that was looked for last is the likeliest.
         let known = self.keys.iter().rposition(|known| *known == key);
         let index = known.unwrap_or_else(|| {
@@ -622,14 +622,14 @@ impl Segment<'_> {
             };
             let parent = stage.parent.filter(|_| input.is_some());
             let ahead = ahead.filter(|(link, _)| Some(*link) == input);
-            let ahead = ahead.map_or(Ahead::default(), |(_, ahead)| ahead);
+            let ahead = ahead.map_or(EarlierFrames::default(), |(_, ahead)| ahead);
             let others = class.count - u64::from(under_test);
             // Where its likes may overtake, a flow's own frames may not.
             for higher in [false, true] {
                 let own_too = under_test && !higher;
                 let flows = if higher == overtakes { others } else { 0 };
                 let (pool, advance, ahead) = match higher {
-                    true => (&mut scratch.higher, 0, Ahead::default()),
+                    true => (&mut scratch.higher, 0, EarlierFrames::default()),
                     false => (&mut scratch.same, advance, ahead),
                 };
                 let kind = parent.map(|parent| (parent, system.stages[parent].cost));
@@ -663,13 +663,13 @@ impl Segment<'_> {
 
     /// The link over which the frame under test comes to a position, and what is
     /// known of others that come ahead of it over that, if links shape.
-    fn ahead(&self, position: usize) -> Option<(PortId, Ahead)> {
+    fn ahead(&self, position: usize) -> Option<(PortId, EarlierFrames)> {
         let (id, stage) = (self.path[position], self.stage(position));
         let parent = stage.parent.filter(|_| self.shaped)?;
         let (latest, end) = (self.limits.latest[id], self.limits.end[parent]);
         let delay = latest.saturating_sub(end).min(stage.delay_max);
         let (cost, siblings) = self.over(id, parent);
-        let ahead = Ahead {
+        let ahead = EarlierFrames {
             late: delay.saturating_sub(stage.delay_min),
             behind: if siblings { 0 } else { cost },
         };

@@ -99,14 +99,14 @@ impl Segment<'_> {
     }
 
     /// The stretches for an offset, and where they begin.
-    pub(crate) fn stretches(&self, scratch: &mut Scratch, offset: u64) -> Option<Course> {
+    pub(crate) fn stretches(&self, scratch: &mut Scratch, offset: u64) -> Option<SegmentStretches> {
         let mut course = self.course(scratch)?;
         course.start(offset, scratch)?;
         Some(course)
     }
 
     /// How long windows may be at each port. The groups are prepared for that.
-    fn course(&self, scratch: &mut Scratch) -> Option<Course> {
+    fn course(&self, scratch: &mut Scratch) -> Option<SegmentStretches> {
         let mut stretches: Vec<Stretch> = Vec::with_capacity(self.to + 1 - self.from);
         for at in self.from..=self.to {
             let fixed = scratch.fixed[at - self.from];
@@ -139,7 +139,7 @@ impl Segment<'_> {
             least = least.min(stretch.length);
             stretch.length = least;
         }
-        Some(Course {
+        Some(SegmentStretches {
             from: self.from,
             stretches,
             left: ITERATIONS,
@@ -150,7 +150,7 @@ impl Segment<'_> {
 
 /// The stretches of a segment, one for each port.
 #[derive(Debug)]
-pub(crate) struct Course {
+pub(crate) struct SegmentStretches {
     from: usize,
     stretches: Vec<Stretch>,
     /// Steps that may still be taken, and intervals looked at.
@@ -158,7 +158,7 @@ pub(crate) struct Course {
     intervals: u32,
 }
 
-impl Course {
+impl SegmentStretches {
     /// The stretch up to the port at a position.
     pub(crate) fn at(&self, position: usize) -> &Stretch {
         &self.stretches[position - self.from]

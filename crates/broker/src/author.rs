@@ -14,11 +14,11 @@ const RIGHTS: u64 = 16;
 /// have the same author.
 #[derive(Debug, Default)]
 pub(crate) struct AuthorRights {
-    last: Option<Known>,
+    last: Option<CachedRights>,
 }
 
 /// An author, and its rights; `None` for all rights.
-type Known = (Arc<Author>, Option<Arc<dyn Permissions>>);
+type CachedRights = (Arc<Author>, Option<Arc<dyn Permissions>>);
 
 impl AuthorRights {
     /// Forgets the cached rights, which may have changed.
@@ -34,7 +34,7 @@ impl AuthorRights {
         directory: &Directory,
         budget: &mut Budget,
     ) -> bool {
-        let is_known = |(known, _): &Known| Arc::ptr_eq(known, author);
+        let is_known = |(known, _): &CachedRights| Arc::ptr_eq(known, author);
         if !self.last.as_ref().is_some_and(is_known) {
             let user = author.user.as_deref();
             let permissions = match author.listener {

@@ -85,13 +85,13 @@ pub use hub::{
 };
 pub use identifiers::{ClientIds, SEPARATOR};
 pub use journal::{Operations, RestoredSession, Restorer};
-pub use mesh::brake;
 pub use mesh::federation::MoveTimes;
 pub use mesh::federation::{
     Federation, Interest, KeptLink, LINKED_ALREADY, LinkNews, MessageNames, Newcomer, Relay,
     Service, SessionTransfers, Unwelcome, WillRecord,
 };
 pub use mesh::shard::links::LinkLimits;
+pub use mesh::throttle;
 pub use message::Message;
 pub use punctual_model::Nanos;
 pub use ready::{Need, Ready};

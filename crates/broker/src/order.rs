@@ -22,14 +22,14 @@ const STREAMS: usize = 16;
 pub(crate) struct Order {
     /// The last numbers that were assigned here to messages for neighbours; 0 for none.
     given: [u32; 4],
-    heard: [Option<Heard>; STREAMS],
+    heard: [Option<LastMessage>; STREAMS],
     /// The position in `heard` that is replaced next.
     next: u8,
 }
 
 /// The last message of a stream.
 #[derive(Debug, Clone, Copy)]
-struct Heard {
+struct LastMessage {
     origin: u32,
     number: u32,
     qos: QoS,
@@ -80,7 +80,7 @@ impl Order {
             known.number = name.number;
             return;
         }
-        self.heard[usize::from(self.next)] = Some(Heard {
+        self.heard[usize::from(self.next)] = Some(LastMessage {
             origin: name.origin.get(),
             number: name.number,
             qos,
@@ -95,7 +95,7 @@ impl Order {
     }
 }
 
-impl Heard {
+impl LastMessage {
     fn is(&self, name: MessageName, qos: QoS) -> bool {
         self.origin == name.origin.get() && self.qos == qos
     }

@@ -167,7 +167,7 @@ impl Publication<'_> {
             class: self.class_for(target),
             size: self.size(),
             fleeting: self.expires != Nanos::MAX && !target.session.link,
-            braked: self.qos != QoS::AtMostOnce
+            throttled: self.qos != QoS::AtMostOnce
                 && !self.stamp.class().is_urgent()
                 && target
                     .session
@@ -184,7 +184,7 @@ impl Publication<'_> {
     /// Whether the publication has to wait for deferred messages on its topic for that receiver.
     #[inline]
     pub(crate) fn is_behind(&self, target: &Target, queue: &Queue) -> bool {
-        queue.has_braked(self.parts.topic) && !(self.is_older() && target.session.holds())
+        queue.has_throttled(self.parts.topic) && !(self.is_older() && target.session.holds())
     }
 
     pub(crate) fn size(&self) -> usize {

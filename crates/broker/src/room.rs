@@ -7,7 +7,7 @@
 //! The last part of every bound is kept free for urgent messages, so that a session full of other
 //! messages still accepts alarms.
 //!
-//! Deferred messages for a neighbour ([`crate::mesh::brake`]) are refused when they take half of a
+//! Deferred messages for a neighbour ([`crate::mesh::throttle`]) are refused when they take half of a
 //! bound, and this half does not count for the others.
 //!
 //! Where the policy is to drop ([`crate::overflow`]), nothing is reserved: a new message replaces
@@ -43,7 +43,7 @@ pub(crate) struct Need {
     /// connection has taken all earlier output.
     pub(crate) fleeting: bool,
     /// Whether it is deferred for that neighbour.
-    pub(crate) braked: bool,
+    pub(crate) throttled: bool,
 }
 
 /// The bounds up to which messages of one class may fill a queue, including messages of other
@@ -89,8 +89,8 @@ impl Bounds {
         filled.messages += handle.reserved.load(Ordering::Acquire) as usize;
         filled.bytes += handle.reserved_bytes.load(Ordering::Acquire);
         // For a neighbour that is away for long, messages are kept up to the full bound.
-        let braked = need.braked && !handle.is_away();
-        self.have(&filled, Need { braked, ..need }, copies)
+        let throttled = need.throttled && !handle.is_away();
+        self.have(&filled, Need { throttled, ..need }, copies)
     }
 
     /// Whether the bounds admit another message after `copies` of it.
@@ -98,14 +98,14 @@ impl Bounds {
         let (messages, bytes) = filled.open(self);
         let size = need.size;
         let fits = messages + copies < self.messages && bytes + (copies + 1) * size <= self.bytes;
-        let (messages, bytes) = filled.braked;
-        let (most, most_bytes) = self.braked();
-        fits && (!need.braked
+        let (messages, bytes) = filled.throttled;
+        let (most, most_bytes) = self.throttled();
+        fits && (!need.throttled
             || messages + copies < most && bytes + (copies + 1) * size <= most_bytes)
     }
 
     /// The bounds of deferred messages: messages and bytes.
-    fn braked(&self) -> (usize, usize) {
+    fn throttled(&self) -> (usize, usize) {
         ((self.messages / 2).max(1), self.bytes / 2)
     }
 }
@@ -115,7 +115,7 @@ pub(crate) struct Filled {
     pub(crate) messages: usize,
     pub(crate) bytes: usize,
     /// Number of deferred messages among them, and their bytes.
-    pub(crate) braked: (usize, usize),
+    pub(crate) throttled: (usize, usize),
 }
 
 impl Filled {
@@ -124,7 +124,7 @@ impl Filled {
         Self {
             messages: session.queue.len(),
             bytes: session.queue.bytes(),
-            braked: session.queue.braked(),
+            throttled: session.queue.throttled(),
         }
     }
 
@@ -137,14 +137,14 @@ impl Filled {
         Self {
             messages: handle.queued.load(Ordering::Acquire) as usize + reserved,
             bytes: handle.queued_bytes.load(Ordering::Acquire) + reserved_bytes,
-            braked: handle.braking.as_ref().map_or((0, 0), |it| it.load()),
+            throttled: handle.throttling.as_ref().map_or((0, 0), |it| it.load()),
         }
     }
 
     /// The part that counts for messages that are not deferred.
     fn open(&self, bounds: &Bounds) -> (usize, usize) {
-        let (most, most_bytes) = bounds.braked();
-        let (messages, bytes) = self.braked;
+        let (most, most_bytes) = bounds.throttled();
+        let (messages, bytes) = self.throttled;
         // Another shard may publish the parts at different moments.
         let open = self.messages.saturating_sub(messages.min(most));
         (open, self.bytes.saturating_sub(bytes.min(most_bytes)))
@@ -162,6 +162,6 @@ pub(crate) fn fullness(limits: &Limits, session: &Session) -> [usize; 2] {
     };
     [
         eighths(filled.open(&bounds), (bounds.messages, bounds.bytes)),
-        eighths(filled.braked, bounds.braked()),
+        eighths(filled.throttled, bounds.throttled()),
     ]
 }

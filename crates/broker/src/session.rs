@@ -27,9 +27,9 @@ use crate::base::delivery::Delivery;
 use crate::base::durability::Durability;
 use crate::base::handle::SessionHandle;
 use crate::base::name::MessageName;
-use crate::mesh::brake::Brake;
 use crate::mesh::link::LinkState;
 use crate::mesh::moves::{Began, DeliveryHistory, TakenUp};
+use crate::mesh::throttle::Throttle;
 use crate::overflow::Losses;
 use crate::reserved::Reserved;
 use crate::sequence::{Number, Sequences};
@@ -306,24 +306,24 @@ impl Session {
             delivery.qos > QoS::AtMostOnce && !delivery.message.stamp.class().is_urgent();
         let handle = &self.handle;
         let is_older = is_older(&delivery);
-        let is_behind = !(is_older && handle.holds()) && self.queue.has_braked(topic);
+        let is_behind = !(is_older && handle.holds()) && self.queue.has_throttled(topic);
         match is_plain && (handle.is_kept_back(topic, delivery.retain, is_older) || is_behind) {
-            true => self.queue.push_braked(delivery, now),
+            true => self.queue.push_throttled(delivery, now),
             false => self.queue.push(delivery, now),
         }
     }
 
     /// Sets the filters under remote flow control: of messages on these, the neighbour takes only
     /// few at a time.
-    pub(crate) fn set_brake(&mut self, filters: Arc<[Box<str>]>) {
+    pub(crate) fn set_throttle(&mut self, filters: Arc<[Box<str>]>) {
         let Some(link) = &mut self.link else {
             return;
         };
-        if link.brake.is_empty() && filters.is_empty() {
+        if link.throttle.is_empty() && filters.is_empty() {
             return;
         }
-        self.handle.set_brake(Brake::new(&filters));
-        link.brake = filters;
+        self.handle.set_throttle(Throttle::new(&filters));
+        link.throttle = filters;
         self.sort_out();
     }
 
@@ -332,7 +332,7 @@ impl Session {
     pub(crate) fn end_hold(&mut self, now: Nanos) -> bool {
         let held = self.handle.set_holds(false);
         if held {
-            self.queue.renew_braked(now);
+            self.queue.renew_throttled(now);
             self.sort_out();
         }
         held
@@ -341,13 +341,13 @@ impl Session {
     /// Decides again for each waiting message whether it is deferred.
     fn sort_out(&mut self) {
         let handle = &self.handle;
-        let is_braked = |delivery: &Delivery| {
+        let is_throttled = |delivery: &Delivery| {
             let topic = delivery.message.topic_bytes();
             delivery.qos > QoS::AtMostOnce
                 && handle.is_kept_back(topic, delivery.retain, is_older(delivery))
         };
-        self.queue.sort_out(is_braked);
-        self.window.brake(is_braked);
+        self.queue.sort_out(is_throttled);
+        self.window.throttle(is_throttled);
         self.share_queue_len();
     }
 
@@ -387,9 +387,9 @@ impl Session {
         self.handle
             .queued_bytes
             .store(self.queue.bytes(), Ordering::Release);
-        if let Some(braking) = &self.handle.braking {
-            let (messages, bytes) = self.queue.braked();
-            braking.share(messages, bytes);
+        if let Some(throttling) = &self.handle.throttling {
+            let (messages, bytes) = self.queue.throttled();
+            throttling.share(messages, bytes);
         }
     }
 }

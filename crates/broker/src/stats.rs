@@ -117,7 +117,7 @@ counters! {
     /// acknowledged.
     publishes_parked,
     /// Messages that were deferred for neighbour brokers by remote flow control.
-    publishes_braked,
+    publishes_throttled,
     /// Messages that waited at a link that began to carry, until older ones had come from
     /// elsewhere.
     publishes_held,

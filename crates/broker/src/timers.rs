@@ -19,7 +19,7 @@ pub(crate) enum Timer {
     /// There may be capacity now for blocked publications of a neighbour.
     Parked { slot: u32, generation: u32 },
     /// Neighbours may have to be notified of topics under remote flow control.
-    Brakes,
+    Throttles,
     /// Neighbours may have acknowledged the messages queued for them.
     Flushes,
     /// Delayed acknowledgements to a neighbour are due.

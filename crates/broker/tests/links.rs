@@ -2367,7 +2367,7 @@ fn what_is_kept_back_survives_its_connection() {
         }
         row.net.step();
     }
-    assert!(row.net.brokers[0].shard.stats().publishes_braked > 0);
+    assert!(row.net.brokers[0].shard.stats().publishes_throttled > 0);
     // All of it is somewhere: at c, in flight and queued; at b what is under way and kept back.
     assert!(accepted.len() > 20 + 27 + 20, "{}", accepted.len());
     row.net.reconnect(0, &config);

@@ -1,4 +1,4 @@
-//! Sessions that move between brokers of a mesh, which are shards with stores here: look-ups, letters
+//! Sessions that move between brokers of a mesh, which are shards with stores here: look-ups, envelopes
 //! and fences go between them as calls, and what is forwarded goes over links that carry bytes.
 
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is a failing test")]
@@ -38,7 +38,7 @@ const WAIT: Nanos = Nanos::from_secs(5);
 enum Wish {
     LookUp(String, Option<String>, Stamp, bool),
     Found(HomeId, Stamp, Located),
-    Letter(String, String, Arc<[u8]>),
+    Envelope(String, String, Arc<[u8]>),
     Fence(String, Stub),
     Forward(u64, SessionAddress, Arc<[u8]>),
     Forwarded(u64),
@@ -112,8 +112,8 @@ impl SessionTransfers for Post {
     fn found(&self, by: &HomeId, _: &str, at: &Stamp, located: Located) {
         self.wish(Wish::Found(by.clone(), at.clone(), located));
     }
-    fn letter(&self, to: &str, client: &str, body: Arc<[u8]>) {
-        self.wish(Wish::Letter(to.into(), client.into(), body));
+    fn send_transfer_message(&self, to: &str, client: &str, body: Arc<[u8]>) {
+        self.wish(Wish::Envelope(to.into(), client.into(), body));
     }
     fn fence_stub(&self, client: &str, stub: &Stub) {
         self.wish(Wish::Fence(client.into(), stub.clone()));
@@ -177,8 +177,8 @@ struct World {
     holds_fences: bool,
     /// As whom the client connects.
     user: &'static str,
-    /// Whether brokers commit after each letter.
-    commits_letters: bool,
+    /// Whether brokers commit after each envelope.
+    commits_envelopes: bool,
     /// The broker that no claim reaches.
     unclaimed: Option<usize>,
     /// The claims that brokers have sent: sender and user.
@@ -325,7 +325,7 @@ impl World {
             fences: Vec::new(),
             holds_fences: false,
             user: "somebody",
-            commits_letters: false,
+            commits_envelopes: false,
             unclaimed: None,
             claims: Vec::new(),
         };
@@ -462,7 +462,7 @@ impl World {
                 }
                 self.answer(by, stamp);
             }
-            Wish::Letter(to, client, body) => {
+            Wish::Envelope(to, client, body) => {
                 let claim = match TransferMessage::decode(&body) {
                     Ok(TransferMessage::Claim { user, .. }) => Some(user),
                     _ => None,
@@ -472,8 +472,8 @@ impl World {
                 self.claims.extend(claim);
                 if self.is_whole && !is_lost {
                     let shard = &mut self.brokers[Self::at(&to)].shard;
-                    shard.letter(NAMES[at], &client, &body, now);
-                    if self.commits_letters {
+                    shard.transfer_message(NAMES[at], &client, &body, now);
+                    if self.commits_envelopes {
                         self.brokers[Self::at(&to)].commit(now);
                     }
                 }
@@ -739,11 +739,11 @@ fn left_behind(count: usize, at: usize) -> World {
     world
 }
 
-/// The first of two brokers has a session with these messages; brokers commit after each letter.
+/// The first of two brokers has a session with these messages; brokers commit after each envelope.
 fn large_session() -> (World, Vec<String>) {
     let mut world = left_behind(2, 0);
     let all = world.publish_many(0);
-    world.commits_letters = true;
+    world.commits_envelopes = true;
     (world, all)
 }
 

@@ -72,7 +72,7 @@ pub enum ShardEvent {
     /// The forwarded message with that number is safe.
     Forwarded(u64),
     /// A message about a client's session, for another broker.
-    Letter {
+    Envelope {
         /// That broker.
         to: BrokerId,
         /// The client identifier.

@@ -201,7 +201,7 @@ impl Member {
             ShardEvent::Forwarded(number) => {
                 shards.call(0, Box::new(move |shard, _| shard.forwarded(number)));
             }
-            ShardEvent::Letter { to, client, body } => node.letter(&to, &client, body, now),
+            ShardEvent::Envelope { to, client, body } => node.envelope(&to, &client, body, now),
             ShardEvent::InterestCommitted(number) => node.interest_committed(number, now),
             ShardEvent::Flushed(number) => node.flushed(number),
             ShardEvent::FenceStub { client, stub } => node.fence_stub(&client, &stub, now),
@@ -402,7 +402,7 @@ impl Member {
                 | Output::LookUp { .. }
                 | Output::Located { .. }
                 | Output::Reach { .. }
-                | Output::Letter { .. }
+                | Output::Envelope { .. }
                 | Output::FenceAsked { .. }
                 | Output::FencePassed { .. } => self.act_for_clients(output, shards),
             }
@@ -514,14 +514,14 @@ impl Member {
                     shard.set_reach(&reached, away, now);
                 });
             }
-            Output::Letter { from, client, body } if client.is_empty() => {
+            Output::Envelope { from, client, body } if client.is_empty() => {
                 self.all_shards(shards, move |shard, now| {
-                    shard.letter(from.as_str(), "", &body, now);
+                    shard.transfer_message(from.as_str(), "", &body, now);
                 });
             }
-            Output::Letter { from, client, body } => {
+            Output::Envelope { from, client, body } => {
                 self.at_home_of(shards, client, move |shard, client, now| {
-                    shard.letter(from.as_str(), client, &body, now);
+                    shard.transfer_message(from.as_str(), client, &body, now);
                 });
             }
             Output::FenceAsked { by, number, stubs } => {

@@ -297,10 +297,10 @@ impl SessionTransfers for Port {
         self.will_wait
     }
 
-    fn letter(&self, to: &str, client_id: &str, body: Arc<[u8]>) {
+    fn send_transfer_message(&self, to: &str, client_id: &str, body: Arc<[u8]>) {
         if let Some(to) = BrokerId::new(to) {
             let client = client_id.into();
-            self.report(ShardEvent::Letter { to, client, body });
+            self.report(ShardEvent::Envelope { to, client, body });
         }
     }
 

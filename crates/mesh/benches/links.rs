@@ -232,14 +232,14 @@ fn acknowledge(mut bytes: &[u8], acks: &mut Vec<u8>) {
 }
 
 /// A broker that takes `rounds` of messages from one connection and gives them to another one.
-struct Way {
+struct Forwarder {
     broker: Broker,
     from: ConnId,
     to: ConnId,
     rounds: Vec<Vec<u8>>,
 }
 
-impl Way {
+impl Forwarder {
     /// The time of all rounds; `sent` gets what was sent.
     fn run(&mut self, mut sent: impl FnMut(&[u8])) -> f64 {
         let (mut out, mut acks) = (Vec::new(), Vec::new());
@@ -264,11 +264,11 @@ fn rounds() -> Vec<Vec<u8>> {
     vec![window(); ROUNDS as usize]
 }
 
-fn one() -> Way {
+fn one() -> Forwarder {
     let mut broker = Broker::new(1);
     let (to, from) = (broker.subscriber(), broker.client("publisher"));
     let rounds = rounds();
-    Way {
+    Forwarder {
         broker,
         from,
         to,
@@ -276,11 +276,11 @@ fn one() -> Way {
     }
 }
 
-fn first() -> Way {
+fn first() -> Forwarder {
     let mut broker = Broker::new(1);
     let (to, from) = (broker.link(&[TOPIC.into()]), broker.client("publisher"));
     let rounds = rounds();
-    Way {
+    Forwarder {
         broker,
         from,
         to,
@@ -317,7 +317,7 @@ fn main() {
             _ => {
                 let mut broker = Broker::new(1);
                 let (to, from) = (broker.subscriber(), broker.link(&[]));
-                Way {
+                Forwarder {
                     broker,
                     from,
                     to,

@@ -308,7 +308,7 @@ impl Node {
             Message::LookUpReply(look_up_reply) => {
                 self.heard_look_up_reply(link, look_up_reply, now);
             }
-            Message::Letter(letter) => self.pass_letter(Some(link), letter, now),
+            Message::Envelope(envelope) => self.pass_envelope(Some(link), envelope, now),
             Message::Sums(sums) => self.heard_sums(link, sums),
             Message::Ask(about) => self.asked(link, about),
             Message::PersistentInterest(told) => self.heard_interest(link, told),
@@ -646,13 +646,13 @@ impl Node {
         }
     }
 
-    /// Publishes to other links what has become durable, and forwards the letters that waited for that.
+    /// Publishes to other links what has become durable, and forwards the envelopes that waited for that.
     fn show_kept(&mut self, now: Nanos) {
         for link in self.commit.shown() {
             self.reach.show(link);
         }
-        self.pass_letters(now);
-        if let Some(number) = self.commit.ask(self.presence.has_letters()) {
+        self.pass_envelopes(now);
+        if let Some(number) = self.commit.ask(self.presence.has_envelopes()) {
             self.outputs.push(Output::CommitInterest(number));
         }
     }

@@ -8,9 +8,9 @@
 //! its bound. A message that does not decode ends the link.
 
 mod clients;
+mod envelopes;
 mod fences;
 mod interest;
-mod letters;
 mod look_ups;
 mod transfers;
 
@@ -20,9 +20,9 @@ use punctual_codec::topic;
 use punctual_model::Nanos;
 
 pub use self::clients::{Arrival, ClientWill, GuardReport};
+pub use self::envelopes::Envelope;
 pub use self::fences::{ClientStub, Fence, FenceCondition, FenceReply, MAX_STUBS};
 pub use self::interest::InterestUpdate;
-pub use self::letters::Letter;
 pub use self::look_ups::{LookUp, LookUpReply};
 pub use self::transfers::SessionAddress;
 
@@ -118,7 +118,7 @@ pub enum Message {
     /// Report of a guard to a broker that was lost.
     GuardReport(GuardReport),
     /// A message between the cores of two brokers about a session transfer, to be forwarded.
-    Letter(Letter),
+    Envelope(Envelope),
     /// The sender leads to these brokers, and sends updates of their persistent interest from now on;
     /// with the sum of [`crate::table::digest`] over the filters of each.
     Sums(Vec<(BrokerId, u64)>),
@@ -313,9 +313,9 @@ impl Message {
                 out.byte(12);
                 out.left(left);
             }
-            Self::Letter(letter) => {
+            Self::Envelope(envelope) => {
                 out.byte(13);
-                out.letter(letter);
+                out.envelope(envelope);
             }
             Self::Sums(sums) => {
                 out.byte(14);
@@ -439,7 +439,7 @@ impl Message {
             },
             11 => Self::Arrived(from.arrivals()?),
             12 => Self::GuardReport(from.left()?),
-            13 => Self::Letter(from.letter()?),
+            13 => Self::Envelope(from.envelope()?),
             14 => Self::Sums(from.sums()?),
             15 => Self::Ask(from.ids()?),
             16 => Self::PersistentInterest(from.interest()?),
@@ -723,7 +723,7 @@ const _: () = assert!(MAX_NAME < 0x80, "a name's length takes one byte");
 mod tests {
     use super::transfers::tests::{home, located, stamp, stub};
     use super::*;
-    use crate::strategy::Strategy as Way;
+    use crate::strategy::Strategy as RoutingStrategy;
     use crate::transfer::{Extent, HomeId, Stamp};
     use proptest::prelude::*;
     use proptest::strategy::Strategy;
@@ -814,7 +814,7 @@ mod tests {
                     versions: (low, low + 1),
                     id,
                     instance: u64::from(low) << 60,
-                    strategy: Way::from_byte(strategy).unwrap(),
+                    strategy: RoutingStrategy::from_byte(strategy).unwrap(),
                     dialled,
                 })
             });
@@ -897,7 +897,7 @@ mod tests {
                     extent,
                 })
             }),
-            (id(), id(), body).prop_map(|(to, from, body)| Message::Letter(Letter {
+            (id(), id(), body).prop_map(|(to, from, body)| Message::Envelope(Envelope {
                 to,
                 from,
                 client: "c".into(),
@@ -1041,20 +1041,20 @@ mod tests {
         assert!(Message::decode(&client("$mesh", last).encode()).is_ok());
     }
 
-    /// A letter carries one part of a session, or less; a question names so many stubs at most.
+    /// A envelope carries one part of a session, or less; a question names so many stubs at most.
     #[test]
     fn what_is_said_of_sessions_that_move_fits() {
         let id = |n: usize| BrokerId::new(&"b".repeat(n)).unwrap();
         let client: Box<str> = "c".repeat(usize::from(u16::MAX)).into();
-        let letter = |length| {
-            Message::Letter(Letter {
+        let envelope = |length| {
+            Message::Envelope(Envelope {
                 to: id(MAX_NAME),
                 from: id(MAX_NAME),
                 client: client.clone(),
                 body: vec![0; length].into(),
             })
         };
-        let longest = letter(crate::transfer::MAX_PART + 1024);
+        let longest = envelope(crate::transfer::MAX_PART + 1024);
         assert_eq!(Message::decode(&longest.encode()), Ok(longest));
 
         let stamp = || Stamp {

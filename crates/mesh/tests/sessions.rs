@@ -1,4 +1,4 @@
-//! What is known of a client, who is where, and who gets a topic: questions, answers and letters
+//! What is known of a client, who is where, and who gets a topic: questions, answers and envelopes
 //! between nodes, without delay.
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is a failing test")]
 
@@ -142,7 +142,7 @@ impl Row {
                         | Output::Located { .. }
                         | Output::FenceAsked { .. }
                         | Output::FencePassed { .. }
-                        | Output::Letter { .. }
+                        | Output::Envelope { .. }
                         | Output::TraceReply(_) => self.asked.push((n, output)),
                         _ => {}
                     }
@@ -213,17 +213,17 @@ fn a_link_leads_to_nobody_before_it_carries() {
 }
 
 #[test]
-fn letters_find_their_way() {
+fn envelopes_find_their_way() {
     let mut row = Row::new(4);
-    row.nodes[3].letter(&name(0), "c", [1, 2].into(), row.now);
-    row.nodes[3].letter(&name(9), "c", [3].into(), row.now);
+    row.nodes[3].envelope(&name(0), "c", [1, 2].into(), row.now);
+    row.nodes[3].envelope(&name(9), "c", [3].into(), row.now);
     row.settle();
-    let letter = Output::Letter {
+    let envelope = Output::Envelope {
         from: name(3),
         client: "c".into(),
         body: [1, 2].into(),
     };
-    assert_eq!(row.asked, [(0, letter)]);
+    assert_eq!(row.asked, [(0, envelope)]);
 }
 
 impl Row {
@@ -258,27 +258,27 @@ fn others_hear_who_is_where_when_it_is_kept_what_is_wanted_there() {
 }
 
 #[test]
-fn a_letter_waits_until_it_is_kept_what_is_wanted() {
+fn a_envelope_waits_until_it_is_kept_what_is_wanted() {
     let mut row = Row::new(3);
     row.unkept = Some((1, 0));
     row.nodes[2].subscribe("t", false, row.now);
-    row.nodes[2].letter(&name(0), "c", [1].into(), row.now);
-    row.nodes[2].letter(&name(0), "c", [2].into(), row.now);
+    row.nodes[2].envelope(&name(0), "c", [1].into(), row.now);
+    row.nodes[2].envelope(&name(0), "c", [2].into(), row.now);
     row.run_for(1000);
     assert_eq!(row.asked, []);
     row.keep();
     row.settle();
-    let letter = |body: u8| {
+    let envelope = |body: u8| {
         let (from, client) = (name(2), "c".into());
         let body = [body].into();
-        (0, Output::Letter { from, client, body })
+        (0, Output::Envelope { from, client, body })
     };
-    assert_eq!(row.asked, [letter(1), letter(2)]);
+    assert_eq!(row.asked, [envelope(1), envelope(2)]);
     // Nothing is wanted that is not kept.
     row.unkept = Some((1, 0));
-    row.nodes[2].letter(&name(0), "c", [3].into(), row.now);
+    row.nodes[2].envelope(&name(0), "c", [3].into(), row.now);
     row.settle();
-    assert_eq!(row.asked.last(), Some(&letter(3)));
+    assert_eq!(row.asked.last(), Some(&envelope(3)));
 }
 
 /// What comes for a neighbour that is elsewhere goes there, also from a broker that has started

@@ -138,7 +138,7 @@ fn server() -> Server {
 }
 
 /// How a client talks.
-enum Way {
+enum Transport {
     Tcp(TcpStream),
     /// And packets that have come in one datagram.
     Udp(UdpSocket, VecDeque<Vec<u8>>),
@@ -146,7 +146,7 @@ enum Way {
 
 /// A client that speaks MQTT 5, or 3.1.1.
 struct Client {
-    way: Way,
+    way: Transport,
 }
 
 impl Client {
@@ -156,12 +156,12 @@ impl Client {
             let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
             socket.connect(to).unwrap();
             socket.set_read_timeout(Some(PATIENCE)).unwrap();
-            Way::Udp(socket, VecDeque::new())
+            Transport::Udp(socket, VecDeque::new())
         } else {
             let stream = TcpStream::connect(to).unwrap();
             stream.set_read_timeout(Some(PATIENCE)).unwrap();
             stream.set_nodelay(true).unwrap();
-            Way::Tcp(stream)
+            Transport::Tcp(stream)
         };
         let mut client = Self { way };
         let mut body = text("MQTT");
@@ -189,8 +189,8 @@ impl Client {
     /// Sends whole packets.
     fn send(&mut self, bytes: &[u8]) {
         match &mut self.way {
-            Way::Tcp(stream) => stream.write_all(bytes).unwrap(),
-            Way::Udp(socket, _) => packets(bytes).for_each(|packet| {
+            Transport::Tcp(stream) => stream.write_all(bytes).unwrap(),
+            Transport::Udp(socket, _) => packets(bytes).for_each(|packet| {
                 socket.send(packet).unwrap();
             }),
         }
@@ -199,14 +199,14 @@ impl Client {
     /// The next packet.
     fn receive(&mut self) -> Vec<u8> {
         match &mut self.way {
-            Way::Tcp(stream) => {
+            Transport::Tcp(stream) => {
                 let mut bytes = vec![0; 2];
                 stream.read_exact(&mut bytes).unwrap();
                 bytes.resize(length(&bytes), 0);
                 stream.read_exact(&mut bytes[2..]).unwrap();
                 bytes
             }
-            Way::Udp(socket, come) => loop {
+            Transport::Udp(socket, come) => loop {
                 if let Some(packet) = come.pop_front() {
                     return packet;
                 }

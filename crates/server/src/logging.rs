@@ -264,9 +264,9 @@ mod tests {
 
     /// What was logged.
     #[derive(Clone, Default)]
-    struct Kept(Arc<Mutex<Vec<u8>>>);
+    struct LogBuffer(Arc<Mutex<Vec<u8>>>);
 
-    impl io::Write for Kept {
+    impl io::Write for LogBuffer {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().extend_from_slice(bytes);
             Ok(bytes.len())
@@ -277,7 +277,7 @@ mod tests {
         }
     }
 
-    impl<'a> MakeWriter<'a> for Kept {
+    impl<'a> MakeWriter<'a> for LogBuffer {
         type Writer = Self;
 
         fn make_writer(&'a self) -> Self {
@@ -286,7 +286,7 @@ mod tests {
     }
 
     fn logged(lines: Option<u32>, log: impl FnOnce()) -> String {
-        let kept = Kept::default();
+        let kept = LogBuffer::default();
         let format = tracing_subscriber::fmt::format().without_time();
         let layer = tracing_subscriber::fmt::layer()
             .with_writer(kept.clone())
@@ -319,7 +319,7 @@ mod tests {
 
     #[test]
     fn json_commands_no_terminal() {
-        let kept = Kept::default();
+        let kept = LogBuffer::default();
         let format = tracing_subscriber::fmt::format().json().without_time();
         let layer = tracing_subscriber::fmt::layer()
             .with_writer(kept.clone())

@@ -49,7 +49,7 @@ fn question(request: &AuthRequest) -> AuthAnswer {
 
 /// A packet from the broker, as far as these tests look at it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Heard {
+struct Reply {
     kind: PacketType,
     reason: Option<ReasonCode>,
     method: Option<String>,
@@ -58,7 +58,7 @@ struct Heard {
     chatty: bool,
 }
 
-impl Heard {
+impl Reply {
     fn of(packet: &Packet<'_>) -> Self {
         let (kind, reason, properties) = match packet {
             Packet::Auth(p) => (PacketType::Auth, Some(p.reason), p.properties),
@@ -127,7 +127,7 @@ impl Broker {
     }
 
     /// What the client hears until everything under way has arrived.
-    fn hear(&mut self, link: LinkId) -> Vec<Heard> {
+    fn hear(&mut self, link: LinkId) -> Vec<Reply> {
         let until = self.0.now() + Nanos::from_millis(10);
         self.0.run_until(until);
         let mut bytes = Vec::new();
@@ -136,13 +136,13 @@ impl Broker {
         let mut heard = Vec::new();
         while let Ok(Split::Frame(frame)) = split(rest, u32::MAX) {
             rest = &rest[frame.bytes.len()..];
-            heard.push(Heard::of(&Packet::decode(frame, Version::V5).unwrap()));
+            heard.push(Reply::of(&Packet::decode(frame, Version::V5).unwrap()));
         }
         assert!(rest.is_empty());
         heard
     }
 
-    fn hear_one(&mut self, link: LinkId) -> Heard {
+    fn hear_one(&mut self, link: LinkId) -> Reply {
         let heard = self.hear(link);
         let [one] = &heard[..] else {
             panic!("one packet is due, not {heard:?}");

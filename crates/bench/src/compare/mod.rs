@@ -22,7 +22,7 @@ use clap::Args;
 
 use self::cases::{Case, Extent, Subject};
 use self::machine::Machine;
-use self::peers::{FLOOR, Found, PEERS, PUNCTUAL, Setup};
+use self::peers::{BrokerProgram, FLOOR, PEERS, PUNCTUAL, Setup};
 use self::results::Results;
 use self::table::Comparison;
 use crate::arguments::seconds;
@@ -154,7 +154,7 @@ impl CompareArgs {
         }
     }
 
-    fn find_brokers(&self) -> Result<Vec<Found>> {
+    fn find_brokers(&self) -> Result<Vec<BrokerProgram>> {
         if let Some(unknown) = self
             .brokers
             .iter()
@@ -198,7 +198,7 @@ impl CompareArgs {
         Ok(brokers)
     }
 
-    fn run_once(&self, broker: &Found, case: &Case, extent: Extent) -> Result<Report> {
+    fn run_once(&self, broker: &BrokerProgram, case: &Case, extent: Extent) -> Result<Report> {
         let setup = Setup {
             core: self.broker_core,
             directory: self.directory.clone(),
@@ -231,7 +231,7 @@ impl CompareArgs {
 }
 
 /// One line per run on standard error, because a comparison takes long.
-fn progress(broker: &Found, case: &Case, repetition: u32, outcome: &Result<Report>) {
+fn progress(broker: &BrokerProgram, case: &Case, repetition: u32, outcome: &Result<Report>) {
     let outcome = match outcome {
         Err(error) => error.to_string(),
         Ok(report) => {
@@ -260,7 +260,7 @@ fn progress(broker: &Found, case: &Case, repetition: u32, outcome: &Result<Repor
 fn write_json(
     path: &PathBuf,
     machine: &Machine,
-    brokers: &[Found],
+    brokers: &[BrokerProgram],
     results: &Results,
 ) -> Result<()> {
     let versions: serde_json::Map<String, serde_json::Value> = brokers

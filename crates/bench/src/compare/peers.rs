@@ -188,7 +188,7 @@ pub(crate) const PEERS: [Peer; 6] = [
 
 /// A broker whose program was found.
 #[derive(Clone, Debug)]
-pub(crate) struct Found {
+pub(crate) struct BrokerProgram {
     pub(crate) peer: Peer,
     program: PathBuf,
     pub(crate) version: String,
@@ -212,7 +212,7 @@ impl Peer {
     }
 
     /// Looks for the broker's program: environment variable, `directory`, PATH.
-    pub(crate) fn find(&self, directory: &Path) -> Option<Found> {
+    pub(crate) fn find(&self, directory: &Path) -> Option<BrokerProgram> {
         let (program, version) = if self.name == FLOOR {
             (
                 env::current_exe().ok()?,
@@ -223,7 +223,7 @@ impl Peer {
             let version = version_of(&program, self.version_argument);
             (program, version)
         };
-        Some(Found {
+        Some(BrokerProgram {
             peer: *self,
             program,
             version,
@@ -302,7 +302,7 @@ pub(crate) struct Running {
     v5_on_second_port: bool,
 }
 
-impl Found {
+impl BrokerProgram {
     /// Starts the broker on ports that are free now, pinned, and waits until it listens. `fifo`
     /// is a `SCHED_FIFO` priority, 0 for the normal class.
     pub(crate) fn start(&self, setup: &Setup, fifo: u8) -> Result<Running> {
@@ -447,7 +447,7 @@ mod tests {
 
     #[test]
     fn a_program_that_ends_at_once_is_reported() {
-        let found = Found::for_test(PEERS[1]);
+        let found = BrokerProgram::for_test(PEERS[1]);
         let directory = tempdir();
         let setup = Setup {
             core: 0,

@@ -5,14 +5,14 @@ use std::fmt::Write;
 
 use super::cases::{Case, Extent, Subject};
 use super::machine::Machine;
-use super::peers::{FLOOR, Found, PUNCTUAL};
+use super::peers::{BrokerProgram, FLOOR, PUNCTUAL};
 use super::results::{Cell, Results};
 use punctual_measure::load::{Latency, Report};
 
 /// What all tables are made from.
 pub(crate) struct Comparison<'a> {
     pub(crate) machine: &'a Machine,
-    pub(crate) brokers: &'a [Found],
+    pub(crate) brokers: &'a [BrokerProgram],
     pub(crate) cases: &'a [Case],
     pub(crate) results: &'a Results,
     pub(crate) extent: Extent,
@@ -184,7 +184,7 @@ impl Comparison<'_> {
         let cases: Vec<&Case> = self.cases.iter().filter(|c| c.subject == subject).collect();
         let mut header = vec!["broker".to_owned()];
         header.extend(cases.iter().map(|case| case.title.clone()));
-        let row = |broker: &Found| {
+        let row = |broker: &BrokerProgram| {
             let name = broker.peer.name;
             let mut row = vec![name.to_owned()];
             row.extend(cases.iter().map(|case| {
@@ -193,7 +193,8 @@ impl Comparison<'_> {
             }));
             row
         };
-        let takes_part = |broker: &&Found| cases.iter().any(|case| broker.peer.takes_part(case));
+        let takes_part =
+            |broker: &&BrokerProgram| cases.iter().any(|case| broker.peer.takes_part(case));
         let rows: Vec<Vec<String>> = self.brokers.iter().filter(takes_part).map(row).collect();
         write_table(text, title, &header, &rows);
     }
@@ -209,7 +210,7 @@ impl Comparison<'_> {
             "largest RSS under load, MiB".to_owned(),
         ];
         let idle_case = self.cases.iter().find(|c| c.subject == Subject::Idle);
-        let row = |broker: &Found| {
+        let row = |broker: &BrokerProgram| {
             let name = broker.peer.name;
             let cell = idle_case.and_then(|case| self.results.cell(&case.title, name));
             let idle = |part: &dyn Fn(&Report) -> Option<f64>, digits: usize| {
@@ -233,7 +234,8 @@ impl Comparison<'_> {
                 mib(peak).map_or_else(dash, |mib| format!("{mib:.1}")),
             ]
         };
-        let takes_part = |broker: &&Found| idle_case.is_some_and(|c| broker.peer.takes_part(c));
+        let takes_part =
+            |broker: &&BrokerProgram| idle_case.is_some_and(|c| broker.peer.takes_part(c));
         let rows: Vec<Vec<String>> = self.brokers.iter().filter(takes_part).map(row).collect();
         write_table(
             text,
@@ -325,11 +327,11 @@ mod tests {
     use punctual_measure::load::{Options, Scenario};
     use std::time::Duration;
 
-    fn floor_and_punctual() -> Vec<Found> {
+    fn floor_and_punctual() -> Vec<BrokerProgram> {
         PEERS
             .iter()
             .filter(|peer| [FLOOR, PUNCTUAL].contains(&peer.name))
-            .map(|peer| Found::for_test(*peer))
+            .map(|peer| BrokerProgram::for_test(*peer))
             .collect()
     }
 

@@ -11,7 +11,7 @@ use super::restart::Restarted;
 use super::systems::{BATCHED, Commits, NO_STORE, NONE};
 use super::throughput::{CLEAN, PACED, PACED_LATE, Run};
 use crate::compare::machine::Machine;
-use crate::compare::peers::Found;
+use crate::compare::peers::BrokerProgram;
 use punctual_measure::load::Latency;
 
 /// Name and version of the JSON format.
@@ -28,7 +28,7 @@ pub(super) struct Results {
     machine: Machine,
     repeat: u32,
     duration: Duration,
-    pub(super) systems: Vec<Found>,
+    pub(super) systems: Vec<BrokerProgram>,
     /// By case and system.
     throughput: Runs<(&'static str, &'static str)>,
     pub(super) plain: Plain,

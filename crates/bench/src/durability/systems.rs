@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::compare::peers::{Found, Peer, Running, Setup};
+use crate::compare::peers::{BrokerProgram, Peer, Running, Setup};
 use punctual_measure::http_get;
 use punctual_measure::wire::Version;
 use punctual_measure::{Distribution, Samples};
@@ -177,7 +177,7 @@ pub(super) const SYSTEMS: [Peer; 8] = [
 /// A system whose program was found.
 #[derive(Clone, Debug)]
 pub(super) struct System {
-    pub(super) found: Found,
+    pub(super) found: BrokerProgram,
     setup: Setup,
     data: PathBuf,
 }

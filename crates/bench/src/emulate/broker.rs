@@ -44,7 +44,7 @@ pub(crate) enum Kind {
 
 /// A broker whose program was found.
 #[derive(Clone, Debug)]
-pub(super) struct Found {
+pub(super) struct BrokerProgram {
     pub(super) name: &'static str,
     pub(super) version: String,
     program: PathBuf,
@@ -57,7 +57,7 @@ pub(super) struct Found {
 
 impl Kind {
     /// Looks for its program.
-    pub(super) fn find(self) -> Result<Found> {
+    pub(super) fn find(self) -> Result<BrokerProgram> {
         let (name, arguments, configuration): (_, &[&str], fn(u16) -> String) = match self {
             Self::Punctual => (
                 "punctual",
@@ -76,7 +76,7 @@ impl Kind {
         let program = peer
             .find_program(Path::new("target/bench/bin"))
             .ok_or_else(missing)?;
-        Ok(Found {
+        Ok(BrokerProgram {
             name,
             version: peers::version_of(&program, peer.version_argument),
             program,
@@ -87,7 +87,7 @@ impl Kind {
     }
 }
 
-impl Found {
+impl BrokerProgram {
     /// Puts `punctual manager` before it.
     pub(super) fn behind_manager(self) -> Result<Self> {
         let manager = Kind::Punctual.find()?.program;

@@ -13,7 +13,7 @@ use punctual_model::srt::Protocol;
 use serde::Serialize;
 
 use super::background::{Background, FULL_FRAME, Generator, Kind as Traffic};
-use super::broker::{self, Found};
+use super::broker::{self, BrokerProgram};
 use super::fabric::{Driver, Fabric};
 use super::flows::Stream;
 use super::layout::{FlowPath, Layout, back};
@@ -53,7 +53,7 @@ const OBSERVER_FIFO: u8 = 20;
 #[derive(Clone, Debug)]
 pub(crate) struct Experiment {
     pub(crate) driver: Driver,
-    pub(crate) broker: Found,
+    pub(crate) broker: BrokerProgram,
     pub(crate) warm_up: Duration,
     pub(crate) duration: Duration,
     pub(crate) qos: u8,

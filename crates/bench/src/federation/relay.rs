@@ -59,8 +59,8 @@ impl RelayArgs {
             io::stdin().as_fd().try_clone_to_owned()?,
             io::stdout().as_fd().try_clone_to_owned()?,
         ];
-        let way = |from: usize, to: usize| -> io::Result<Way> {
-            Ok(Way {
+        let way = |from: usize, to: usize| -> io::Result<ForwardPath> {
+            Ok(ForwardPath {
                 from: File::from(ends[from].try_clone()?),
                 to: File::from(ends[to].try_clone()?),
                 bytes: vec![0; BUFFER],
@@ -95,13 +95,13 @@ impl RelayArgs {
 }
 
 /// From one connection to the other.
-struct Way {
+struct ForwardPath {
     from: File,
     to: File,
     bytes: Vec<u8>,
 }
 
-impl Way {
+impl ForwardPath {
     /// Reads once and writes that on; false at the end.
     fn carry(&mut self) -> io::Result<bool> {
         let n = self.from.read(&mut self.bytes)?;

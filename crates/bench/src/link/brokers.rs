@@ -117,7 +117,7 @@ pub(super) const VARIANTS: [Variant; 7] = [
 
 /// A broker whose program was found.
 #[derive(Clone, Debug)]
-pub(super) struct Found {
+pub(super) struct BrokerProgram {
     pub(super) variant: Variant,
     program: PathBuf,
     pub(super) version: String,
@@ -133,10 +133,10 @@ impl Variant {
     }
 
     /// Looks for its program as the comparison of brokers does.
-    pub(super) fn find(&self, directory: &Path) -> Option<Found> {
+    pub(super) fn find(&self, directory: &Path) -> Option<BrokerProgram> {
         let peer = PEERS.iter().find(|peer| peer.name == self.peer)?;
         let program = peer.find_program(directory)?;
-        Some(Found {
+        Some(BrokerProgram {
             variant: *self,
             version: peers::version_of(&program, peer.version_argument),
             program,
@@ -144,7 +144,7 @@ impl Variant {
     }
 }
 
-impl Found {
+impl BrokerProgram {
     /// Starts the broker in `host`, pinned, and waits until it listens. Its configuration and
     /// log stay in `directory`.
     pub(super) fn start(

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use self::brokers::{Found, PORT, VARIANTS};
+use self::brokers::{BrokerProgram, PORT, VARIANTS};
 use self::report::{Report, Waits};
 use self::round::{Case, Rounds};
 use crate::compare::document;
@@ -152,7 +152,7 @@ impl LinkArgs {
         Ok(())
     }
 
-    fn find_brokers(&self) -> Result<Vec<Found>> {
+    fn find_brokers(&self) -> Result<Vec<BrokerProgram>> {
         let known = || VARIANTS.map(|variant| variant.name).join(", ");
         let missing = |name: &str, remedy: String| Error::Config {
             field: "--brokers",
@@ -186,7 +186,7 @@ impl LinkArgs {
     }
 
     /// All cases with one broker, each with a process and connections of its own.
-    fn measure(&self, broker: &Found) -> Result<Vec<(Case, Waits)>> {
+    fn measure(&self, broker: &BrokerProgram) -> Result<Vec<(Case, Waits)>> {
         Case::ALL
             .into_iter()
             .map(|case| {
@@ -197,7 +197,7 @@ impl LinkArgs {
             .collect()
     }
 
-    fn measure_case(&self, broker: &Found, case: Case) -> Result<Waits> {
+    fn measure_case(&self, broker: &BrokerProgram, case: Case) -> Result<Waits> {
         let host = Namespace::new("broker")?;
         let publishers = Namespace::new("publishers")?;
         let receivers = Namespace::new("receivers")?;

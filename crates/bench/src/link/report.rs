@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::brokers::Found;
+use super::brokers::BrokerProgram;
 use super::round::{Case, Measured};
 use crate::compare::machine::Machine;
 
@@ -65,7 +65,7 @@ pub(super) struct Report<'a> {
     pub(super) message: u32,
     pub(super) one_queue: bool,
     pub(super) super_packets: bool,
-    pub(super) results: &'a [(&'a Found, Vec<(Case, Waits)>)],
+    pub(super) results: &'a [(&'a BrokerProgram, Vec<(Case, Waits)>)],
 }
 
 impl Report<'_> {

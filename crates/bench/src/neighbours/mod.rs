@@ -24,7 +24,7 @@ use serde::Serialize;
 use self::kinds::{KINDS, Kind, Place};
 use crate::arguments::seconds;
 use crate::compare::machine::Machine;
-use crate::compare::peers::{self, FLOOR, Found, PEERS, Peer, Running, Setup};
+use crate::compare::peers::{self, BrokerProgram, FLOOR, PEERS, Peer, Running, Setup};
 
 /// Messages per second of each of the three.
 const RATE: f64 = 500.0;
@@ -242,7 +242,7 @@ impl NeighboursArgs {
         self.directory.join("neighbours-store")
     }
 
-    fn find(&self, peer: &Peer) -> Result<(Found, Setup)> {
+    fn find(&self, peer: &Peer) -> Result<(BrokerProgram, Setup)> {
         let found = peer.find(&self.directory.join("bin"));
         let found = found.ok_or_else(peers::punctual_is_missing)?;
         let setup = Setup {

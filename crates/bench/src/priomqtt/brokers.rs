@@ -148,7 +148,7 @@ pub(crate) const VARIANTS: [Variant; 7] = [
 
 /// A broker whose program was found.
 #[derive(Clone, Debug)]
-pub(crate) struct Found {
+pub(crate) struct BrokerProgram {
     pub(crate) variant: Variant,
     program: PathBuf,
     pub(crate) version: String,
@@ -175,7 +175,7 @@ impl Variant {
 
     /// Looks for its program: this one where it is the broker or the floor itself, else as the
     /// comparison of brokers does.
-    pub(crate) fn find(&self, directory: &Path) -> Option<Found> {
+    pub(crate) fn find(&self, directory: &Path) -> Option<BrokerProgram> {
         let peer = PEERS.iter().find(|peer| peer.name == self.peer)?;
         let (program, version) = match self.peer {
             "floor" => (
@@ -188,7 +188,7 @@ impl Variant {
                 (program, version)
             }
         };
-        Some(Found {
+        Some(BrokerProgram {
             variant: *self,
             program,
             version,
@@ -196,7 +196,7 @@ impl Variant {
     }
 }
 
-impl Found {
+impl BrokerProgram {
     /// Starts the broker in `namespace` and waits until it listens. Its configuration and log
     /// stay in `directory`.
     pub(crate) fn start(

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use self::brokers::{Found, PUNCTUAL, Placement, VARIANTS};
+use self::brokers::{BrokerProgram, PUNCTUAL, Placement, VARIANTS};
 use self::cell::Traffic;
 use self::network::{RATE, Switches};
 use self::report::{BrokerNote, Report, Setting};
@@ -156,7 +156,7 @@ impl PriomqttArgs {
         Ok(())
     }
 
-    fn experiment(&self, part: Part, brokers: &[Found], all: &mut Results) {
+    fn experiment(&self, part: Part, brokers: &[BrokerProgram], all: &mut Results) {
         let cases: Vec<(Experiment, usize, bool)> = match part {
             Part::Rtt => {
                 let payloads = self.payloads().into_iter();
@@ -215,7 +215,7 @@ impl PriomqttArgs {
     }
 
     /// The brokers that take part, and why others do not.
-    fn find_brokers(&self) -> Result<(Vec<Found>, Vec<String>)> {
+    fn find_brokers(&self) -> Result<(Vec<BrokerProgram>, Vec<String>)> {
         let names: Vec<&str> = VARIANTS.iter().map(|variant| variant.name).collect();
         if let Some(unknown) = self.brokers.iter().find(|b| !names.contains(&b.as_str())) {
             return Err(Error::Config {

@@ -6,7 +6,7 @@ use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 use std::{env, thread};
 
-use super::brokers::{Found, HTTP, Placement};
+use super::brokers::{BrokerProgram, HTTP, Placement};
 use super::cell::{BROKER, BULK_FLOW, COUPLES, Plan, Station, Traffic};
 use super::link::Transport;
 use super::network::{Network, Switches};
@@ -44,7 +44,7 @@ pub(crate) struct Setup<'a> {
 
 impl Setup<'_> {
     /// Does one run.
-    pub(crate) fn run(&self, broker: &Found, traffic: Traffic) -> Result<RunResult> {
+    pub(crate) fn run(&self, broker: &BrokerProgram, traffic: Traffic) -> Result<RunResult> {
         let plan = Plan::new(traffic);
         let network = Network::new(&plan.stations, self.switches)?;
         let process = broker.start(&network.broker, self.directory, self.broker)?;
@@ -104,7 +104,7 @@ struct Worker {
 impl Worker {
     fn start(
         setup: &Setup<'_>,
-        broker: &Found,
+        broker: &BrokerProgram,
         station: Station,
         namespace: &Namespace,
         plan: &Plan,

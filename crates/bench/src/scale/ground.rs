@@ -11,7 +11,7 @@ use punctual_measure::wire::Version;
 use punctual_measure::{Error, Result};
 
 use super::crowd::Crowd;
-use crate::compare::peers::{FLOOR, Found, PEERS, PUNCTUAL, Peer, Running, Setup};
+use crate::compare::peers::{BrokerProgram, FLOOR, PEERS, PUNCTUAL, Peer, Running, Setup};
 use crate::federation::relay::RELAY_COMMAND;
 use crate::process::Process;
 use crate::sys;
@@ -65,7 +65,7 @@ const MOSQUITTO_CONFIG: &str = "listener {port} 127.0.0.1\n\
 
 /// What is measured, or measured against.
 pub(super) enum System {
-    Broker(Found),
+    Broker(BrokerProgram),
     /// A process that reads from one connection and writes to another, and knows no MQTT.
     Relay,
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, RwLock};
 
 use crate::access::{Permissions, may_receive};
 use crate::lock::{read, write};
-use crate::mesh::brake::Brake;
+use crate::mesh::throttle::Throttle;
 
 /// The state of a session that other shards know.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub(crate) struct SessionHandle {
     pub(crate) reserved_bytes: AtomicUsize,
     /// State of the remote flow control of a neighbour; `None` for a client. Boxed, so that it
     /// takes one word in the session of a client.
-    pub(crate) braking: Option<Box<Braking>>,
+    pub(crate) throttling: Option<Box<Throttling>>,
     /// Whether publishers on other shards must pause.
     pub(crate) congested: AtomicBool,
     /// Policies for a full queue that the configuration has for this session and for its listener,
@@ -47,9 +47,9 @@ pub(crate) struct SessionHandle {
 }
 
 /// The state of deferred messages for a neighbour that other shards know; see
-/// [`crate::mesh::brake`].
+/// [`crate::mesh::throttle`].
 #[derive(Debug, Default)]
-pub(crate) struct Braking {
+pub(crate) struct Throttling {
     /// Whether brokers behind that neighbour are away for long: then no publisher waits for
     /// capacity here.
     away: AtomicBool,
@@ -63,10 +63,10 @@ pub(crate) struct Braking {
     /// Whether remote flow control is in force.
     is_on: AtomicBool,
     /// The filters under remote flow control.
-    brake: RwLock<Brake>,
+    throttle: RwLock<Throttle>,
 }
 
-impl Braking {
+impl Throttling {
     /// Number of deferred messages, and their bytes, as last published by the owning shard.
     pub(crate) fn load(&self) -> (usize, usize) {
         let messages = self.messages.load(Ordering::Acquire) as usize;
@@ -79,9 +79,9 @@ impl Braking {
     }
 
     #[cold]
-    fn has_brake_on(&self, topic: &[u8], retain: bool) -> bool {
+    fn has_throttle_on(&self, topic: &[u8], retain: bool) -> bool {
         let topic = std::str::from_utf8(topic);
-        retain || topic.is_ok_and(|topic| read(&self.brake).has(topic))
+        retain || topic.is_ok_and(|topic| read(&self.throttle).has(topic))
     }
 }
 
@@ -100,7 +100,7 @@ impl SessionHandle {
             queued_bytes: AtomicUsize::new(0),
             reserved: AtomicU32::new(0),
             reserved_bytes: AtomicUsize::new(0),
-            braking: link.then(Box::default),
+            throttling: link.then(Box::default),
             congested: AtomicBool::new(false),
             queue_full: AtomicU8::new(0),
             durable: AtomicBool::new(false),
@@ -128,13 +128,13 @@ impl SessionHandle {
     /// Whether the session is that of a neighbour behind which brokers are away for long.
     #[inline]
     pub(crate) fn is_away(&self) -> bool {
-        let braking = self.braking.as_ref();
-        braking.is_some_and(|braking| braking.away.load(Ordering::Acquire))
+        let throttling = self.throttling.as_ref();
+        throttling.is_some_and(|throttling| throttling.away.load(Ordering::Acquire))
     }
 
     pub(crate) fn set_away(&self, away: bool) {
-        if let Some(braking) = &self.braking {
-            braking.away.store(away, Ordering::Release);
+        if let Some(throttling) = &self.throttling {
+            throttling.away.store(away, Ordering::Release);
         }
     }
 
@@ -142,14 +142,14 @@ impl SessionHandle {
     /// the neighbour, have passed.
     #[inline]
     pub(crate) fn holds(&self) -> bool {
-        let braking = self.braking.as_ref();
-        braking.is_some_and(|braking| braking.holds.load(Ordering::Acquire))
+        let throttling = self.throttling.as_ref();
+        throttling.is_some_and(|throttling| throttling.holds.load(Ordering::Acquire))
     }
 
     /// Begins or ends to hold newer messages. Returns whether the link held them before.
     pub(crate) fn set_holds(&self, holds: bool) -> bool {
-        let braking = self.braking.as_ref();
-        braking.is_some_and(|braking| braking.holds.swap(holds, Ordering::AcqRel))
+        let throttling = self.throttling.as_ref();
+        throttling.is_some_and(|throttling| throttling.holds.swap(holds, Ordering::AcqRel))
     }
 
     /// Whether a message with QoS 1 or 2 for that neighbour is deferred. While the link holds newer
@@ -159,22 +159,24 @@ impl SessionHandle {
     pub(crate) fn is_kept_back(&self, topic: &[u8], retain: bool, is_older: bool) -> bool {
         match self.holds() {
             true => !is_older,
-            false => self.is_braked(topic, retain),
+            false => self.is_throttled(topic, retain),
         }
     }
 
     /// Whether the neighbour takes only few messages with QoS 1 or 2 on that topic at a time.
     #[inline]
-    fn is_braked(&self, topic: &[u8], retain: bool) -> bool {
-        self.braking.as_ref().is_some_and(|braking| {
-            braking.is_on.load(Ordering::Acquire) && braking.has_brake_on(topic, retain)
+    fn is_throttled(&self, topic: &[u8], retain: bool) -> bool {
+        self.throttling.as_ref().is_some_and(|throttling| {
+            throttling.is_on.load(Ordering::Acquire) && throttling.has_throttle_on(topic, retain)
         })
     }
 
-    pub(crate) fn set_brake(&self, brake: Brake) {
-        if let Some(braking) = &self.braking {
-            braking.is_on.store(!brake.is_empty(), Ordering::Release);
-            *write(&braking.brake) = brake;
+    pub(crate) fn set_throttle(&self, throttle: Throttle) {
+        if let Some(throttling) = &self.throttling {
+            throttling
+                .is_on
+                .store(!throttle.is_empty(), Ordering::Release);
+            *write(&throttling.throttle) = throttle;
         }
     }
 

@@ -419,7 +419,7 @@ impl Hub {
         }
         let mut need = publication.need(target);
         let session = self.sessions.get_mut(target.slot)?;
-        need.braked |= publication.is_behind(target, &session.queue);
+        need.throttled |= publication.is_behind(target, &session.queue);
         let send_buffer = self.config.limits.send_buffer;
         if let Some(slot) = session.conn
             && let Some(conn) = self.outlets.conns.get_mut(slot)
@@ -611,7 +611,7 @@ impl Hub {
         let Need { class, size, .. } = need;
         if qos != QoS::AtMostOnce && !class.is_urgent() {
             let queue = &self.sessions.get(target.slot)?.queue;
-            need.braked |= publication.is_behind(target, queue);
+            need.throttled |= publication.is_behind(target, queue);
         }
         if target.session.is_away() && !self.queue_has_room(target, need) {
             self.note_dropped(target.slot, class, now);
@@ -673,15 +673,15 @@ impl Hub {
         publication.reserved -= reserved;
         let session = self.sessions.get_mut(target.slot)?;
         self.work.offered += (session.queue.growth() / GROWTH) as u64;
-        match need.braked {
-            true => session.queue.push_braked(delivery, now),
+        match need.throttled {
+            true => session.queue.push_throttled(delivery, now),
             false => session.queue.push(delivery, now),
         }
         session.share_queue_len();
         self.fullest.see(target.slot, session.queue.bytes());
         self.stats.queued(&load);
-        let held = need.braked && target.session.holds();
-        self.stats.publishes_braked += u64::from(need.braked && !held);
+        let held = need.throttled && target.session.holds();
+        self.stats.publishes_throttled += u64::from(need.throttled && !held);
         self.stats.publishes_held += u64::from(held);
         // Almost always its room was reserved, and so counted, before.
         if reserved < size {
@@ -694,26 +694,26 @@ impl Hub {
         }
         let session = self.sessions.get_mut(target.slot)?;
         let slot = session.conn.filter(|_| !session.handle.is_away());
-        let (braked, braked_bytes) = session.queue.braked();
-        let (len, bytes) = match need.braked {
+        let (throttled, throttled_bytes) = session.queue.throttled();
+        let (len, bytes) = match need.throttled {
             // Half of the queue may be held back.
-            true => (2 * braked, 2 * braked_bytes),
+            true => (2 * throttled, 2 * throttled_bytes),
             false => (
-                session.queue.len() - braked,
-                session.queue.bytes() - braked_bytes,
+                session.queue.len() - throttled,
+                session.queue.bytes() - throttled_bytes,
             ),
         };
         let half = self.config.limits.max_queued_messages / 2;
         let is_half_full = len >= half.max(1) || bytes >= self.config.limits.max_queued_bytes / 2;
         if target.session.link && is_half_full {
-            self.look_at_brakes(now);
+            self.look_at_throttles(now);
         }
-        if need.braked {
+        if need.throttled {
             // More held messages would have no room, or take the room of the copies that they wait
             // for.
             let limits = &self.config.limits;
-            let is_much = braked >= (limits.max_queued_messages / 4).max(1)
-                || braked_bytes >= limits.max_queued_bytes / 4;
+            let is_much = throttled >= (limits.max_queued_messages / 4).max(1)
+                || throttled_bytes >= limits.max_queued_bytes / 4;
             if is_much && held {
                 self.end_hold(target.slot, now);
             }

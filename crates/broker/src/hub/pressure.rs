@@ -216,11 +216,11 @@ impl Hub {
         let limits = &self.config.limits;
         let drained = conn.out.backlog() <= limits.send_buffer / 2
             && self.sessions.get(conn.session).is_none_or(|session| {
-                let (braked, braked_bytes) = session.queue.braked();
-                session.queue.len() - braked <= limits.max_queued_messages / 4
-                    && session.queue.bytes() - braked_bytes <= limits.max_queued_bytes / 4
-                    && braked <= limits.max_queued_messages / 8
-                    && braked_bytes <= limits.max_queued_bytes / 8
+                let (throttled, throttled_bytes) = session.queue.throttled();
+                session.queue.len() - throttled <= limits.max_queued_messages / 4
+                    && session.queue.bytes() - throttled_bytes <= limits.max_queued_bytes / 4
+                    && throttled <= limits.max_queued_messages / 8
+                    && throttled_bytes <= limits.max_queued_bytes / 8
             });
         if drained {
             conn.slow = false;

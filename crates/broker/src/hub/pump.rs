@@ -14,7 +14,7 @@ use crate::index::delivered_qos;
 use crate::journal::Journal;
 use crate::journal::keeping::{Flight, Reception};
 use crate::message::{Form, Messages};
-use crate::retained::Found;
+use crate::retained::RetainedMatch;
 use crate::sequence::Number;
 use crate::session::{Session, Step, first_step};
 use crate::tasks::Task;
@@ -116,8 +116,9 @@ impl Hub {
                 drop(retained);
                 // Older live messages with QoS 0 may be in transit from other shards.
                 let (began, most) = (replay.began, replay.qos);
-                let may_be_late =
-                    |it: &Found| it.change > began && it.message.qos.min(most) == QoS::AtMostOnce;
+                let may_be_late = |it: &RetainedMatch| {
+                    it.change > began && it.message.qos.min(most) == QoS::AtMostOnce
+                };
                 if replay.ready.iter().any(may_be_late) {
                     replay.fence = self.outboxes.fence(self.index);
                 }
@@ -370,15 +371,15 @@ impl Taken {
         ahead: usize,
         now: Nanos,
     ) {
-        while session.window.has_braked_room(conn.receive_max)
+        while session.window.has_throttled_room(conn.receive_max)
             && conn.out.backlog() < ahead
             && !session.handle.holds()
-            && let Some((since, delivery)) = session.queue.pop_braked()
+            && let Some((since, delivery)) = session.queue.pop_throttled()
         {
             let open = session.window.open();
             self.send_one(since, delivery, session, conn, outlet, now);
             if session.window.open() > open {
-                session.window.brake_last();
+                session.window.throttle_last();
             }
         }
         while let Some(next) = session.queue.front()

@@ -97,7 +97,7 @@ impl Hub {
         let empty = Filled {
             messages: 0,
             bytes: 0,
-            braked: (0, 0),
+            throttled: (0, 0),
         };
         bounds.have(&empty, need, 0) && need.size <= bounds.total
     }
@@ -194,7 +194,7 @@ pub(super) fn takes_at_once(
     need: Need,
 ) -> bool {
     session.queue.is_clear()
-        && !need.braked
+        && !need.throttled
         && session.replays.is_empty()
         && session.window.has_room(conn.receive_max)
         && conn.out.backlog_before(need.class) < send_buffer

@@ -2,7 +2,7 @@
 //! need them.
 //!
 //! A message that all its receivers acknowledge in time need not be stored. So the operations of a
-//! turn, a *chunk*, stay here for a limited time ([`Kept::take`]): an entry that is finished before
+//! turn, a *chunk*, stay here for a limited time ([`PendingOperations::take`]): an entry that is finished before
 //! its chunk is handed over is withdrawn together with later operations on it, and the content with
 //! its last entry. The publisher is answered at once when nothing of a message has to survive, even
 //! if its operations were handed over.
@@ -10,7 +10,7 @@
 //! Invariant: chunks are handed over whole and in order, except for withdrawn operations, so that
 //! the state on disk is that of some moment, without messages that were finished soon afterwards. A
 //! content is withdrawn only with all entries that refer to it, and an entry only if its session
-//! has finished the message: an entry that is copied stays ([`Kept::insist`]), since a store
+//! has finished the message: an entry that is copied stays ([`PendingOperations::insist`]), since a store
 //! discards a content without entries.
 //!
 //! A message with a single receiver, a session of this shard, is encoded into operations only when
@@ -95,7 +95,7 @@ struct Content {
 /// An entry that this shard has emitted.
 #[derive(Debug)]
 struct Entry {
-    /// Number of its content in [`Kept`]; 0 if that was committed before.
+    /// Number of its content in [`PendingOperations`]; 0 if that was committed before.
     content: u64,
     at: Nanos,
     ticket: u64,
@@ -128,7 +128,7 @@ pub(super) struct Taken {
 
 /// Operations of one shard that are not handed over, and the messages that need them.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct PendingOperations {
     /// The chunk of this turn.
     open: Chunk,
     begun: bool,
@@ -145,7 +145,7 @@ pub(crate) struct Kept {
     /// Least message number of all contents.
     least_message: u64,
     entries: RisingMap<Entry>,
-    lights: RisingMap<light::Known>,
+    lights: RisingMap<light::LightRecord>,
     foreign: Foreign,
     /// Publishers with messages that are not needed any more.
     pub(crate) freed: Vec<ConnId>,
@@ -171,7 +171,7 @@ struct Habits {
     useful: bool,
 }
 
-impl Kept {
+impl PendingOperations {
     /// Empty; the first chunk has that ticket.
     pub(super) fn new(ticket: u64) -> Self {
         Self {

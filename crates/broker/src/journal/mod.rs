@@ -35,7 +35,7 @@ use std::collections::VecDeque;
 
 use gate::Held;
 use hashbrown::HashSet;
-use kept::Kept;
+use kept::PendingOperations;
 use punctual_codec::QoS;
 use punctual_store::{Batch, Op};
 use wall::Offset;
@@ -75,7 +75,7 @@ struct Outstanding {
 /// Operations and held packets of one shard.
 #[derive(Debug)]
 pub(crate) struct Journal {
-    pub(crate) kept: Kept,
+    pub(crate) kept: PendingOperations,
     /// Whether the next operations must not wait for acknowledgements of receivers.
     hurry: bool,
     sync: bool,
@@ -116,7 +116,7 @@ impl Journal {
     /// since 1970.
     pub(crate) fn new(wall: u64) -> Self {
         Self {
-            kept: Kept::new(Self::BEFORE + 1),
+            kept: PendingOperations::new(Self::BEFORE + 1),
             hurry: false,
             sync: false,
             ending: false,

@@ -20,7 +20,7 @@ use punctual_mesh::wire::SessionAddress;
 use crate::base::connection::ConnId;
 use crate::base::delivery::{Delivery, Load};
 use crate::mesh::journal::moved::Round;
-use crate::mesh::moves::Known;
+use crate::mesh::moves::KnownMessages;
 use crate::session::{Queue, Window};
 use crate::{Budget, Nanos};
 
@@ -55,7 +55,7 @@ pub(crate) struct Waiting {
 pub(crate) struct Frozen {
     pub(crate) freeze: Freeze,
     /// Names of the messages that had passed here when the session was frozen.
-    pub(crate) known: Known,
+    pub(crate) known: KnownMessages,
     /// The fence between shards behind which the snapshot is taken: messages that other shards had
     /// sent when the session was frozen are in the snapshot.
     pub(crate) fence: u64,

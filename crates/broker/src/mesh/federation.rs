@@ -11,7 +11,7 @@
 //! Invariant: a message that is acknowledged to a neighbour is queued for all its receivers, and
 //! where there is a store, committed for those that survive. While another neighbour has no room
 //! for a message, neither that message nor later ones on its topic are acknowledged, and flow
-//! control makes neighbours send fewer of them ([`crate::mesh::brake`]). So queues are bounded, and
+//! control makes neighbours send fewer of them ([`crate::mesh::throttle`]). So queues are bounded, and
 //! queued messages are never dropped for lack of room.
 
 use std::fmt::Debug;
@@ -205,9 +205,9 @@ pub trait SessionTransfers: MessageNames {
     ) -> u64 {
         since.unwrap_or(0)
     }
-    /// Sends a message about a client's session to [`crate::Shard::letter`] of another broker. It
+    /// Sends a message about a client's session to [`crate::Shard::transfer_message`] of another broker. It
     /// may be lost.
-    fn letter(&self, _to: &str, _client_id: &str, _body: Arc<[u8]>) {}
+    fn send_transfer_message(&self, _to: &str, _client_id: &str, _body: Arc<[u8]>) {}
     /// Time limits of session transfers.
     fn transfer_times(&self) -> Times {
         Times {

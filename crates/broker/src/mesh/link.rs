@@ -47,14 +47,14 @@ pub(crate) struct LinkState {
     /// Retained messages that the neighbour has reported to have, in the present comparison.
     pub(crate) has: Vec<u64>,
     /// Filters on which the neighbour has asked for few messages.
-    pub(crate) brake: Arc<[Box<str>]>,
+    pub(crate) throttle: Arc<[Box<str>]>,
     /// The lists of filters that were last sent to the neighbour for flow control.
     pub(crate) told: Vec<Arc<[Box<str>]>>,
     /// While its queue is full: a short list of filters that match at least all that its own
     /// filters match.
     pub(crate) full: Option<Arc<[Box<str>]>>,
     /// Whether the held-back part of its queue is full, too.
-    pub(crate) braked_full: bool,
+    pub(crate) throttled_full: bool,
 }
 
 impl LinkState {

@@ -13,7 +13,7 @@ pub(crate) struct Links {
     /// Slots of the sessions of neighbours.
     pub(crate) neighbours: Vec<u32>,
     /// Whether the timer is armed that checks how full the queues of neighbours are.
-    pub(crate) brakes_armed: bool,
+    pub(crate) throttles_armed: bool,
     /// Messages that neighbours sent again, and that were passed on to other neighbours because of
     /// that.
     pub(crate) passed_on: PassedOn,

@@ -6,7 +6,6 @@
 //! [`Shard`](crate::Shard) on them in `hub` and `shard`, and their stored forms in `journal`. Other
 //! parts of the broker call these from one place for each event.
 
-pub mod brake;
 pub(crate) mod custody;
 pub(crate) mod federation;
 pub(crate) mod hub;
@@ -17,3 +16,4 @@ pub(crate) mod moves;
 pub(crate) mod parked;
 pub(crate) mod passed;
 pub(crate) mod shard;
+pub mod throttle;

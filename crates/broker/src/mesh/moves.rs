@@ -38,7 +38,7 @@ pub(crate) type TakenUp = (u16, Option<Delivery>);
 
 /// Messages that need not be sent to a session again.
 #[derive(Debug, Default)]
-pub(crate) struct Known {
+pub(crate) struct KnownMessages {
     /// Names of messages that the session has received, from any broker.
     pub(crate) history: Vec<u64>,
     /// Names of messages that passed the former broker while the session was there: they are not
@@ -110,8 +110,8 @@ impl DeliveryHistory {
     }
 
     /// The whole history, for another broker.
-    pub(crate) fn known(&self) -> Known {
-        Known {
+    pub(crate) fn known(&self) -> KnownMessages {
+        KnownMessages {
             history: self.names.iter().copied().collect(),
             passed: self.passed.iter().copied().collect(),
             given: self.given.iter().map(|given| given.0).collect(),
@@ -119,7 +119,7 @@ impl DeliveryHistory {
     }
 
     /// Adds the history that another broker has sent.
-    pub(crate) fn learn(&mut self, known: &Known) {
+    pub(crate) fn learn(&mut self, known: &KnownMessages) {
         self.names.extend(&known.history);
         let room = MAX_PASSED.saturating_sub(self.passed.len());
         // The latest come last.
@@ -202,7 +202,7 @@ mod tests {
         assert!(history.note_moved(2) && !history.note_moved(2) && !history.note(2, true));
         // A message without a name is never recognised.
         assert!(history.note_moved(0) && history.note_moved(0));
-        history.learn(&Known {
+        history.learn(&KnownMessages {
             history: vec![20],
             passed: vec![10],
             given: vec![[5 << 32 | 3, 5 << 32 | 7]],

@@ -1,7 +1,7 @@
 //! Blocked publications of a neighbour: a receiver has no room for them, or the store does not
 //! accept them.
 //!
-//! Each publication waits for its [`Cause`], behind those that wait for the same cause, and behind
+//! Each publication waits for its [`BlockReason`], behind those that wait for the same cause, and behind
 //! those on its topic. So the publication that arrived first receives the first free room,
 //! publications on one topic stay in order, and all others may overtake.
 
@@ -18,12 +18,12 @@ pub(crate) const PARKED: Nanos = Nanos::from_millis(2);
 
 /// Why a publication is blocked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Cause {
+pub(crate) enum BlockReason {
     /// A receiver has no room, or does not read; the shard and the number of its session.
     Receiver(u16, u64),
     /// A neighbour has no room for more held-back messages; the shard and the number of its
     /// session.
-    Brake(u16, u64),
+    Throttle(u16, u64),
     /// The outbox to another shard is full.
     Shard(u16),
     /// The store does not accept the publication now.
@@ -35,7 +35,7 @@ pub(crate) enum Cause {
 /// A blocked publication.
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    cause: Cause,
+    cause: BlockReason,
     /// Hash of the topic.
     topic: u64,
     /// The encoded PUBLISH packet.
@@ -47,7 +47,7 @@ pub(crate) struct Waiting {
 pub(crate) struct ParkedPublications {
     waiting: VecDeque<Waiting>,
     /// The causes of all of them.
-    causes: HashSet<Cause, RandomState>,
+    causes: HashSet<BlockReason, RandomState>,
     /// Hashes of their topics.
     topics: HashSet<u64, RandomState>,
 }
@@ -67,16 +67,16 @@ impl ParkedPublications {
     }
 
     /// Whether a publication is blocked for that cause.
-    pub(crate) fn has_cause(&self, cause: Cause) -> bool {
+    pub(crate) fn has_cause(&self, cause: BlockReason) -> bool {
         self.causes.contains(&cause)
     }
 
-    /// The causes of all publications but [`Cause::Topic`].
-    pub(crate) fn causes(&self) -> impl Iterator<Item = Cause> {
+    /// The causes of all publications but [`BlockReason::Topic`].
+    pub(crate) fn causes(&self) -> impl Iterator<Item = BlockReason> {
         self.causes.iter().copied()
     }
 
-    pub(crate) fn park(&mut self, cause: Cause, topic: &[u8], packet: Box<[u8]>) {
+    pub(crate) fn park(&mut self, cause: BlockReason, topic: &[u8], packet: Box<[u8]>) {
         let topic = self.hash(topic);
         self.keep(Waiting {
             cause,
@@ -106,7 +106,7 @@ impl ParkedPublications {
 
     /// Puts a publication back for which only others on its topic wait.
     pub(crate) fn keep_topic(&mut self, mut waiting: Waiting) {
-        waiting.cause = Cause::Topic;
+        waiting.cause = BlockReason::Topic;
         self.keep(waiting);
     }
 
@@ -115,7 +115,7 @@ impl ParkedPublications {
     }
 
     fn keep(&mut self, waiting: Waiting) {
-        if waiting.cause != Cause::Topic {
+        if waiting.cause != BlockReason::Topic {
             self.causes.insert(waiting.cause);
         }
         self.topics.insert(waiting.topic);
@@ -131,18 +131,18 @@ impl ParkedPublications {
 mod tests {
     use super::*;
 
-    const B: Cause = Cause::Receiver(0, 1);
-    const C: Cause = Cause::Receiver(0, 2);
+    const B: BlockReason = BlockReason::Receiver(0, 1);
+    const C: BlockReason = BlockReason::Receiver(0, 2);
 
     #[test]
     fn one_waits_behind_those_for_the_same_and_on_its_topic() {
         let mut parked = ParkedPublications::default();
         parked.park(B, b"t", [1].into());
         parked.park(C, b"u", [2].into());
-        parked.park(Cause::Topic, b"u", [3].into());
+        parked.park(BlockReason::Topic, b"u", [3].into());
         parked.park(B, b"v", [4].into());
-        assert!(parked.has_cause(B) && !parked.has_cause(Cause::Store));
-        assert!(!parked.has_cause(Cause::Topic));
+        assert!(parked.has_cause(B) && !parked.has_cause(BlockReason::Store));
+        assert!(!parked.has_cause(BlockReason::Topic));
         assert!(parked.has_topic(b"v") && !parked.has_topic(b"w"));
 
         // The first publication has room now, the second one has none.

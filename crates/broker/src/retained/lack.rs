@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hashbrown::HashSet;
 use punctual_codec::{Properties, QoS};
 
-use super::{Found, Retained, digest, part};
+use super::{Retained, RetainedMatch, digest, part};
 use crate::{Message, Nanos};
 
 /// The retained messages that a neighbour lacks, as far as they were compared.
@@ -31,10 +31,10 @@ impl Lack {
     }
 
     /// The removals that must be sent, for topics that have lost their message.
-    pub(crate) fn gone(&self, retained: &Retained, now: Nanos) -> Vec<Found> {
+    pub(crate) fn gone(&self, retained: &Retained, now: Nanos) -> Vec<RetainedMatch> {
         let gone = retained.gone_since();
         gone.filter(|(topic, version)| self.has(topic, *version))
-            .map(|(topic, _)| Found::removal(removal(topic, now)))
+            .map(|(topic, _)| RetainedMatch::removal(removal(topic, now)))
             .collect()
     }
 }

@@ -33,7 +33,7 @@ use tree::{Gap, TOGETHER, Tree};
 pub(crate) struct Retained {
     /// Places in `messages` by topic.
     topics: Tree,
-    messages: Slab<Kept>,
+    messages: Slab<RetainedEntry>,
     bytes: usize,
     /// The expiry time of each message that expires, with its place.
     expiries: BTreeSet<(Nanos, u32)>,
@@ -50,7 +50,7 @@ pub(crate) struct Retained {
 
 /// The retained message of one topic.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct RetainedEntry {
     pub(crate) message: Arc<Message>,
     pub(crate) version: u64,
     /// Number of the change that stored the message.
@@ -76,7 +76,7 @@ impl RetainedCursor {
 
 /// A message that a search found, which may have been replaced since.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct RetainedMatch {
     pub(crate) message: Arc<Message>,
     /// Number of the [change](Retained::changes) that stored the message.
     pub(crate) change: u64,
@@ -84,7 +84,7 @@ pub(crate) struct Found {
     place: u32,
 }
 
-impl Found {
+impl RetainedMatch {
     /// A result that says that a topic has no message any more.
     pub(crate) fn removal(message: Arc<Message>) -> Self {
         Self {
@@ -98,7 +98,7 @@ impl Found {
 /// One piece of a search.
 #[derive(Debug, Default)]
 pub(crate) struct Piece {
-    pub(crate) found: Vec<Found>,
+    pub(crate) found: Vec<RetainedMatch>,
     /// The position at which to continue; `None` at the end.
     pub(crate) next: Option<RetainedCursor>,
 }
@@ -113,7 +113,7 @@ pub(crate) struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    fn kept(&self) -> Option<&Kept> {
+    fn kept(&self) -> Option<&RetainedEntry> {
         self.store.messages.get(self.place.ok()?)
     }
 
@@ -168,7 +168,7 @@ impl Entry<'_> {
         }
         store.bytes += message.size();
         let expires = message.expires;
-        let kept = Kept {
+        let kept = RetainedEntry {
             message,
             version,
             change: store.changes,
@@ -196,7 +196,7 @@ impl Entry<'_> {
 }
 
 /// The names of the topics that the tree refers to by number.
-fn names<'a>(messages: &'a Slab<Kept>) -> impl Fn(u32) -> &'a [u8] {
+fn names<'a>(messages: &'a Slab<RetainedEntry>) -> impl Fn(u32) -> &'a [u8] {
     |place| {
         let kept = messages.get(place);
         kept.map_or(&[], |kept| kept.message.topic_bytes())
@@ -231,13 +231,13 @@ impl Retained {
     }
 
     /// The retained message of a topic.
-    pub(crate) fn get(&self, topic: &str) -> Option<&Kept> {
+    pub(crate) fn get(&self, topic: &str) -> Option<&RetainedEntry> {
         self.messages.get(self.find(topic).ok()?)
     }
 
     /// The version and the publisher of a message that a search found, unless its topic has another
     /// message now.
-    pub(crate) fn current(&self, found: &Found) -> Option<(u64, Option<&Arc<Author>>)> {
+    pub(crate) fn current(&self, found: &RetainedMatch) -> Option<(u64, Option<&Arc<Author>>)> {
         let message = &found.message;
         match self.messages.get(found.place) {
             Some(kept) => {
@@ -253,7 +253,7 @@ impl Retained {
     }
 
     /// The version of a message that a search found, unless its topic has another message now.
-    pub(crate) fn current_version(&self, found: &Found) -> Option<u64> {
+    pub(crate) fn current_version(&self, found: &RetainedMatch) -> Option<u64> {
         self.current(found).map(|(version, _)| version)
     }
 
@@ -274,7 +274,7 @@ impl Retained {
 
     /// Removes the message of a topic, for another reason than a publication.
     fn remove(&mut self, place: u32) {
-        let Some(Kept {
+        let Some(RetainedEntry {
             message, version, ..
         }) = self.clear(place)
         else {
@@ -291,7 +291,7 @@ impl Retained {
     }
 
     /// Removes the message at a place.
-    fn clear(&mut self, place: u32) -> Option<Kept> {
+    fn clear(&mut self, place: u32) -> Option<RetainedEntry> {
         let old = self.messages.remove(place)?;
         self.topics.remove(old.message.topic_bytes());
         self.forget(&old, place);
@@ -299,7 +299,7 @@ impl Retained {
     }
 
     /// Updates the sums and expiries for a message that is not at its place any more.
-    fn forget(&mut self, old: &Kept, place: u32) {
+    fn forget(&mut self, old: &RetainedEntry, place: u32) {
         self.bytes -= old.message.size();
         if old.message.expires < Nanos::MAX {
             self.expiries.remove(&(old.message.expires, place));
@@ -389,7 +389,7 @@ impl Retained {
             for (place, change, message) in messages {
                 if topic::matches(filter, message.topic()) {
                     let message = message.clone();
-                    found.push(Found {
+                    found.push(RetainedMatch {
                         message,
                         change,
                         place,

@@ -147,7 +147,7 @@ fn a_level_below_a_wildcard_is_looked_for_ahead() {
         vec!["x/y", "y/x"],
         vec![],
         vec!["long-enough-for-two/x", "long-enough-for-two/x/y"],
-        vec!["fifteen-letters/y", "fifteen-letters"],
+        vec!["fifteen-envelopes/y", "fifteen-envelopes"],
         (0..20).map(|_| "many").collect(),
     ];
     let mut names = BTreeSet::new();
@@ -181,8 +181,8 @@ fn a_level_below_a_wildcard_is_looked_for_ahead() {
         "r/+/7/x",
         "r/+/none",
         "r/+/long-enough-for-two/x",
-        "r/+/fifteen-letters",
-        "r/+/fifteen-letters/#",
+        "r/+/fifteen-envelopes",
+        "r/+/fifteen-envelopes/#",
         "$r/+/x",
         "r/+/long-enough-for-two/+",
     ] {

@@ -305,7 +305,7 @@ impl Tree {
         let after = |topic| Some([name(topic), b"\0"].concat().into());
         while let Some(frame) = frames.last_mut() {
             path.truncate(frame.path);
-            let Some(Way { key, branch, below }) = self.next(frame, budget) else {
+            let Some(VisitedBranch { key, branch, below }) = self.next(frame, budget) else {
                 frames.pop();
                 continue;
             };
@@ -401,11 +401,11 @@ impl Tree {
     /// done with each, and most of the time would be spent waiting for one after the other. So each
     /// step is done for all nodes before the next step begins, and the processor fetches many of
     /// them at once.
-    fn next<'t>(&'t self, frame: &mut Frame<'t, '_>, budget: &Budget) -> Option<Way> {
+    fn next<'t>(&'t self, frame: &mut Frame<'t, '_>, budget: &Budget) -> Option<VisitedBranch> {
         if frame.named.is_empty() {
             let (key, branch) = frame.ways.next()?;
             let below = None;
-            return Some(Way { key, branch, below });
+            return Some(VisitedBranch { key, branch, below });
         }
         if frame.ahead.is_empty() {
             let most = budget.left().clamp(1, TOGETHER as u64) as usize;
@@ -420,7 +420,7 @@ impl Tree {
             });
             let nodes: SmallVec<[_; TOGETHER]> = nodes.collect();
             let named = &frame.named;
-            let ways = nodes.iter().rev().map(|(key, branch, node)| Way {
+            let ways = nodes.iter().rev().map(|(key, branch, node)| VisitedBranch {
                 key: *key,
                 branch: *branch,
                 below: node.map(|node| {
@@ -519,7 +519,7 @@ struct Frame<'t, 'f> {
     /// Where the filter has `+` here and names the level below: the pieces that it may have there.
     named: SmallVec<[Key; 2]>,
     /// Branches that were fetched and not yet followed, the next one last.
-    ahead: Vec<Way>,
+    ahead: Vec<VisitedBranch>,
 }
 
 impl<'t, 'f> Frame<'t, 'f> {
@@ -546,7 +546,7 @@ impl<'t, 'f> Frame<'t, 'f> {
 
 /// A branch that is being visited.
 #[derive(Debug)]
-struct Way {
+struct VisitedBranch {
     key: Key,
     branch: Branch,
     /// Branches of the node behind it for the pieces that the filter names there; `None` if they

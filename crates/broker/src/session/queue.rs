@@ -28,7 +28,7 @@ pub(crate) fn is_older(delivery: &Delivery) -> bool {
 
 /// Messages that wait for capacity in the window: urgent ones by their rank, then normal ones and
 /// bulk, each in the order of arrival. Messages deferred by remote flow control
-/// ([`crate::mesh::brake`]) are kept apart. Most sessions have no messages waiting and pay one word
+/// ([`crate::mesh::throttle`]) are kept apart. Most sessions have no messages waiting and pay one word
 /// for the queue.
 #[derive(Debug, Default)]
 pub(crate) struct Queue(Option<Box<Waiting>>);
@@ -63,7 +63,7 @@ struct Waiting {
     bulk: VecDeque<Queued>,
     urgent: Option<Box<[Lane<Queued>; 2]>>,
     /// Deferred messages: by remote flow control, or held ([`SessionHandle::holds`]).
-    braked: Option<Box<Braked>>,
+    throttled: Option<Box<Throttled>>,
     bytes: usize,
     /// Number of messages with QoS 0.
     unacknowledged: usize,
@@ -71,14 +71,14 @@ struct Waiting {
 
 /// Deferred messages, normal ones and bulk, each in the order of arrival.
 #[derive(Debug, Default)]
-struct Braked {
+struct Throttled {
     lanes: [VecDeque<Queued>; 2],
     bytes: usize,
     /// Number of deferred messages by the hash of their topic.
     topics: HashMap<u64, usize, RandomState>,
 }
 
-impl Braked {
+impl Throttled {
     fn len(&self) -> usize {
         self.lanes.iter().map(VecDeque::len).sum()
     }
@@ -111,27 +111,29 @@ impl Braked {
 impl Waiting {
     fn len(&self) -> usize {
         let urgent = self.urgent().map(Lane::len).sum::<usize>();
-        self.normal.len() + self.bulk.len() + urgent + self.braked().map_or(0, Braked::len)
+        self.normal.len() + self.bulk.len() + urgent + self.throttled().map_or(0, Throttled::len)
     }
 
-    fn braked(&self) -> Option<&Braked> {
-        self.braked.as_deref()
+    fn throttled(&self) -> Option<&Throttled> {
+        self.throttled.as_deref()
     }
 
     #[inline(never)]
     fn is_clear(&self) -> bool {
-        self.len() == self.braked().map_or(0, Braked::len)
+        self.len() == self.throttled().map_or(0, Throttled::len)
     }
 
     #[inline(never)]
-    fn has_braked(&self, topic: &[u8]) -> bool {
-        let braked = self.braked();
-        braked.is_some_and(|braked| braked.topics.contains_key(&braked.hash(topic)))
+    fn has_throttled(&self, topic: &[u8]) -> bool {
+        let throttled = self.throttled();
+        throttled.is_some_and(|throttled| throttled.topics.contains_key(&throttled.hash(topic)))
     }
 
     /// The deferred messages, by class.
-    fn braked_lanes(&self) -> impl Iterator<Item = &VecDeque<Queued>> {
-        self.braked().into_iter().flat_map(|braked| &braked.lanes)
+    fn throttled_lanes(&self) -> impl Iterator<Item = &VecDeque<Queued>> {
+        self.throttled()
+            .into_iter()
+            .flat_map(|throttled| &throttled.lanes)
     }
 
     fn urgent(&self) -> impl Iterator<Item = &Lane<Queued>> {
@@ -184,16 +186,16 @@ impl Queue {
     }
 
     /// Number of deferred messages, and their bytes.
-    pub(crate) fn braked(&self) -> (usize, usize) {
-        let braked = self.0.as_ref().and_then(|waiting| waiting.braked());
-        braked.map_or((0, 0), |braked| (braked.len(), braked.bytes))
+    pub(crate) fn throttled(&self) -> (usize, usize) {
+        let throttled = self.0.as_ref().and_then(|waiting| waiting.throttled());
+        throttled.map_or((0, 0), |throttled| (throttled.len(), throttled.bytes))
     }
 
     /// Whether a message on that topic is deferred.
     #[inline]
-    pub(crate) fn has_braked(&self, topic: &[u8]) -> bool {
+    pub(crate) fn has_throttled(&self, topic: &[u8]) -> bool {
         let waiting = self.0.as_deref();
-        waiting.is_some_and(|waiting| waiting.has_braked(topic))
+        waiting.is_some_and(|waiting| waiting.has_throttled(topic))
     }
 
     /// Whether no urgent messages wait.
@@ -207,7 +209,7 @@ impl Queue {
         self.0.iter().flat_map(|waiting| {
             let urgent = waiting.urgent().flat_map(Lane::iter);
             let all = urgent.chain(&waiting.normal).chain(&waiting.bulk);
-            let all = all.chain(waiting.braked_lanes().flatten());
+            let all = all.chain(waiting.throttled_lanes().flatten());
             all.map(|queued| &queued.delivery)
         })
     }
@@ -239,7 +241,7 @@ impl Queue {
     /// Puts the messages of another queue behind all waiting messages. The cost is proportional to
     /// the messages of that queue.
     pub(crate) fn append(&mut self, mut later: Self) {
-        while let Some((since, delivery)) = later.pop().or_else(|| later.pop_braked()) {
+        while let Some((since, delivery)) = later.pop().or_else(|| later.pop_throttled()) {
             self.push(delivery, since);
         }
     }
@@ -253,7 +255,7 @@ impl Queue {
         for (count, lane) in messages.iter_mut().zip(waiting.urgent()) {
             *count = lane.len();
         }
-        for (count, lane) in messages[2..].iter_mut().zip(waiting.braked_lanes()) {
+        for (count, lane) in messages[2..].iter_mut().zip(waiting.throttled_lanes()) {
             *count += lane.len();
         }
         Load {
@@ -280,9 +282,9 @@ impl Queue {
             return false;
         };
         let fronts = [waiting.normal.front(), waiting.bulk.front()];
-        let braked = waiting.braked_lanes().filter_map(VecDeque::front);
+        let throttled = waiting.throttled_lanes().filter_map(VecDeque::front);
         let urgent = waiting.urgent().flat_map(Lane::iter);
-        let mut oldest = fronts.into_iter().flatten().chain(braked).chain(urgent);
+        let mut oldest = fronts.into_iter().flatten().chain(throttled).chain(urgent);
         oldest.any(|queued| queued.since <= time)
     }
 
@@ -344,43 +346,48 @@ impl Queue {
     }
 
     /// Defers a message that is not urgent.
-    pub(crate) fn push_braked(&mut self, delivery: Delivery, now: Nanos) {
+    pub(crate) fn push_throttled(&mut self, delivery: Delivery, now: Nanos) {
         let waiting = self.0.get_or_insert_default();
         waiting.bytes += delivery.message.size();
-        let braked = waiting.braked.get_or_insert_default();
-        braked.push(Queued {
+        let throttled = waiting.throttled.get_or_insert_default();
+        throttled.push(Queued {
             since: now,
             delivery,
         });
     }
 
     /// Restarts the waiting time of all deferred messages.
-    pub(crate) fn renew_braked(&mut self, now: Nanos) {
-        let braked = self.0.as_mut().and_then(|waiting| waiting.braked.as_mut());
-        let lanes = braked.into_iter().flat_map(|braked| &mut braked.lanes);
+    pub(crate) fn renew_throttled(&mut self, now: Nanos) {
+        let throttled = self
+            .0
+            .as_mut()
+            .and_then(|waiting| waiting.throttled.as_mut());
+        let lanes = throttled
+            .into_iter()
+            .flat_map(|throttled| &mut throttled.lanes);
         lanes.flatten().for_each(|queued| queued.since = now);
     }
 
     /// Takes the first deferred message, unless a queued message of its class has waited as long.
-    pub(crate) fn pop_braked(&mut self) -> Option<(Nanos, Delivery)> {
+    pub(crate) fn pop_throttled(&mut self) -> Option<(Nanos, Delivery)> {
         let waiting = self.0.as_mut()?;
-        let lanes = &mut waiting.braked.as_mut()?.lanes;
+        let lanes = &mut waiting.throttled.as_mut()?.lanes;
         let before = [waiting.normal.front(), waiting.bulk.front()];
         let queued = lanes.iter_mut().zip(before).find_map(|(lane, before)| {
             lane.pop_front_if(|first| before.is_none_or(|before| first.since < before.since))
         })?;
-        self.forget_braked(&queued.delivery);
+        self.forget_throttled(&queued.delivery);
         Some((queued.since, queued.delivery))
     }
 
-    /// Defers the messages that `is_braked` selects, and those behind them on their topics; all
+    /// Defers the messages that `is_throttled` selects, and those behind them on their topics; all
     /// others are queued.
-    pub(crate) fn sort_out(&mut self, mut is_braked: impl FnMut(&Delivery) -> bool) {
+    pub(crate) fn sort_out(&mut self, mut is_throttled: impl FnMut(&Delivery) -> bool) {
         let Some(waiting) = &mut self.0 else {
             return;
         };
-        let mut before = waiting.braked.take().unwrap_or_default();
-        let mut braked = Box::<Braked>::default();
+        let mut before = waiting.throttled.take().unwrap_or_default();
+        let mut throttled = Box::<Throttled>::default();
         let queues = [&mut waiting.normal, &mut waiting.bulk];
         for (queue, kept) in queues.into_iter().zip(&mut before.lanes) {
             let mut all = std::mem::take(queue);
@@ -392,16 +399,16 @@ impl Queue {
                 (None, _) => kept.pop_front(),
             } {
                 let topic = next.delivery.message.topic_bytes();
-                let is_kept = is_braked(&next.delivery)
+                let is_kept = is_throttled(&next.delivery)
                     || next.delivery.qos > QoS::AtMostOnce
-                        && braked.topics.contains_key(&braked.hash(topic));
+                        && throttled.topics.contains_key(&throttled.hash(topic));
                 match is_kept {
-                    true => braked.push(next),
+                    true => throttled.push(next),
                     false => queue.push_back(next),
                 }
             }
         }
-        waiting.braked = (braked.len() > 0).then_some(braked);
+        waiting.throttled = (throttled.len() > 0).then_some(throttled);
     }
 
     /// Takes the next message, and the time since which it has waited.
@@ -457,13 +464,13 @@ impl Queue {
         Some(delivery)
     }
 
-    fn forget_braked(&mut self, delivery: &Delivery) {
+    fn forget_throttled(&mut self, delivery: &Delivery) {
         if let Some(waiting) = &mut self.0
-            && let Some(braked) = &mut waiting.braked
+            && let Some(throttled) = &mut waiting.throttled
         {
-            braked.forget(&delivery.message);
-            if braked.len() == 0 {
-                waiting.braked = None;
+            throttled.forget(&delivery.message);
+            if throttled.len() == 0 {
+                waiting.throttled = None;
             }
         }
         self.forget(delivery);
@@ -517,14 +524,14 @@ impl Queue {
             for lane in waiting.urgent.iter_mut().flat_map(|lanes| lanes.iter_mut()) {
                 lane.retain(&mut keep);
             }
-            if let Some(mut before) = waiting.braked.take() {
-                let mut braked = Box::<Braked>::default();
+            if let Some(mut before) = waiting.throttled.take() {
+                let mut throttled = Box::<Throttled>::default();
                 for queued in before.lanes.iter_mut().flat_map(std::mem::take) {
                     if keep(&queued) {
-                        braked.push(queued);
+                        throttled.push(queued);
                     }
                 }
-                waiting.braked = (braked.len() > 0).then_some(braked);
+                waiting.throttled = (throttled.len() > 0).then_some(throttled);
             }
             waiting.bytes -= swept.bytes;
             waiting.unacknowledged -= unacknowledged;

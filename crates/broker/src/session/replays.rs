@@ -6,7 +6,7 @@ use punctual_codec::QoS;
 
 use super::subscriptions::Subscription;
 use crate::retained::lack::Lack;
-use crate::retained::{Found, RetainedCursor};
+use crate::retained::{RetainedCursor, RetainedMatch};
 
 /// Cancelled replays are removed once they are more than half of all, and more than this number.
 const FEW: usize = 16;
@@ -25,7 +25,7 @@ pub(crate) struct Replay {
     pub(crate) id: u32,
     pub(crate) numbered: bool,
     /// Messages that are fetched and not yet sent.
-    pub(crate) ready: VecDeque<Found>,
+    pub(crate) ready: VecDeque<RetainedMatch>,
     pub(crate) complete: bool,
     /// Number of the last change of retained messages before the subscription existed. Later
     /// changes are also delivered live.

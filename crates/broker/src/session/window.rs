@@ -122,7 +122,7 @@ pub(super) struct Slot {
     step: Step,
     /// Whether the message is under remote flow control: the peer takes only few of these at a
     /// time.
-    braked: bool,
+    throttled: bool,
 }
 
 /// Maximum capacity, in message contents, that an empty window keeps allocated.
@@ -174,7 +174,7 @@ pub(crate) struct Window {
     /// Number of entries that are not `Done`.
     open: u32,
     /// Number of open entries under remote flow control.
-    braked: u32,
+    throttled: u32,
     /// Number of entries sent on the current connection, from the front.
     sent: usize,
     /// Number of the sent entries that are not `Done`.
@@ -190,7 +190,7 @@ impl Default for Window {
             next_id: 1,
             gaps: false,
             open: 0,
-            braked: 0,
+            throttled: 0,
             sent: 0,
             sent_open: 0,
         }
@@ -216,7 +216,7 @@ impl Window {
     #[inline]
     pub(crate) fn has_room(&self, max: u16) -> bool {
         let max = u32::from(max);
-        (self.open < max || self.open - self.braked.min(max) < max) && self.takes_another()
+        (self.open < max || self.open - self.throttled.min(max) < max) && self.takes_another()
     }
 
     /// As [`Self::has_room`], for an urgent message. A neighbour takes twice `max` messages in
@@ -322,7 +322,7 @@ impl Window {
         self.entries.push_back(Slot {
             packet_id,
             step,
-            braked: false,
+            throttled: false,
         });
         self.open += 1;
         self.sent += 1;
@@ -331,30 +331,30 @@ impl Window {
     }
 
     /// Whether another message under remote flow control may be sent.
-    pub(crate) fn has_braked_room(&self, max: u16) -> bool {
-        self.has_room(max) && self.braked < u32::from(max)
+    pub(crate) fn has_throttled_room(&self, max: u16) -> bool {
+        self.has_room(max) && self.throttled < u32::from(max)
     }
 
     /// Marks the last message as under remote flow control.
-    pub(crate) fn brake_last(&mut self) {
+    pub(crate) fn throttle_last(&mut self) {
         if let Some(last) = self.entries.back_mut()
             && last.step != Step::Done
-            && !std::mem::replace(&mut last.braked, true)
+            && !std::mem::replace(&mut last.throttled, true)
         {
-            self.braked += 1;
+            self.throttled += 1;
         }
     }
 
-    /// Marks exactly those messages that `is_braked` selects as under remote flow control.
-    pub(crate) fn brake(&mut self, mut is_braked: impl FnMut(&Delivery) -> bool) {
-        self.braked = 0;
+    /// Marks exactly those messages that `is_throttled` selects as under remote flow control.
+    pub(crate) fn throttle(&mut self, mut is_throttled: impl FnMut(&Delivery) -> bool) {
+        self.throttled = 0;
         let overtaken = self.overtaken.iter_mut().flat_map(|it| &mut it.all);
         let overtaken = overtaken.map(|(slot, delivery)| (slot, delivery.as_ref()));
         let kept = self.kept.iter().map(Option::as_ref);
         let kept = kept.chain(std::iter::repeat(None));
         for (slot, delivery) in overtaken.chain(self.entries.iter_mut().zip(kept)) {
-            slot.braked = slot.step != Step::Done && delivery.is_some_and(&mut is_braked);
-            self.braked += u32::from(slot.braked);
+            slot.throttled = slot.step != Step::Done && delivery.is_some_and(&mut is_throttled);
+            self.throttled += u32::from(slot.throttled);
         }
     }
 
@@ -461,7 +461,7 @@ impl Window {
         let entry = take_kept(kept, to, done);
         if to == Step::Done {
             self.open -= 1;
-            self.braked -= u32::from(slot.braked);
+            self.throttled -= u32::from(slot.throttled);
             self.sent_open -= 1;
             overtaken.sent -= 1;
             overtaken.all.remove(at);
@@ -484,7 +484,7 @@ impl Window {
         let entry = kept.map_or(0, |kept| take_kept(kept, to, done));
         if to == Step::Done {
             self.open -= 1;
-            self.braked -= u32::from(slot.braked);
+            self.throttled -= u32::from(slot.throttled);
             self.sent_open -= 1;
             self.forget_done();
         }
@@ -572,7 +572,7 @@ impl Window {
         let slot = |(packet_id, step, _): &(u16, Step, Delivery)| Slot {
             packet_id: *packet_id,
             step: *step,
-            braked: false,
+            throttled: false,
         };
         Self {
             entries: inflight.iter().map(slot).collect(),
@@ -581,7 +581,7 @@ impl Window {
             kept: inflight.into_iter().map(|(.., it)| Some(it)).collect(),
             next_id,
             gaps: true,
-            braked: 0,
+            throttled: 0,
             sent: 0,
             sent_open: 0,
         }
@@ -609,7 +609,7 @@ impl Window {
         let slot = Slot {
             packet_id,
             step: Step::Comp,
-            braked: false,
+            throttled: false,
         };
         match self.entries.get_mut(at).filter(|_| found.is_ok()) {
             Some(done) => *done = slot,
@@ -719,7 +719,7 @@ impl Window {
                 } else {
                     given_up.push(delivery.as_ref().map_or(0, |delivery| delivery.entry));
                     self.open -= 1;
-                    self.braked -= u32::from(slot.braked);
+                    self.throttled -= u32::from(slot.throttled);
                     self.sent_open -= u32::from(sent);
                     overtaken.sent -= usize::from(sent);
                 }
@@ -733,7 +733,7 @@ impl Window {
                 given_up.push(delivery.map_or(0, |delivery| delivery.entry));
                 slot.step = Step::Done;
                 self.open -= 1;
-                self.braked -= u32::from(slot.braked);
+                self.throttled -= u32::from(slot.throttled);
                 self.sent_open -= u32::from(at < self.sent);
             }
         }

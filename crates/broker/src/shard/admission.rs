@@ -16,7 +16,7 @@ use crate::base::notes::UrgencyTrust;
 use crate::egress::Stamp;
 use crate::hub::{Conn, Hub, Output};
 use crate::index::subscriber::Subscriber;
-use crate::shard::stated::{Course, Stated, requirements_of};
+use crate::shard::stated::{StatedRequirements, UrgencyDecision, requirements_of};
 use crate::tasks::Task;
 use crate::timers::Timer;
 use crate::watch::Watched;
@@ -28,7 +28,7 @@ use crate::{Message, Nanos};
 pub(super) fn must_wait(
     hub: &mut Hub,
     id: ConnId,
-    stated: &Stated<'_>,
+    stated: &StatedRequirements<'_>,
     qos: QoS,
     now: Nanos,
 ) -> bool {
@@ -104,11 +104,11 @@ pub(super) fn carry(
     hub: &mut Hub,
     id: ConnId,
     admission: Admission,
-    stated: &Stated<'_>,
+    stated: &StatedRequirements<'_>,
     plain: Stamp,
     real_time: bool,
     now: Nanos,
-) -> Course {
+) -> UrgencyDecision {
     let topic = std::str::from_utf8(stated.topic).unwrap_or_default();
     let sizes = stated.sizes;
     let conn = hub.outlets.conns.get_mut(id.slot);
@@ -118,12 +118,12 @@ pub(super) fn carry(
         .and_then(|flows| flows.get_mut(topic));
     let Some(flow) = flow else {
         hub.stats.flow_messages_best_effort += u64::from(real_time);
-        return Course::Go(plain, None, real_time.then(|| too_many(admission)));
+        return UrgencyDecision::Go(plain, None, real_time.then(|| too_many(admission)));
     };
     let is_granted = flow.state.grant().is_some();
     let is_of_it = is_granted && stated.trust != UrgencyTrust::Nothing;
     if !real_time && !is_of_it {
-        return Course::Go(plain, None, None);
+        return UrgencyDecision::Go(plain, None, None);
     }
     flow.messages += 1;
     let rejected = flow.state.rejection().is_some();
@@ -144,11 +144,11 @@ pub(super) fn carry(
     flow.state.told |= answer.is_some();
     if let (Some(answer), true) = (flow.state.rejection(), refuse) {
         hub.stats.flow_messages_refused += 1;
-        return Course::Refuse(answer.clone());
+        return UrgencyDecision::Refuse(answer.clone());
     }
     let Some(grant) = flow.state.grant().copied() else {
         hub.stats.flow_messages_best_effort += 1;
-        return Course::Go(plain, None, answer);
+        return UrgencyDecision::Go(plain, None, answer);
     };
     let conformity = flow.state.meter.judge(&grant, sizes.message.payload, now.0);
     if conformity != Conformity::Conforms {
@@ -162,11 +162,11 @@ pub(super) fn carry(
             Policing::Off => {}
             Policing::Demote | Policing::Shape => {
                 hub.stats.flow_messages_demoted += 1;
-                return Course::Go(plain, None, answer);
+                return UrgencyDecision::Go(plain, None, answer);
             }
             Policing::Drop => {
                 hub.stats.flow_messages_dropped += 1;
-                return Course::Refuse(violation(conformity));
+                return UrgencyDecision::Refuse(violation(conformity));
             }
         }
     }
@@ -181,7 +181,7 @@ pub(super) fn carry(
     let late = asked.late == Some(punctual_model::Late::Drop);
     // The deadline counts from the arrival of the message, whatever else was done since then.
     let stamp = Stamp::admitted(grant.priority, deadline, late, hub.arrived.min(now));
-    Course::Go(stamp, flow.watch.as_ref().map(Watched::numbers), answer)
+    UrgencyDecision::Go(stamp, flow.watch.as_ref().map(Watched::numbers), answer)
 }
 
 /// Whether messages on a topic are refused if their requirements are rejected: by the publisher's

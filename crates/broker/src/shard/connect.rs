@@ -105,7 +105,14 @@ impl Shard {
             }
             Ok(None) => {
                 let username = connect.username.map(Arc::from);
-                self.accept(id, &connect, username, None, Looked::Not(frame.body), now)
+                self.accept(
+                    id,
+                    &connect,
+                    username,
+                    None,
+                    LookupState::Not(frame.body),
+                    now,
+                )
             }
             Err(refusal) => Err(refusal),
         };
@@ -260,7 +267,7 @@ impl Shard {
                 prove(&mut self.hub, id, credential);
                 let username = username.or_else(|| connect.username.map(Arc::from));
                 let auth = method.map(|method| (method, data.unwrap_or_default()));
-                self.accept(id, &connect, username, auth, Looked::Not(&body), now)
+                self.accept(id, &connect, username, auth, LookupState::Not(&body), now)
             }
             AuthAnswer::Deny { reason } => Err(Refusal::new(reason, "authentication failed")),
             AuthAnswer::Continue { .. } => return,
@@ -350,7 +357,7 @@ impl Shard {
 
     /// Accepts a neighbour to which this broker has connected.
     pub(crate) fn accept_link(&mut self, id: ConnId, connect: &Connect<'_>, now: Nanos) {
-        if let Err(refusal) = self.accept(id, connect, None, None, Looked::ForNothing, now) {
+        if let Err(refusal) = self.accept(id, connect, None, None, LookupState::ForNothing, now) {
             self.fail(id, &Fail::silent(refusal.why), now);
         }
     }
@@ -363,7 +370,7 @@ impl Shard {
         connect: &Connect<'_>,
         username: Option<Arc<str>>,
         auth: Option<(Box<str>, Box<[u8]>)>,
-        looked: Looked<'_>,
+        looked: LookupState<'_>,
         now: Nanos,
     ) -> Result<(), Refusal> {
         let Some(mut newcomer) = self.introduce(id, connect, username, auth.as_ref(), now)? else {
@@ -494,7 +501,7 @@ impl Shard {
         &mut self,
         newcomer: &Newcomer<'_>,
         auth: Option<(Box<str>, Box<[u8]>)>,
-        looked: Looked<'_>,
+        looked: LookupState<'_>,
         now: Nanos,
     ) -> Result<Option<Place>, Refusal> {
         let (id, client_id) = (newcomer.id, &newcomer.client_id);
@@ -514,7 +521,7 @@ impl Shard {
             return Err(Refusal::new(trouble.reason(), trouble.why()));
         }
         let moves = is_own && self.hub.has_custody();
-        if moves && let Looked::Not(body) = looked {
+        if moves && let LookupState::Not(body) = looked {
             if let Some(slot) = existing {
                 // The broker may not have noticed that the client has left.
                 self.take_over(slot, false, now);
@@ -536,7 +543,7 @@ impl Shard {
         }
         let existing = self.hub.sessions.named(client_id);
         let is_present = match looked {
-            Looked::Granted { present, .. } => present,
+            LookupState::Granted { present, .. } => present,
             _ => existing.is_some(),
         };
         let slot = match existing {
@@ -653,7 +660,7 @@ fn attach_session(
     hub: &mut Hub,
     newcomer: &mut Newcomer<'_>,
     place: Place,
-    looked: Looked<'_>,
+    looked: LookupState<'_>,
 ) -> Option<Attached> {
     let permissions = permissions_of(hub, newcomer);
     let slot = place.slot;
@@ -824,7 +831,7 @@ fn new_mark(directory: &Directory) -> Option<Mark> {
 
 /// The state of a lookup of a session at other brokers.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Looked<'a> {
+pub(crate) enum LookupState<'a> {
     /// Other brokers were not asked yet; the body of CONNECT.
     Not(&'a [u8]),
     /// The client gets the local session.
@@ -838,7 +845,7 @@ pub(crate) enum Looked<'a> {
     ForNothing,
 }
 
-impl Looked<'_> {
+impl LookupState<'_> {
     fn since(self) -> Option<u64> {
         match self {
             Self::Granted { at, .. } => Some(at),

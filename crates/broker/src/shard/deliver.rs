@@ -19,7 +19,7 @@ use crate::shard::shares::{Choice, choose};
 /// The sender that depends on queue capacity for a message that receivers must keep, where their
 /// policy is to refuse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Whom {
+pub(crate) enum DependentSender {
     /// The publisher, whose message is refused.
     Publisher,
     /// A neighbour, whose message waited until there was capacity
@@ -29,7 +29,7 @@ pub(crate) enum Whom {
     Nobody,
 }
 
-/// Delivers to all receivers of a topic. Unless `whom` is [`Whom::Nobody`], no receiver gets a
+/// Delivers to all receivers of a topic. Unless `whom` is [`DependentSender::Nobody`], no receiver gets a
 /// message with QoS above 0 unless all receivers whose policy is to refuse can keep it.
 #[expect(
     clippy::too_many_lines,
@@ -41,14 +41,14 @@ pub(crate) fn deliver_all(
     publication: &mut Publication<'_>,
     publisher: Option<ConnId>,
     now: Nanos,
-    whom: Whom,
+    whom: DependentSender,
 ) -> Result<(), ()> {
     let acknowledged = publication.qos.min(matched.max_qos) != QoS::AtMostOnce;
     let refusable = match whom {
         // Queues of neighbours refuse, whatever the policy.
-        Whom::Publisher => hub.may_refuse || hub.directory.federation().is_some(),
-        Whom::Neighbour => hub.may_refuse,
-        Whom::Nobody => false,
+        DependentSender::Publisher => hub.may_refuse || hub.directory.federation().is_some(),
+        DependentSender::Neighbour => hub.may_refuse,
+        DependentSender::Nobody => false,
     };
     let mut members: SmallVec<[Target; 2]> = SmallVec::new();
     let groups = if publication.relayed {
@@ -59,7 +59,7 @@ pub(crate) fn deliver_all(
     for group in groups {
         match choose(hub, group, publication) {
             Choice::Member(member) => members.push(member),
-            Choice::Full(member) if whom == Whom::Publisher => {
+            Choice::Full(member) if whom == DependentSender::Publisher => {
                 hub.report_full(&member.session, true, now);
                 return Err(());
             }
@@ -87,7 +87,7 @@ pub(crate) fn deliver_all(
             && matched.groups.is_empty()
         {
             publication.promise = match hub.refuses(&only.session, publication.queue_full) {
-                true if whom == Whom::Publisher => Promise::Due,
+                true if whom == DependentSender::Publisher => Promise::Due,
                 true => Promise::Made,
                 false => Promise::None,
             };
@@ -210,7 +210,7 @@ pub(super) fn promise_room(
     matched: &Matched,
     members: &[Target],
     publication: &Publication<'_>,
-    (whom, now): (Whom, Nanos),
+    (whom, now): (DependentSender, Nanos),
 ) -> Result<usize, ()> {
     let size = publication.size();
     // A relayed message goes to neighbours only.
@@ -235,7 +235,8 @@ pub(super) fn promise_room(
     let (mut checked, mut reserved) = (0, 0);
     let mut promise = |target: &Target, copies: usize| {
         let need = publication.need(target);
-        let asks = whom == Whom::Publisher && hub.refuses(&target.session, publication.queue_full);
+        let asks = whom == DependentSender::Publisher
+            && hub.refuses(&target.session, publication.queue_full);
         let room = if target.session.shard == hub.index {
             !asks || hub.promise(target, need, copies, &mut reserved)
         } else {

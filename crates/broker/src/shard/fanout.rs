@@ -22,7 +22,7 @@ use crate::hub::Hub;
 use crate::index::Place;
 use crate::publication::Publication;
 use crate::shard::acknowledge::{acknowledge, acknowledge_with, note_reception};
-use crate::shard::deliver::{Whom, deliver_all};
+use crate::shard::deliver::{DependentSender, deliver_all};
 use crate::tasks::{COPY, Task};
 use crate::{Budget, Nanos};
 
@@ -136,7 +136,7 @@ impl Hub {
                 &mut publication,
                 publisher,
                 now,
-                Whom::Nobody,
+                DependentSender::Nobody,
             );
             budget.spend(1 + looked_at as u64 * cost + (self.work.offered - before));
             match next {

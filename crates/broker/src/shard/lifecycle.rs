@@ -186,7 +186,7 @@ impl Shard {
         session.handle.congested.store(false, Ordering::Release);
         session.window.rewind();
         session.end_hold(now);
-        session.set_brake(Arc::default());
+        session.set_throttle(Arc::default());
         let (client_id, expiry) = (session.handle.client_id.clone(), session.expiry);
         if session.link.is_some() {
             hub.link_is_down(ConnId { slot, generation }, session_slot, why);

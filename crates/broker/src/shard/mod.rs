@@ -525,7 +525,7 @@ impl Shard {
             if let Some(losses) = session.and_then(|session| session.losses.as_mut()) {
                 losses.tell(told);
             }
-            self.hub.was_heard_of(slot, now);
+            self.hub.is_known_to_client(slot, now);
             match self.hub.outlets.conns.get_mut(id.slot) {
                 Some(same) => conn = same,
                 None => return received,
@@ -1344,7 +1344,7 @@ impl Shard {
                 let is_own = [WAKE, TRY_AGAIN].contains(&id);
                 is_own || custody.is_some_and(|it| it.timers.contains_key(&id))
             }
-            Timer::Brakes | Timer::Flushes | Timer::Sys | Timer::Housekeeping => true,
+            Timer::Throttles | Timer::Flushes | Timer::Sys | Timer::Housekeeping => true,
         };
         while !budget.is_spent() {
             budget.spend(STALE);
@@ -1405,7 +1405,7 @@ impl Shard {
             Timer::Answers { slot, generation } => {
                 self.hub.send_answers(ConnId { slot, generation });
             }
-            Timer::Brakes => self.hub.tell_brakes(now),
+            Timer::Throttles => self.hub.tell_throttles(now),
             Timer::Flushes => self.hub.flushes_are_due(now),
             Timer::HistoryExpiry { id } => self.expire_history(id, now),
             Timer::Transfer { id } => self.transfer_is_due(id, now),

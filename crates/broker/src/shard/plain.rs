@@ -19,7 +19,7 @@ use crate::message::Parts;
 use crate::publication::Publication;
 use crate::sequence::Number;
 use crate::shard::acknowledge::pause_or_go_on;
-use crate::shard::deliver::{Whom, deliver_all};
+use crate::shard::deliver::{DependentSender, deliver_all};
 
 impl Shard {
     /// Delivers a publication with QoS 0 and no properties on a known topic, in a mesh only if all
@@ -85,7 +85,14 @@ impl Shard {
                 ..Publication::plain(parts, publisher)
             };
             // A message with QoS 0 is never refused.
-            let _ = deliver_all(hub, matched, &mut publication, Some(id), now, Whom::Nobody);
+            let _ = deliver_all(
+                hub,
+                matched,
+                &mut publication,
+                Some(id),
+                now,
+                DependentSender::Nobody,
+            );
             return Some(delivered(hub, id, size, packet.len));
         };
         let mut name = None;

@@ -31,7 +31,7 @@ use crate::journal::After;
 use crate::journal::keeping::Nature;
 use crate::mesh::custody::FORWARD;
 use crate::mesh::federation::{LinkNews, Service};
-use crate::mesh::shard::links::{self, Incoming, Packed, Reach, Wait};
+use crate::mesh::shard::links::{self, Incoming, PublicationBatch, Reach, Wait};
 use crate::message::{Parts, expiry, put_forwarded};
 use crate::publication::Publication;
 use crate::retained::Entry;
@@ -42,9 +42,9 @@ use crate::shard::acknowledge::{
     acknowledge, acknowledge_with, note_reception, pause_or_go_on, refuse, refuse_unstored,
 };
 use crate::shard::capacity::is_neighbour;
-use crate::shard::deliver::{Whom, deliver_all};
+use crate::shard::deliver::{DependentSender, deliver_all};
 use crate::shard::retain::{has_retained_room, retain};
-use crate::shard::stated::{Course, Sizes, Stated, is_urgent, report_urgency};
+use crate::shard::stated::{Sizes, StatedRequirements, UrgencyDecision, is_urgent, report_urgency};
 use crate::watch::Watch;
 use crate::{Message, Nanos, answers, order, urgency};
 
@@ -233,8 +233,8 @@ impl Shard {
                 self.told_of_retained(session, message, now)?;
                 return Err(Exit::Done(Next::Packet));
             }
-            Incoming::Brakes(message) => {
-                self.told_to_brake(session, message, now)?;
+            Incoming::Throttles(message) => {
+                self.told_to_throttle(session, message, now)?;
                 return Err(Exit::Done(Next::Packet));
             }
             Incoming::Named(name, mut notes) => {
@@ -288,7 +288,7 @@ impl Shard {
             unreleased: conn.unreleased,
         };
         if let (Some(packing), Some(name)) = (arrival.notes.packing, arrival.name) {
-            let packed = Packed {
+            let packed = PublicationBatch {
                 bytes: raw.payload,
                 packing,
                 name,
@@ -440,8 +440,8 @@ impl Shard {
         let patient = publisher.is_link && raw.qos != QoS::AtMostOnce;
         let waiting = (!patient).then_some(id);
         let whom = match publisher.is_link {
-            true => Whom::Neighbour,
-            false => Whom::Publisher,
+            true => DependentSender::Neighbour,
+            false => DependentSender::Publisher,
         };
         if deliver_all(hub, matched, &mut publication, waiting, now, whom).is_err() {
             hub.stats.refused_queue_full += 1;
@@ -564,7 +564,14 @@ impl Shard {
         });
         let matched = near.as_ref().unwrap_or(matched);
         // No publisher can be refused, so a full queue causes a counted drop.
-        let _ = deliver_all(hub, matched, &mut publication, None, now, Whom::Nobody);
+        let _ = deliver_all(
+            hub,
+            matched,
+            &mut publication,
+            None,
+            now,
+            DependentSender::Nobody,
+        );
         if matched.crowd && !publication.relayed {
             hub.fan_out(&mut publication, (None, false), None);
         }
@@ -816,10 +823,10 @@ fn stated_of<'s>(
     arrival: &Arrival<'s>,
     publisher: Publisher,
     route: u64,
-) -> Option<Stated<'s>> {
+) -> Option<StatedRequirements<'s>> {
     let entry = routes.get(route);
     let rule = entry.rule.as_deref();
-    (publisher.states || rule.is_some()).then(|| Stated {
+    (publisher.states || rule.is_some()).then(|| StatedRequirements {
         route,
         topic: arrival.raw.topic,
         properties: arrival.raw.properties,
@@ -883,7 +890,7 @@ fn decide_urgency(
     hub: &mut Hub,
     arrival: &mut Arrival<'_>,
     publisher: Publisher,
-    stated: &Stated<'_>,
+    stated: &StatedRequirements<'_>,
 ) -> Result<Urgency, Exit> {
     let id = arrival.id;
     let (course, trust) = decide_stamp(hub, id, stated, arrival.now);
@@ -891,12 +898,12 @@ fn decide_urgency(
         arrival.notes.trust = trust;
     }
     match course {
-        Course::Go(stamp, watch, answer) => Ok(Urgency {
+        UrgencyDecision::Go(stamp, watch, answer) => Ok(Urgency {
             stamp,
             watch,
             answer,
         }),
-        Course::Refuse(answer) => {
+        UrgencyDecision::Refuse(answer) => {
             let reason = ReasonCode::QuotaExceeded;
             let (raw, session) = (&arrival.raw, publisher.session);
             let next = acknowledge_with(hub, id, raw, session, reason, &answer, None);
@@ -1100,11 +1107,11 @@ impl Hub {
 fn decide_stamp(
     hub: &mut Hub,
     id: ConnId,
-    stated: &Stated<'_>,
+    stated: &StatedRequirements<'_>,
     now: Nanos,
-) -> (Course, UrgencyTrust) {
+) -> (UrgencyDecision, UrgencyTrust) {
     let Some((asked, mut remark)) = asked(hub, id, stated) else {
-        return (Course::Go(Stamp::PLAIN, None, None), stated.trust);
+        return (UrgencyDecision::Go(Stamp::PLAIN, None, None), stated.trust);
     };
     let trust = match stated.trust {
         UrgencyTrust::Nothing => UrgencyTrust::Nothing,
@@ -1128,13 +1135,13 @@ fn decide_stamp(
         }
         None => {
             let stamp = Stamp::new(hub.config.discipline, &asked.urgency, now);
-            Course::Go(stamp, None, None)
+            UrgencyDecision::Go(stamp, None, None)
         }
     };
     let course = match course {
-        Course::Go(stamp, watch, answer) => {
+        UrgencyDecision::Go(stamp, watch, answer) => {
             hub.stats.publishes_received_urgent += u64::from(stamp.class().is_urgent());
-            Course::Go(stamp, watch, remark.or(answer))
+            UrgencyDecision::Go(stamp, watch, remark.or(answer))
         }
         refused => refused,
     };

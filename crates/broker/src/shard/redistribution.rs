@@ -13,7 +13,7 @@ use crate::hub::Hub;
 use crate::index::matched::{Groups, Matched, TargetList};
 use crate::publication::Publication;
 use crate::shard::Shard;
-use crate::shard::deliver::{Whom, deliver_all};
+use crate::shard::deliver::{DependentSender, deliver_all};
 use crate::shard::shares::elsewhere;
 
 /// Lets other brokers give a message to members, instead of this one.
@@ -47,7 +47,14 @@ pub(super) fn hand_on(
         ..*publication
     };
     // No publisher can be refused, so a full queue causes a counted drop.
-    let _ = deliver_all(hub, &matched, &mut handed, None, now, Whom::Nobody);
+    let _ = deliver_all(
+        hub,
+        &matched,
+        &mut handed,
+        None,
+        now,
+        DependentSender::Nobody,
+    );
     publication.keeping.awaited |= handed.keeping.awaited;
     publication.keeping.firm |= handed.keeping.awaited;
 }
@@ -90,7 +97,14 @@ impl Shard {
         }
         let only = Matched::new(TargetList::new(), smallvec![group.clone()]);
         // No publisher can be refused, so a full queue causes a counted drop.
-        let _ = deliver_all(hub, &only, &mut publication, None, now, Whom::Nobody);
+        let _ = deliver_all(
+            hub,
+            &only,
+            &mut publication,
+            None,
+            now,
+            DependentSender::Nobody,
+        );
         true
     }
 

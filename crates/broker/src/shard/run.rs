@@ -14,7 +14,7 @@ use crate::base::connection::ConnId;
 use crate::base::notes::Packing;
 use crate::hub::{Hub, State};
 use crate::index::target::Target;
-use crate::mesh::shard::links::{self, Packed};
+use crate::mesh::shard::links::{self, PublicationBatch};
 use crate::packets::{PLAIN, Packets, rewrite};
 use crate::route::Route;
 use crate::shard::acknowledge::pause_or_go_on;
@@ -167,7 +167,7 @@ impl Shard {
         &mut self,
         id: ConnId,
         route: u64,
-        packed: Packed<'_>,
+        packed: PublicationBatch<'_>,
         now: Nanos,
     ) -> Result<Next, Fail> {
         let Self {
@@ -176,7 +176,7 @@ impl Shard {
             rewritten,
             ..
         } = self;
-        let Packed {
+        let PublicationBatch {
             bytes,
             packing,
             name,

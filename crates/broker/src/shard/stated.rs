@@ -18,7 +18,7 @@ use crate::watch::Watch;
 pub(super) const REPORT_INTERVAL: Nanos = Nanos::from_secs(10);
 
 /// The facts that determine the urgency of a publication.
-pub(super) struct Stated<'a> {
+pub(super) struct StatedRequirements<'a> {
     pub(crate) route: u64,
     pub(super) topic: &'a [u8],
     pub(crate) properties: Properties<'a>,
@@ -34,7 +34,7 @@ pub(super) struct Stated<'a> {
 pub(super) fn asked(
     hub: &mut Hub,
     id: ConnId,
-    stated: &Stated<'_>,
+    stated: &StatedRequirements<'_>,
 ) -> Option<(Asked, Option<String>)> {
     let conn = hub.outlets.conns.get_mut(id.slot)?;
     let mut error = None;
@@ -73,14 +73,14 @@ pub(super) fn asked(
 pub(super) fn requirements_of(
     hub: &mut Hub,
     id: ConnId,
-    stated: &Stated<'_>,
+    stated: &StatedRequirements<'_>,
 ) -> Option<Requirements> {
     let requirements = asked(hub, id, stated)?.0.requirements;
     requirements.is_real_time().then_some(requirements)
 }
 
 /// Whether a publication is urgent, within the rights of its publisher.
-pub(super) fn is_urgent(hub: &mut Hub, id: ConnId, stated: &Stated<'_>) -> bool {
+pub(super) fn is_urgent(hub: &mut Hub, id: ConnId, stated: &StatedRequirements<'_>) -> bool {
     asked(hub, id, stated).is_some_and(|(asked, _)| asked.urgency.class().is_urgent())
 }
 
@@ -102,7 +102,7 @@ pub(crate) fn report_urgency(hub: &mut Hub, id: ConnId, why: &str, now: Nanos) {
 }
 
 /// The decision about a message with stated requirements.
-pub(super) enum Course {
+pub(super) enum UrgencyDecision {
     /// The message is delivered, perhaps as one of a watched admitted flow, perhaps with an answer
     /// for its publisher.
     Go(Stamp, Option<Arc<Watch>>, Option<Answer>),

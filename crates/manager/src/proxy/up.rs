@@ -15,7 +15,7 @@ use super::hello::Hello;
 use super::relay::{Context, Peer, Relay, Stage, Subscribing, Wait};
 
 /// What is done with a packet.
-enum Course {
+enum PacketDecision {
     /// It passes as it is.
     Pass,
     /// It goes nowhere; what there is to say about it is said.
@@ -77,22 +77,22 @@ impl Relay {
             };
             let course = match head.complete {
                 true => self.client_packet(context, kind, head, &left[..head.head]),
-                false => Course::Pass,
+                false => PacketDecision::Pass,
             };
             match course {
-                Course::Pass => self.to_broker.extend_from_slice(&left[..head.head]),
-                Course::Swallow => {}
-                Course::Wait(wait) => {
+                PacketDecision::Pass => self.to_broker.extend_from_slice(&left[..head.head]),
+                PacketDecision::Swallow => {}
+                PacketDecision::Wait(wait) => {
                     self.wait = Some(wait);
                     break;
                 }
-                Course::Foreign => {
+                PacketDecision::Foreign => {
                     self.is_foreign(context.stats);
                     continue;
                 }
             }
             context.stats.publishes += u64::from(kind == PacketType::Publish);
-            self.up.skip = matches!(course, Course::Swallow);
+            self.up.skip = matches!(course, PacketDecision::Swallow);
             self.up.rest = head.total - head.head;
             at += head.head;
         }
@@ -117,30 +117,30 @@ impl Relay {
         kind: PacketType,
         head: Head,
         bytes: &[u8],
-    ) -> Course {
+    ) -> PacketDecision {
         let body = &bytes[head.header..];
         match (&mut self.stage, kind) {
             (Stage::First, PacketType::Connect) if head.first == 0x10 => {
                 match Connect::decode(body) {
                     Ok(connect) => {
                         self.stage = Stage::Connecting(Box::new(Hello::of(&connect)));
-                        Course::Pass
+                        PacketDecision::Pass
                     }
-                    Err(_) => Course::Foreign,
+                    Err(_) => PacketDecision::Foreign,
                 }
             }
-            (Stage::First, _) => Course::Foreign,
+            (Stage::First, _) => PacketDecision::Foreign,
             (
                 Stage::Connecting(_),
                 PacketType::Auth | PacketType::Disconnect | PacketType::PingReq,
-            ) => Course::Pass,
+            ) => PacketDecision::Pass,
             // It may be sent before CONNACK, and cannot be judged before.
-            (Stage::Connecting(_), _) => Course::Wait(Wait::ConnAck),
+            (Stage::Connecting(_), _) => PacketDecision::Wait(Wait::ConnAck),
             (Stage::Open(_), PacketType::Publish) => self.publish(context, head, body),
             (Stage::Open(peer), PacketType::Subscribe) => {
                 match Subscribe::decode(body, peer.version) {
                     Ok(subscribe) => self.subscribe(context, &subscribe),
-                    Err(_) => Course::Pass,
+                    Err(_) => PacketDecision::Pass,
                 }
             }
             (Stage::Open(peer), PacketType::Unsubscribe) => {
@@ -148,7 +148,7 @@ impl Relay {
                     let filters = unsubscribe.filters().map(Into::into).collect();
                     peer.unsubscribing.insert(unsubscribe.packet_id, filters);
                 }
-                Course::Pass
+                PacketDecision::Pass
             }
             (Stage::Open(peer), PacketType::Disconnect) => {
                 if let Ok(goodbye) = Disconnect::decode(body, peer.version)
@@ -157,18 +157,18 @@ impl Relay {
                 {
                     peer.session_expiry = expiry;
                 }
-                Course::Pass
+                PacketDecision::Pass
             }
-            (Stage::Open(_) | Stage::Foreign(_), _) => Course::Pass,
+            (Stage::Open(_) | Stage::Foreign(_), _) => PacketDecision::Pass,
         }
     }
 
-    fn publish(&mut self, context: &mut Context<'_>, head: Head, body: &[u8]) -> Course {
+    fn publish(&mut self, context: &mut Context<'_>, head: Head, body: &[u8]) -> PacketDecision {
         let Stage::Open(peer) = &mut self.stage else {
-            return Course::Pass;
+            return PacketDecision::Pass;
         };
         let Ok(raw) = RawPublish::decode(head.first, body, peer.version) else {
-            return Course::Pass;
+            return PacketDecision::Pass;
         };
         peer.acks.forget(raw.packet_id);
         let sets_alias = remember_alias(peer, &raw);
@@ -179,10 +179,10 @@ impl Relay {
             && config.rules.is_empty()
             && peer.default == Requirements::NONE
         {
-            return Course::Pass;
+            return PacketDecision::Pass;
         }
         let Some(topic) = topic_of(peer, &raw) else {
-            return Course::Pass;
+            return PacketDecision::Pass;
         };
         let asked = asked(peer, &config.rules, &topic, &raw);
         let length = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
@@ -204,7 +204,7 @@ impl Relay {
                 context.stats.remarks += 1;
                 attach(peer, &message.raw, answers::best_effort(remark));
             }
-            return Course::Pass;
+            return PacketDecision::Pass;
         };
         if known.is_none_or(|flow| flow.is_new(wanted, size)) {
             let Some(ask) = peer.ask(&message, wanted, config.max_flows) else {
@@ -215,7 +215,7 @@ impl Relay {
                      (admission.max_flows_per_session)"
                 );
                 attach(peer, &message.raw, answers::best_effort(why));
-                return Course::Pass;
+                return PacketDecision::Pass;
             };
             self.ask(context, ask);
         }
@@ -228,24 +228,24 @@ impl Relay {
         context: &mut Context<'_>,
         message: &Message<'_>,
         remark: Option<String>,
-    ) -> Course {
+    ) -> PacketDecision {
         let config = context.config;
         let Stage::Open(peer) = &mut self.stage else {
-            return Course::Pass;
+            return PacketDecision::Pass;
         };
         let takes_answers = peer.takes_answers();
         let state = peer.flows.get(&*message.topic).map(|flow| &flow.state);
         let matters = state.is_some_and(|s| s.pending || s.rejection().is_some());
         let refuse = matters && peer.refuses(config, &message.topic);
         let Some(flow) = peer.flows.get_mut(&*message.topic) else {
-            return Course::Pass;
+            return PacketDecision::Pass;
         };
         let acknowledged = message.raw.qos != QoS::AtMostOnce;
         if flow.state.pending && !flow.overdue && acknowledged {
             let topic = message.topic.clone();
             let until = context.now + config.decision_timeout;
             if refuse {
-                return Course::Wait(Wait::Flow { topic, until });
+                return PacketDecision::Wait(Wait::Flow { topic, until });
             }
             if takes_answers {
                 context.stats.held += 1;
@@ -266,7 +266,7 @@ impl Relay {
                 context.stats.violations += 1;
                 context.stats.shaped += 1;
                 let until = Nanos(until);
-                return Course::Wait(Wait::Shape { until });
+                return PacketDecision::Wait(Wait::Shape { until });
             }
             conformity => {
                 context.stats.violations += 1;
@@ -281,7 +281,7 @@ impl Relay {
             flow.state.told = true;
             attach(peer, &message.raw, answer);
         }
-        Course::Pass
+        PacketDecision::Pass
     }
 
     /// A message is not passed on, where that can be said to its publisher: not
@@ -291,18 +291,18 @@ impl Relay {
         context: &mut Context<'_>,
         message: &Message<'_>,
         answer: Answer,
-    ) -> Course {
+    ) -> PacketDecision {
         let Stage::Open(peer) = &mut self.stage else {
-            return Course::Pass;
+            return PacketDecision::Pass;
         };
         let version = peer.version;
         let kind = match message.raw.qos {
-            _ if message.sets_alias => return Course::Pass,
+            _ if message.sets_alias => return PacketDecision::Pass,
             QoS::AtMostOnce => {
                 context.stats.refused += 1;
-                return Course::Swallow;
+                return PacketDecision::Swallow;
             }
-            _ if !version.is_v5() => return Course::Pass,
+            _ if !version.is_v5() => return PacketDecision::Pass,
             QoS::AtLeastOnce => PacketType::PubAck,
             QoS::ExactlyOnce => PacketType::PubRec,
         };
@@ -321,13 +321,17 @@ impl Relay {
             peer.acks.hold(kind, &ack, &packet);
             self.release_acks();
         }
-        Course::Swallow
+        PacketDecision::Swallow
     }
 
-    fn subscribe(&mut self, context: &mut Context<'_>, subscribe: &Subscribe<'_>) -> Course {
+    fn subscribe(
+        &mut self,
+        context: &mut Context<'_>,
+        subscribe: &Subscribe<'_>,
+    ) -> PacketDecision {
         let conn = self.id;
         let Stage::Open(peer) = &mut self.stage else {
-            return Course::Pass;
+            return PacketDecision::Pass;
         };
         let stated = urgency::stated(subscribe.properties);
         let Some(decision) = peer.decided.take() else {
@@ -346,7 +350,7 @@ impl Relay {
                     answer: None,
                 };
                 peer.subscribing.insert(subscribe.packet_id, subscribing);
-                return Course::Pass;
+                return PacketDecision::Pass;
             }
             let ask = Ask::Subscribe {
                 conn,
@@ -355,7 +359,7 @@ impl Relay {
             };
             self.ask(context, ask);
             let until = context.now + context.config.decision_timeout;
-            return Course::Wait(Wait::Subscribe { until });
+            return PacketDecision::Wait(Wait::Subscribe { until });
         };
         let refused = |filter: &str| {
             let mut verdicts = decision.verdicts.iter();
@@ -382,7 +386,7 @@ impl Relay {
         let (version, packet_id) = (peer.version, subscribe.packet_id);
         peer.subscribing.insert(packet_id, subscribing);
         if left.len() == filters.len() {
-            return Course::Pass;
+            return PacketDecision::Pass;
         }
         context.stats.refused += 1;
         if left.is_empty() {
@@ -396,7 +400,7 @@ impl Relay {
             if self.suback(context, &none, &mut packet) {
                 self.insert(&packet);
             }
-            return Course::Swallow;
+            return PacketDecision::Swallow;
         }
         let put = Subscribe::put(
             packet_id,
@@ -406,8 +410,8 @@ impl Relay {
             &mut self.to_broker,
         );
         match put {
-            Ok(()) => Course::Swallow,
-            Err(_) => Course::Pass,
+            Ok(()) => PacketDecision::Swallow,
+            Err(_) => PacketDecision::Pass,
         }
     }
 }

@@ -3,10 +3,10 @@
 //!
 //! Changes of the table are sent in rounds, each of which may take several slices
 //! ([`crate::table::Table::changes`]); between two slices the broker does other work. Updates of shared
-//! members, letters about sessions, and updates of reached brokers are collected when a round begins, and
+//! members, envelopes about sessions, and updates of reached brokers are collected when a round begins, and
 //! sent when it ends. So they follow the filters of the brokers that they name, and a neighbour that
 //! learns that a broker is reached again can send it what it has queued. Updates of reached brokers, and
-//! letters, do not wait for the batch.
+//! envelopes, do not wait for the batch.
 
 use punctual_model::Nanos;
 
@@ -14,7 +14,7 @@ use super::Node;
 use crate::id::{BrokerId, LinkId};
 use crate::reach::ReachUpdate;
 use crate::table::parts;
-use crate::wire::{Letter, Member, Message};
+use crate::wire::{Envelope, Member, Message};
 
 /// Schedule of the updates to neighbours.
 #[derive(Debug)]
@@ -26,8 +26,8 @@ pub(super) struct Pace {
     due: Option<Nanos>,
     /// During a round of the table: the updates that are sent at its end.
     held: Option<DeferredUpdates>,
-    /// Letters for the next round, and the links on which they came.
-    letters: Vec<(Option<LinkId>, Letter)>,
+    /// Envelopes for the next round, and the links on which they came.
+    envelopes: Vec<(Option<LinkId>, Envelope)>,
 }
 
 impl Pace {
@@ -37,13 +37,13 @@ impl Pace {
             told_at: Nanos(0),
             due: None,
             held: None,
-            letters: Vec::new(),
+            envelopes: Vec::new(),
         }
     }
 
-    /// Adds a letter, to be sent after the present filters.
-    pub(super) fn add_letter(&mut self, from: Option<LinkId>, letter: Letter) {
-        self.letters.push((from, letter));
+    /// Adds a envelope, to be sent after the present filters.
+    pub(super) fn add_envelope(&mut self, from: Option<LinkId>, envelope: Envelope) {
+        self.envelopes.push((from, envelope));
     }
 
     /// Clears the schedule, to be computed again.
@@ -90,7 +90,7 @@ impl Pace {
 #[derive(Debug)]
 struct DeferredUpdates {
     members: Vec<ReachUpdate<Member>>,
-    letters: Vec<(Option<LinkId>, Letter)>,
+    envelopes: Vec<(Option<LinkId>, Envelope)>,
     reach: Vec<ReachUpdate<BrokerId>>,
 }
 
@@ -99,7 +99,7 @@ impl Node {
     pub(super) fn tell(&mut self, now: Nanos) {
         let held = self.pace.held.take();
         let begins = held.is_none();
-        let is_urgent = self.reach.has_changes() || !self.pace.letters.is_empty();
+        let is_urgent = self.reach.has_changes() || !self.pace.envelopes.is_empty();
         if begins && !is_urgent && !(self.has_news() && self.pace.is_due(now)) {
             return;
         }
@@ -108,7 +108,7 @@ impl Node {
         }
         let held = held.unwrap_or_else(|| DeferredUpdates {
             members: self.members.changes(),
-            letters: std::mem::take(&mut self.pace.letters),
+            envelopes: std::mem::take(&mut self.pace.envelopes),
             reach: self.reach.changes(),
         });
         for change in self.filters.table.changes() {
@@ -128,14 +128,14 @@ impl Node {
             self.send_members(told.link, told.all, told.add, told.remove);
         }
         self.tell_of_sessions();
-        for (from, letter) in held.letters {
-            self.post_letter(from, letter);
+        for (from, envelope) in held.envelopes {
+            self.post_envelope(from, envelope);
         }
         for told in held.reach {
             self.send_reach(told);
         }
         self.pace.due = None;
-        if self.reach.has_changes() || !self.pace.letters.is_empty() {
+        if self.reach.has_changes() || !self.pace.envelopes.is_empty() {
             self.pace.due = Some(now);
         } else if self.has_news() {
             self.pace.due = Some(now + self.pace.batch);

@@ -165,8 +165,8 @@ pub enum Output {
         /// Whether further brokers of the mesh are away.
         away: bool,
     },
-    /// A message about a session from the core of another broker, which called [`crate::Node::letter`].
-    Letter {
+    /// A message about a session from the core of another broker, which called [`crate::Node::envelope`].
+    Envelope {
         /// Whose.
         from: BrokerId,
         /// Client identifier.

@@ -1,4 +1,4 @@
-//! Which brokers are reached, and letters: messages between the cores of two brokers about a session
+//! Which brokers are reached, and envelopes: messages between the cores of two brokers about a session
 //! transfer.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -9,9 +9,9 @@ use punctual_model::Nanos;
 use super::commit::InterestCommit;
 use super::{Node, Output};
 use crate::id::{BrokerId, LinkId};
-use crate::wire::{Letter, Message};
+use crate::wire::{Envelope, Message};
 
-/// Bound on letters that wait for [`super::Node::interest_committed`]; more are dropped, and repeated by
+/// Bound on envelopes that wait for [`super::Node::interest_committed`]; more are dropped, and repeated by
 /// their senders.
 const MAX_LETTERS: usize = 1 << 10;
 
@@ -22,7 +22,7 @@ const MAX_AWAY: usize = 1 << 12;
 /// look-ups count as incomplete (*hold-down*).
 const HOLD_DOWN: Nanos = Nanos::from_secs(1);
 
-/// Reached brokers, and letters.
+/// Reached brokers, and envelopes.
 #[derive(Debug, Default)]
 pub(super) struct Presence {
     /// Brokers that are reached.
@@ -35,9 +35,9 @@ pub(super) struct Presence {
     missed: BTreeMap<BrokerId, Option<Nanos>>,
     /// Brokers in hold-down, and until when; at most [`MAX_AWAY`].
     held: BTreeMap<BrokerId, Nanos>,
-    /// Letters to be forwarded: the change of interest that has to be durable first (see
+    /// Envelopes to be forwarded: the change of interest that has to be durable first (see
     /// [`super::commit`]), and the link on which each came.
-    letters: VecDeque<(u64, LinkId, Letter)>,
+    envelopes: VecDeque<(u64, LinkId, Envelope)>,
 }
 
 impl Presence {
@@ -91,74 +91,74 @@ impl Presence {
         self.away.remove(broker).is_some()
     }
 
-    pub(super) fn has_letters(&self) -> bool {
-        !self.letters.is_empty()
+    pub(super) fn has_envelopes(&self) -> bool {
+        !self.envelopes.is_empty()
     }
 
-    /// Queues a letter until the change of interest with this number is durable.
-    fn put_off(&mut self, noted: u64, from: LinkId, letter: Letter) {
-        if self.letters.len() < MAX_LETTERS {
-            self.letters.push_back((noted, from, letter));
+    /// Queues a envelope until the change of interest with this number is durable.
+    fn put_off(&mut self, noted: u64, from: LinkId, envelope: Envelope) {
+        if self.envelopes.len() < MAX_LETTERS {
+            self.envelopes.push_back((noted, from, envelope));
         }
     }
 
-    /// Takes a letter that need not wait any more, and its link.
-    fn next_letter(&mut self, commit: &InterestCommit) -> Option<(LinkId, Letter)> {
-        let is_committed = |(noted, ..): &mut (u64, LinkId, Letter)| commit.is_committed(*noted);
-        let (_, from, letter) = self.letters.pop_front_if(is_committed)?;
-        Some((from, letter))
+    /// Takes a envelope that need not wait any more, and its link.
+    fn next_envelope(&mut self, commit: &InterestCommit) -> Option<(LinkId, Envelope)> {
+        let is_committed = |(noted, ..): &mut (u64, LinkId, Envelope)| commit.is_committed(*noted);
+        let (_, from, envelope) = self.envelopes.pop_front_if(is_committed)?;
+        Some((from, envelope))
     }
 }
 
 impl Node {
     /// Sends a message to another broker's core about a session; `body` is opaque to the mesh. It is lost
     /// if that broker is not reached.
-    pub fn letter(&mut self, to: &BrokerId, client: &str, body: Arc<[u8]>, now: Nanos) {
-        let letter = Letter {
+    pub fn envelope(&mut self, to: &BrokerId, client: &str, body: Arc<[u8]>, now: Nanos) {
+        let envelope = Envelope {
             to: to.clone(),
             from: self.settings.id.clone(),
             client: client.into(),
             body,
         };
-        self.pass_letter(None, letter, now);
+        self.pass_envelope(None, envelope, now);
     }
 
-    pub(super) fn pass_letter(&mut self, from: Option<LinkId>, letter: Letter, now: Nanos) {
-        if letter.to == self.settings.id {
-            let Letter {
+    pub(super) fn pass_envelope(&mut self, from: Option<LinkId>, envelope: Envelope, now: Nanos) {
+        if envelope.to == self.settings.id {
+            let Envelope {
                 from, client, body, ..
-            } = letter;
-            self.outputs.push(Output::Letter { from, client, body });
+            } = envelope;
+            self.outputs.push(Output::Envelope { from, client, body });
             return;
         }
         match from {
-            Some(link) if !self.commit.is_all_committed() || self.presence.has_letters() => {
-                self.presence.put_off(self.commit.noted(), link, letter);
+            Some(link) if !self.commit.is_all_committed() || self.presence.has_envelopes() => {
+                self.presence.put_off(self.commit.noted(), link, envelope);
             }
-            _ => self.send_letter(from, letter, now),
+            _ => self.send_envelope(from, envelope, now),
         }
     }
 
-    /// Forwards the letters that need not wait any more.
-    pub(super) fn pass_letters(&mut self, now: Nanos) {
-        while let Some((from, letter)) = self.presence.next_letter(&self.commit) {
-            self.send_letter(Some(from), letter, now);
+    /// Forwards the envelopes that need not wait any more.
+    pub(super) fn pass_envelopes(&mut self, now: Nanos) {
+        while let Some((from, envelope)) = self.presence.next_envelope(&self.commit) {
+            self.send_envelope(Some(from), envelope, now);
         }
     }
 
-    /// Sends a letter after all present filters were advertised, so that a broker which learns that a
+    /// Sends a envelope after all present filters were advertised, so that a broker which learns that a
     /// session is stored here also knows the filters of that session.
-    fn send_letter(&mut self, from: Option<LinkId>, letter: Letter, now: Nanos) {
-        self.pace.add_letter(from, letter);
+    fn send_envelope(&mut self, from: Option<LinkId>, envelope: Envelope, now: Nanos) {
+        self.pace.add_envelope(from, envelope);
         self.tell(now);
     }
 
-    /// Sends a letter over the link that leads to its receiver.
-    pub(super) fn post_letter(&mut self, from: Option<LinkId>, letter: Letter) {
-        let (links, _) = self.reach.where_are(&BTreeSet::from([letter.to.clone()]));
+    /// Sends a envelope over the link that leads to its receiver.
+    pub(super) fn post_envelope(&mut self, from: Option<LinkId>, envelope: Envelope) {
+        let (links, _) = self.reach.where_are(&BTreeSet::from([envelope.to.clone()]));
         let mut links = links.into_iter().filter(|link| Some(*link) != from);
         if let Some(link) = links.find(|link| self.links.carries(*link)) {
-            self.outputs.send(link, &Message::Letter(letter));
+            self.outputs.send(link, &Message::Envelope(envelope));
         }
     }
 

@@ -1,4 +1,4 @@
-//! Messages of session transfers: the bodies of [`super::Letter`]s.
+//! Messages of session transfers: the bodies of [`super::Envelope`]s.
 
 use std::sync::Arc;
 

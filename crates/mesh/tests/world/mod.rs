@@ -431,7 +431,7 @@ impl World {
             | Output::Reach { .. }
             | Output::FenceAsked { .. }
             | Output::FencePassed { .. }
-            | Output::Letter { .. }
+            | Output::Envelope { .. }
             | Output::TraceReply(_)
             | Output::Membership(_)
             | Output::Event(_) => {}

@@ -174,14 +174,14 @@ struct Seen {
 }
 
 /// What a publisher was told.
-struct Told {
+struct PublisherAnswers {
     publisher: usize,
     /// Numbers of messages that are safe, with their QoS.
     safe: Vec<(u32, QoS)>,
 }
 
 /// Publishes until told to stop, and then until everything is acknowledged.
-fn publish(port: u16, publisher: usize, seen: &Seen) -> Told {
+fn publish(port: u16, publisher: usize, seen: &Seen) -> PublisherAnswers {
     let mut client = client(port, format!("publisher-{publisher}"));
     let mut open: HashMap<Token, (u32, QoS)> = HashMap::new();
     let (mut number, mut safe) = (0, Vec::new());
@@ -204,7 +204,7 @@ fn publish(port: u16, publisher: usize, seen: &Seen) -> Told {
                 number += 1;
             }
         } else if open.is_empty() {
-            return Told { publisher, safe };
+            return PublisherAnswers { publisher, safe };
         }
         // What else there is to say are broken connections.
         if let Ok(Some(Event::Published { token, reason, .. })) = client.next(Some(LOOK)) {
@@ -280,7 +280,7 @@ fn subscribe(port: u16, subscriber: usize, ready: &Barrier, stop: &AtomicBool) -
 pub(crate) struct Load {
     seen: Arc<Seen>,
     done: Arc<AtomicBool>,
-    told: Receiver<Told>,
+    told: Receiver<PublisherAnswers>,
     publishers: Vec<JoinHandle<()>>,
     subscribers: Vec<JoinHandle<Got>>,
 }
@@ -296,7 +296,7 @@ impl Load {
         });
         let done = Arc::new(AtomicBool::new(false));
         let ready = Arc::new(Barrier::new(SUBSCRIBERS + 1));
-        let (sender, told): (Sender<Told>, Receiver<Told>) = channel();
+        let (sender, told): (Sender<PublisherAnswers>, Receiver<PublisherAnswers>) = channel();
         let subscribers = (0..SUBSCRIBERS)
             .map(|n| {
                 let (ready, done) = (ready.clone(), done.clone());
@@ -345,7 +345,7 @@ impl Load {
             publisher.join().unwrap();
         }
         self.done.store(true, Ordering::Relaxed);
-        let told: Vec<Told> = self.told.try_iter().collect();
+        let told: Vec<PublisherAnswers> = self.told.try_iter().collect();
         assert_eq!(told.len(), PUBLISHERS);
         let mut count = 0;
         for subscriber in self.subscribers {
@@ -356,7 +356,7 @@ impl Load {
 }
 
 /// Compares what a subscriber got with what publishers were told.
-fn check(got: &Got, told: &[Told]) -> u64 {
+fn check(got: &Got, told: &[PublisherAnswers]) -> u64 {
     let mut count = 0;
     let mut times: HashMap<(&str, u32), u32> = HashMap::new();
     let mut last: HashMap<(&str, QoS), u32> = HashMap::new();
@@ -372,7 +372,7 @@ fn check(got: &Got, told: &[Told]) -> u64 {
             assert!(before < Some(*number), "{topic}: {number} after {before:?}");
         }
     }
-    for Told { publisher, safe } in told {
+    for PublisherAnswers { publisher, safe } in told {
         for (number, qos) in safe {
             let topic = format!("kill/{publisher}/{}", number % 3);
             assert!(

@@ -16,7 +16,7 @@ const ROUND_TRIPS: usize = 5000;
 const ROUNDS: usize = 5;
 
 /// A transport, and its figures of each round.
-struct Way {
+struct Measurement {
     name: &'static str,
     client: Client,
     median: Vec<f64>,
@@ -44,7 +44,7 @@ fn figures() {
         };
         let mut client = connect(options).unwrap();
         subscribe(&mut client, name, QoS::AtMostOnce);
-        Way {
+        Measurement {
             name,
             client,
             median: Vec::new(),
@@ -89,7 +89,7 @@ fn figures() {
 
 /// Median and 99th percentile of round trips, and the broker's processor time
 /// for one, all in µs.
-fn measure(way: &mut Way, broker: &Broker) -> (f64, f64, f64) {
+fn measure(way: &mut Measurement, broker: &Broker) -> (f64, f64, f64) {
     let message = Message::new(way.name, vec![0; 64]);
     let mut times = Vec::with_capacity(ROUND_TRIPS);
     let before = broker.processor_time();

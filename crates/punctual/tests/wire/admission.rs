@@ -5,7 +5,7 @@ use std::io::Write as _;
 use crate::broker::Broker;
 use crate::build::{Connect, Props, Publish, V5, V311, first, subscribe};
 use crate::conn::{Conn, unique};
-use crate::parse::PropList as Told;
+use crate::parse::PropList;
 
 /// Everyone is a host with a link of 100 Mbit/s; a message costs the broker
 /// 100 us and 50 us for each receiver.
@@ -21,7 +21,7 @@ fn props(pairs: &[(&str, &str)]) -> Props {
 }
 
 /// The value of a user property; empty if there is none.
-fn told<'a>(props: &'a Told, key: &str) -> &'a str {
+fn told<'a>(props: &'a PropList, key: &str) -> &'a str {
     let pairs = props.user();
     let found = pairs.into_iter().find(|(name, _)| *name == key);
     found.map_or("", |(_, value)| value)
@@ -34,7 +34,7 @@ fn client(broker: &Broker, id: &str) -> Conn {
 /// Publishes with QoS 1 and returns the reason code and the properties of the
 /// acknowledgement.
 #[track_caller]
-fn ask(conn: &mut Conn, topic: &str, payload: &str, pairs: &[(&str, &str)]) -> (u8, Told) {
+fn ask(conn: &mut Conn, topic: &str, payload: &str, pairs: &[(&str, &str)]) -> (u8, PropList) {
     let id = conn.fresh_id();
     let publish = Publish::new(V5, topic, payload)
         .qos(1, id)

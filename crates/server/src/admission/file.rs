@@ -34,9 +34,9 @@ pub const FLOWS: &str = "flows.json";
 
 /// The file with the flows.
 #[derive(Debug)]
-pub struct Kept(PathBuf);
+pub struct FlowFile(PathBuf);
 
-impl Kept {
+impl FlowFile {
     /// The file of that name.
     pub fn new(path: PathBuf) -> Self {
         Self(path)
@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         let directory = tempfile::tempdir().unwrap();
-        let kept = Kept::new(directory.path().join("flows.json"));
+        let kept = FlowFile::new(directory.path().join("flows.json"));
         assert!(matches!(kept.read(), Ok(None)));
         let state = State {
             version: 1,
@@ -95,7 +95,7 @@ mod tests {
             panic!("read")
         };
         assert!(error.to_string().contains("admission.file"));
-        let nowhere = Kept::new(directory.path().join("no/flows.json"));
+        let nowhere = FlowFile::new(directory.path().join("no/flows.json"));
         assert!(
             nowhere
                 .write(&state)

@@ -32,7 +32,7 @@ use tokio::task::spawn_blocking;
 
 use self::agenda::Agenda;
 use self::backend::{Backend, Job};
-pub use self::file::{FLOWS, Kept};
+pub use self::file::{FLOWS, FlowFile};
 use self::outbox::{Item, Outbox, Write};
 use crate::config::{Config, Transport as Scheme};
 use crate::error::Error;
@@ -155,7 +155,7 @@ impl ServiceBuilder {
         let data = config.server.data.as_ref();
         let file = config.admission.file.clone();
         let file = file.or_else(|| Some(data?.join(FLOWS)));
-        let kept = file.map(Kept::new);
+        let kept = file.map(FlowFile::new);
         let backend = match config.srt().map_err(|error| error.to_string())? {
             Some(options) => {
                 let table = table::open(options, precedence, sender.clone(), timing.clone())?;
@@ -203,7 +203,7 @@ impl ServiceBuilder {
             backend: self.backend,
             transports: self.transports,
             agenda: Agenda::default(),
-            restored: Restored::Kept,
+            restored: Restored::FlowFile,
             reached: None,
         };
         worker.count();
@@ -219,7 +219,7 @@ impl ServiceBuilder {
 }
 
 /// The manager of this process, with what was kept.
-fn manager(config: &Config, kept: Option<&Kept>) -> Result<Manager, Error> {
+fn manager(config: &Config, kept: Option<&FlowFile>) -> Result<Manager, Error> {
     let network = match &config.admission.network {
         Some(path) => Some(file::network(path)?),
         None => None,
@@ -369,7 +369,7 @@ impl AdmissionService {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Restored {
     /// Who has it may come back.
-    Kept,
+    FlowFile,
     /// It is being ended.
     Ending,
     Ended,
@@ -407,7 +407,7 @@ impl Worker {
                 if let Backend::Local(manager) = &mut self.backend {
                     manager.reconsider(RECONSIDERED);
                 }
-                if self.restored == Restored::Kept && started.elapsed() >= keep {
+                if self.restored == Restored::FlowFile && started.elapsed() >= keep {
                     self.restored = Restored::Ending;
                 }
             }

@@ -84,11 +84,11 @@ struct Overview {
     /// Why the database is away.
     database_away: Option<String>,
     /// The oldest first; times in ns since the start.
-    notices: Vec<Told>,
+    notices: Vec<ControllerNotice>,
 }
 
 #[derive(Serialize)]
-struct Told {
+struct ControllerNotice {
     at_ns: u64,
     #[serde(flatten)]
     notice: punctual_controller::Notice,
@@ -101,7 +101,7 @@ async fn status(State(observer): State<Observer>) -> Response {
         counts: observer.counts(),
         database_away: observer.away(),
         notices: notices
-            .map(|(at, notice)| Told {
+            .map(|(at, notice)| ControllerNotice {
                 at_ns: at.0,
                 notice,
             })

@@ -11,7 +11,7 @@ use super::App;
 use super::error::ApiError;
 use super::json::Json;
 use super::query::Query;
-use crate::store::{Found, trouble_of};
+use crate::store::{StartDamage, trouble_of};
 
 /// Why what has to survive cannot be stored now; `None` if it can, or nothing is
 /// stored.
@@ -93,7 +93,7 @@ pub(super) async fn get(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<An
 }
 
 impl Answer {
-    fn of(stats: &WriterStats, found: Found) -> Self {
+    fn of(stats: &WriterStats, found: StartDamage) -> Self {
         let store = &stats.store;
         let damaged = found.damages.into_iter().take(NAMED);
         Self {

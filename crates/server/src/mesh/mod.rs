@@ -4,9 +4,9 @@
 //! Messages between clients never pass this thread: they go from shard to socket
 //! like all others. What comes here are subscriptions, links and hellos.
 
+mod added;
 mod clock;
 mod dial;
-mod kept;
 mod machine;
 mod reached;
 
@@ -31,9 +31,9 @@ use punctual_mesh::{
 use punctual_net::{Clock, Handle, Server, TlsConnector};
 use tokio::sync::oneshot;
 
+use self::added::AddedNeighbours;
 use self::clock::wall_clock;
 use self::dial::{Dialled, Dialler, Introduction, Retry};
-use self::kept::Kept;
 use self::reached::Reached;
 use crate::config::{Config, Mesh as Keys, MeshStrategy, Neighbour, nanos};
 use crate::error::Error;
@@ -121,7 +121,7 @@ pub(crate) struct Opening {
     settings: Settings,
     introduction: Introduction,
     neighbours: Vec<Neighbour>,
-    kept: Kept,
+    kept: AddedNeighbours,
 }
 
 impl Opening {
@@ -185,7 +185,7 @@ impl Opening {
                 retry: Retry::new(keys.heal),
             },
             neighbours: keys.neighbours.clone(),
-            kept: Kept::read(keys.neighbours_file.as_deref())?,
+            kept: AddedNeighbours::read(keys.neighbours_file.as_deref())?,
         }))
     }
 
@@ -215,7 +215,7 @@ impl Opening {
             opened: BTreeMap::new(),
             missed: BTreeMap::new(),
             traces: HashMap::new(),
-            kept: Kept::default(),
+            kept: AddedNeighbours::default(),
             refused: HashMap::new(),
             misbehaved: HashMap::new(),
             starts: HashMap::new(),
@@ -420,7 +420,7 @@ struct Keeper {
     /// Why addresses lead to no neighbour.
     missed: BTreeMap<String, String>,
     traces: HashMap<u64, Waiting>,
-    kept: Kept,
+    kept: AddedNeighbours,
     /// Brokers that may not be neighbours, and why, as the log said last.
     refused: HashMap<BrokerId, String>,
     /// Neighbours that broke the protocol, and how, as the log said last.

@@ -37,19 +37,19 @@ struct Shared {
     writer: Mutex<Option<Writer<Log<Files>>>>,
     /// Whom to tell of commits, once there is someone; `None` if there will be nobody.
     handle: OnceLock<Option<Handle>>,
-    found: OnceLock<Found>,
+    found: OnceLock<StartDamage>,
 }
 
 /// What the start found damaged, and left out.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Found {
+pub(crate) struct StartDamage {
     /// The first of it.
     pub(crate) damages: Vec<Damage>,
     /// How much it is.
     pub(crate) count: u64,
 }
 
-impl Found {
+impl StartDamage {
     fn of(report: &Report) -> Self {
         Self {
             damages: report.damages.clone(),
@@ -96,7 +96,7 @@ impl SysSource for Keeper {
 }
 
 /// What `$SYS/broker/store/...` says, with the names of `/healthz` and `/api/v1/store`.
-fn topics(stats: &WriterStats, found: &Found) -> Vec<(String, String)> {
+fn topics(stats: &WriterStats, found: &StartDamage) -> Vec<(String, String)> {
     let mut topics = Vec::new();
     let mut add = |name: &str, value: String| {
         topics.push((format!("$SYS/broker/store/{name}"), value));
@@ -226,7 +226,7 @@ impl Keeper {
         if report.more_damages > 0 {
             tracing::error!("{}: {} more", place.display(), report.more_damages);
         }
-        let _ = self.0.found.set(Found::of(&report));
+        let _ = self.0.found.set(StartDamage::of(&report));
         let full = log.full();
         let why = full.as_ref().map(StoreTrouble::from);
         let shared = Arc::downgrade(&self.0);
@@ -275,7 +275,7 @@ impl Keeper {
     }
 
     /// What the start found damaged.
-    pub(crate) fn found(&self) -> Found {
+    pub(crate) fn found(&self) -> StartDamage {
         self.0.found.get().cloned().unwrap_or_default()
     }
 

@@ -16,7 +16,7 @@ use punctual_sim::ShardCall;
 
 /// An answer about a flow, as a shard was told it.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct FlowAnswer {
     pub(crate) client: Arc<str>,
     pub(crate) topic: Arc<str>,
     pub(crate) answer: Answer,
@@ -36,7 +36,7 @@ pub(crate) struct Office {
     shards: u16,
     checked: Vec<Flow>,
     /// In the order in which shards were told.
-    pub(crate) told: Vec<Told>,
+    pub(crate) told: Vec<FlowAnswer>,
     pub(crate) verdicts: Vec<Verdicted>,
     pub(crate) decisions: u64,
     /// Of which session each flow is, as what it is admitted, and how often it had not been as declared
@@ -206,7 +206,7 @@ fn apply(shared: &Shared, change: Change, shard: &mut Shard, now: punctual_broke
             notify,
         } => {
             if let Some(Decision { answer, .. }) = &decision {
-                shared.borrow_mut().told.push(Told {
+                shared.borrow_mut().told.push(FlowAnswer {
                     client: client.clone(),
                     topic: topic.clone(),
                     answer: answer.clone(),

@@ -3,7 +3,7 @@
 use punctual_report::{Bars, Curve, Group, Page, Part, Unit, bars, cumulative};
 use serde::Serialize;
 
-use super::brokers::{Found, MOSQUITTO};
+use super::brokers::{BrokerProgram, MOSQUITTO};
 use super::cell::{COUPLES, by_priority};
 use super::network::{HOPS, RATE};
 use super::paper;
@@ -54,7 +54,7 @@ pub(crate) struct BrokerNote {
 }
 
 impl BrokerNote {
-    pub(crate) fn of(found: &Found) -> Self {
+    pub(crate) fn of(found: &BrokerProgram) -> Self {
         Self {
             name: found.variant.name,
             version: found.version.clone(),

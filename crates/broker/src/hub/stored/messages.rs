@@ -13,7 +13,7 @@ use crate::journal::answers::After;
 use crate::journal::keeping::{Keeping, Nature, Reception};
 use crate::journal::messages::is_to_be_stored;
 use crate::publication::Publication;
-use crate::retained::Kept;
+use crate::retained::RetainedEntry;
 
 impl Hub {
     /// The condition that the answer to a publication waits for.
@@ -225,7 +225,7 @@ impl Hub {
     }
 
     /// Stores a retained message that could not be stored when it was published.
-    pub(super) fn store_retained(&mut self, kept: &Kept) {
+    pub(super) fn store_retained(&mut self, kept: &RetainedEntry) {
         let Some(journal) = &mut self.journal else {
             return;
         };

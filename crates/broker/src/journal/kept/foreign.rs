@@ -12,28 +12,28 @@ use crate::Nanos;
 
 /// A recorded entry.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Known {
+pub(super) struct ForeignEntry {
     /// Shard that has emitted the entry.
     pub(super) home: u16,
     pub(super) at: Nanos,
     /// Ticket and place of this shard's operation with its packet identifier.
     pub(super) sent: Option<(u64, usize)>,
     /// Whether the other shard hands it over even if its session finishes it
-    /// ([`super::Kept::insist`]).
+    /// ([`super::PendingOperations::insist`]).
     pub(super) insisted: bool,
 }
 
 /// Entries by their numbers.
 #[derive(Debug, Default)]
 pub(super) struct Foreign {
-    known: HashMap<u64, Known, foldhash::fast::RandomState>,
+    known: HashMap<u64, ForeignEntry, foldhash::fast::RandomState>,
     /// Times and numbers, in the order of arrival.
     order: VecDeque<(Nanos, u64)>,
 }
 
 impl Foreign {
     pub(super) fn add(&mut self, entry: u64, home: u16, at: Nanos) {
-        let known = Known {
+        let known = ForeignEntry {
             home,
             at,
             sent: None,
@@ -51,11 +51,11 @@ impl Foreign {
         self.known.contains_key(&entry)
     }
 
-    pub(super) fn get_mut(&mut self, entry: u64) -> Option<&mut Known> {
+    pub(super) fn get_mut(&mut self, entry: u64) -> Option<&mut ForeignEntry> {
         self.known.get_mut(&entry)
     }
 
-    pub(super) fn remove(&mut self, entry: u64) -> Option<Known> {
+    pub(super) fn remove(&mut self, entry: u64) -> Option<ForeignEntry> {
         self.known.remove(&entry)
     }
 

@@ -10,7 +10,7 @@ use punctual_codec::QoS;
 use punctual_store::op::{EntryOp, Ids};
 use punctual_store::{Batch, Op};
 
-use super::{Done, Kept};
+use super::{Done, PendingOperations};
 use crate::base::connection::ConnId;
 use crate::journal::content::with_content;
 use crate::journal::wall::Offset;
@@ -33,7 +33,7 @@ pub(in crate::journal) struct Light {
 
 /// A recorded message.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct LightRecord {
     /// `None` if the message was handed over.
     what: Option<Light>,
     publisher: ConnId,
@@ -78,7 +78,7 @@ impl Light {
     }
 }
 
-impl Kept {
+impl PendingOperations {
     /// Records a message and its only entry, whose number is the highest so far.
     pub(in crate::journal) fn keep_light(&mut self, entry: u64, what: Light) {
         self.begin();
@@ -89,7 +89,7 @@ impl Kept {
             self.open.first_light = entry;
         }
         self.open.light += 1;
-        let known = Known {
+        let known = LightRecord {
             publisher: what.publisher,
             what: Some(what),
             at: self.now,
@@ -112,7 +112,7 @@ impl Kept {
             return None;
         }
         // An insisted entry counts as one that was committed.
-        let Known {
+        let LightRecord {
             what,
             publisher,
             at,
@@ -142,7 +142,7 @@ impl super::Chunk {
     /// The operations of the chunk that were not withdrawn, with those of its messages in `lights`.
     pub(super) fn hand_over(
         self,
-        lights: &mut punctual_store::RisingMap<Known>,
+        lights: &mut punctual_store::RisingMap<LightRecord>,
         offset: Offset,
     ) -> Batch {
         if self.light == 0 {

@@ -1,4 +1,4 @@
-//! Tests of [`Kept`]: which operations are withdrawn, which are handed over, and when.
+//! Tests of [`PendingOperations`]: which operations are withdrawn, which are handed over, and when.
 
 use std::sync::Arc;
 
@@ -19,16 +19,16 @@ const PUBLISHER: ConnId = ConnId {
     generation: 1,
 };
 
-/// A [`Kept`] with a clock and the last number of an entry.
+/// A [`PendingOperations`] with a clock and the last number of an entry.
 struct Rig {
-    kept: Kept,
+    kept: PendingOperations,
     now: Nanos,
     entries: u64,
 }
 
 fn rig() -> Rig {
     Rig {
-        kept: Kept::new(2),
+        kept: PendingOperations::new(2),
         now: MS,
         entries: 0,
     }
@@ -332,7 +332,7 @@ fn message(number: u64) -> Arc<Message> {
 }
 
 /// Emits the operations of a message for one session one after the other.
-fn emit(kept: &mut Kept, number: u64, packet_id: u16) -> u64 {
+fn emit(kept: &mut PendingOperations, number: u64, packet_id: u16) -> u64 {
     let message = message(number);
     let publication = Publication::from_message(&message, Nanos(0));
     let place = with_content(&publication, Offset(5), |content| {
@@ -358,7 +358,7 @@ fn emit(kept: &mut Kept, number: u64, packet_id: u16) -> u64 {
 }
 
 /// Emits the packet identifier with which a message is sent.
-fn say(kept: &mut Kept, entry: u64, packet_id: u16) {
+fn say(kept: &mut PendingOperations, entry: u64, packet_id: u16) {
     let place = kept.emit(&Op::Sent {
         session: 1,
         entry,
@@ -372,7 +372,7 @@ proptest! {
     /// operations are handed over at the same time, and the publisher is answered at the same time.
     #[test]
     fn messages_with_one_receiver_are_like_others(steps in vec(step(), 0..120)) {
-        let (mut light, mut other) = (Kept::new(2), Kept::new(2));
+        let (mut light, mut other) = (PendingOperations::new(2), PendingOperations::new(2));
         let mut published: Vec<Published> = Vec::new();
         let (mut now, mut packet_id, mut handed) = (MS, 0, 0);
         for step in steps {

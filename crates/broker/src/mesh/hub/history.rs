@@ -16,7 +16,7 @@ impl Hub {
     }
 
     /// The client of a session has sent a packet after CONNACK, and so knows of the session.
-    pub(crate) fn was_heard_of(&mut self, slot: u32, now: Nanos) {
+    pub(crate) fn is_known_to_client(&mut self, slot: u32, now: Nanos) {
         if let Some(session) = self.sessions.get(slot) {
             let client = session.handle.client_id.clone();
             self.tell_custody(&client, Confirmed, now);

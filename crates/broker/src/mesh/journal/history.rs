@@ -15,7 +15,7 @@ use std::num::NonZeroU32;
 use punctual_mesh::transfer::Record;
 
 use crate::journal::history_log::{Kind, PREFIX};
-use crate::mesh::moves::{DeliveryHistory, Known};
+use crate::mesh::moves::{DeliveryHistory, KnownMessages};
 
 /// Word instead of the number of a value: the position at which a session began on this broker, as
 /// [`crate::mesh::moves::Began`].
@@ -85,7 +85,7 @@ impl Restored {
             }
             _ => {
                 log.others.push(number);
-                let mut known = Known::default();
+                let mut known = KnownMessages::default();
                 match kind {
                     Kind::Passed => known.passed = names,
                     Kind::Given => known.given = names.as_chunks().0.to_vec(),
@@ -139,7 +139,7 @@ mod tests {
         for name in [1, 2] {
             assert!(history.note_moved(name));
         }
-        history.learn(&Known {
+        history.learn(&KnownMessages {
             history: vec![3],
             passed: vec![4],
             given: vec![[5 << 32, 5 << 32 | 6]],

@@ -17,7 +17,7 @@ use crate::journal::content::released;
 use crate::journal::keeping::{Keeping, Reception};
 use crate::journal::restore::{InFlight, RestoredEntry, Restorer};
 use crate::journal::wall::Offset;
-use crate::mesh::moves::{DeliveryHistory, Known};
+use crate::mesh::moves::{DeliveryHistory, KnownMessages};
 use crate::publication::Publication;
 use crate::session::{Inflight, Session, Step};
 use crate::{Directory, Message, Nanos};
@@ -66,7 +66,7 @@ pub(crate) fn put_session(out: &mut Vec<u8>, session: &Session) {
 }
 
 /// Appends the state of a session beside its messages.
-pub(crate) fn put_state(out: &mut Vec<u8>, session: &Session, known: &Known) {
+pub(crate) fn put_state(out: &mut Vec<u8>, session: &Session, known: &KnownMessages) {
     for subscription in session.subscriptions.iter() {
         Journal::with_subscription(session, subscription, |op| {
             put(out, &Op::Subscription(SubscriptionOp { session: 1, ..op }));
@@ -372,7 +372,7 @@ impl Round {
             },
             Op::Flow { key, value } => {
                 let names = value.as_chunks().0.iter().copied().map(u64::from_le_bytes);
-                let mut known = Known::default();
+                let mut known = KnownMessages::default();
                 match key {
                     HISTORY => known.history.extend(names),
                     PASSED => known.passed.extend(names),

@@ -186,12 +186,12 @@ mod tests {
     use crate::Nanos;
 
     #[derive(Debug, Default)]
-    struct Told {
+    struct Recorder {
         names: Mutex<Vec<u32>>,
         origins: Mutex<Vec<u32>>,
     }
 
-    impl MessageNames for Told {
+    impl MessageNames for Recorder {
         fn origin(&self) -> NonZeroU32 {
             NonZeroU32::MIN
         }
@@ -209,8 +209,8 @@ mod tests {
         }
     }
 
-    fn restart(store: &mut Memory) -> (NameLog, Told) {
-        let (mut log, told) = (NameLog::default(), Told::default());
+    fn restart(store: &mut Memory) -> (NameLog, Recorder) {
+        let (mut log, told) = (NameLog::default(), Recorder::default());
         store
             .recover(&mut |op| {
                 if let Op::Flow { key, value } = op {

@@ -23,7 +23,7 @@ use crate::mesh::journal::moved::{put_delivery, put_taken_up, read_delivery};
 use crate::message::Parts;
 use crate::publication::Publication;
 use crate::shard::Shard;
-use crate::shard::deliver::{Whom, deliver_all};
+use crate::shard::deliver::{DependentSender, deliver_all};
 
 /// Largest number of steps of [`Shard::forward_stubs`] in one call.
 const AT_ONCE: usize = 64;
@@ -454,7 +454,15 @@ impl Hub {
         publication.qos = QoS::AtLeastOnce;
         publication.keeping = self.keeping(Durability::Batched, true);
         publication.keeping.insists = true;
-        deliver_all(self, &matched, &mut publication, None, now, Whom::Publisher).is_ok()
+        deliver_all(
+            self,
+            &matched,
+            &mut publication,
+            None,
+            now,
+            DependentSender::Publisher,
+        )
+        .is_ok()
     }
 
     fn retry_later(&mut self, now: Nanos) {

@@ -23,12 +23,12 @@ use crate::index::subscriber::subscriber;
 use crate::index::target::Target;
 use crate::journal::keeping::{Nature, Reception};
 use crate::journal::{AWAITED, BEHIND, Journal};
-use crate::mesh::brake;
 use crate::mesh::custody::FORWARD;
 use crate::mesh::federation::{KeptLink, LinkNews, Relay, Service};
-use crate::mesh::hub::brakes::tell_waits;
+use crate::mesh::hub::throttles::tell_waits;
 use crate::mesh::link::{Early, Entitlement, LinkState};
-use crate::mesh::parked::{Cause, PARKED};
+use crate::mesh::parked::{BlockReason, PARKED};
+use crate::mesh::throttle;
 use crate::message::Parts;
 use crate::publication::Publication;
 use crate::room::Need;
@@ -41,7 +41,7 @@ use crate::{Message, Nanos};
 
 /// A run from a neighbour: several publications on one topic, sent as one message.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Packed<'a> {
+pub(crate) struct PublicationBatch<'a> {
     /// The PUBLISH packets, one after the other.
     pub(crate) bytes: &'a [u8],
     pub(crate) packing: Packing,
@@ -76,7 +76,7 @@ pub(crate) enum Incoming<'a> {
     Retains(&'a [u8]),
     /// A message about remote flow control: filters on which the neighbour accepts few messages
     /// now.
-    Brakes(&'a [u8]),
+    Throttles(&'a [u8]),
     /// A publication. Its name and notes have been removed from its properties.
     Named(MessageName, Notes),
 }
@@ -90,8 +90,8 @@ pub(crate) fn incoming<'a>(
     if raw.topic == common::TOPIC.as_bytes() {
         return Ok(Incoming::Retains(raw.payload));
     }
-    if raw.topic == brake::TOPIC.as_bytes() {
-        return Ok(Incoming::Brakes(raw.payload));
+    if raw.topic == throttle::TOPIC.as_bytes() {
+        return Ok(Incoming::Throttles(raw.payload));
     }
     if raw.topic.starts_with(LINK_TOPIC) && !raw.topic.starts_with(FORWARD.as_bytes()) {
         return Ok(Incoming::Told(raw.payload));
@@ -206,17 +206,17 @@ pub(crate) fn cause_to_wait(
     nature: Nature,
     size: usize,
     (durability, urgent): (Durability, bool),
-) -> Option<Cause> {
+) -> Option<BlockReason> {
     let own = hub.sessions.get(session).and_then(|s| s.link.as_ref());
     let parked = own.map(|link| &link.parked).filter(|it| !it.is_empty());
     if parked.is_some_and(|parked| parked.has_topic(topic)) {
-        return Some(Cause::Topic);
+        return Some(BlockReason::Topic);
     }
     if durability > Durability::None
         && (hub.trouble_with(matched, nature).is_some()
             || !urgent && hub.is_store_behind(matched, nature))
     {
-        return Some(Cause::Store);
+        return Some(BlockReason::Store);
     }
     let is_waited_for = |cause| parked.is_some_and(|parked| parked.has_cause(cause));
     let said = match hub.may_refuse {
@@ -238,12 +238,12 @@ pub(crate) fn cause_to_wait(
             class: Class::Normal,
             size,
             fleeting: false,
-            braked: target.session.is_kept_back(topic, nature.retain, false),
+            throttled: target.session.is_kept_back(topic, nature.retain, false),
         };
         let (shard, number) = target.key();
-        let cause = match need.braked {
-            true => Cause::Brake(shard, number),
-            false => Cause::Receiver(shard, number),
+        let cause = match need.throttled {
+            true => BlockReason::Throttle(shard, number),
+            false => BlockReason::Receiver(shard, number),
         };
         let waits = is_waited_for(cause)
             || match target.session.link {
@@ -256,7 +256,7 @@ pub(crate) fn cause_to_wait(
         waits.then_some(cause)
     };
     let of_shard = |shard: u16| {
-        let cause = Cause::Shard(shard);
+        let cause = BlockReason::Shard(shard);
         let waits = is_waited_for(cause) || shard != hub.index && hub.outboxes.is_full(shard);
         waits.then_some(cause)
     };
@@ -268,7 +268,7 @@ pub(crate) fn cause_to_wait(
 
 /// The condition that a blocked publication of a neighbour waits for.
 pub(crate) enum Wait {
-    Room(Cause),
+    Room(BlockReason),
     /// The publication before it, with this name.
     Previous(MessageName),
 }
@@ -358,7 +358,10 @@ pub(crate) fn park(
             "more messages that are not acknowledged than Receive Maximum",
         ));
     }
-    let is_full = matches!(wait, Wait::Room(Cause::Receiver(..) | Cause::Brake(..)));
+    let is_full = matches!(
+        wait,
+        Wait::Room(BlockReason::Receiver(..) | BlockReason::Throttle(..))
+    );
     match wait {
         Wait::Room(cause) => {
             link.parked.park(cause, topic, packet.into());
@@ -377,7 +380,7 @@ pub(crate) fn park(
         }
     }
     if is_full {
-        hub.look_at_brakes(now);
+        hub.look_at_throttles(now);
     }
     if waiting == 0 && !hub.links.unparking {
         if !waits {
@@ -443,7 +446,7 @@ impl Shard {
         };
         self.link_reached();
         let hub = &mut self.hub;
-        hub.look_at_brakes(now);
+        hub.look_at_throttles(now);
         let by_root = hub.by_root();
         let Some(session) = hub.sessions.get_mut(slot) else {
             return;
@@ -1000,7 +1003,7 @@ impl Hub {
             for flush in &mut self.links.flushes {
                 flush.renew(slot, now);
             }
-            self.look_at_brakes(now);
+            self.look_at_throttles(now);
         }
     }
 
@@ -1110,7 +1113,7 @@ impl Hub {
             let Some(name) = self.directory.new_name() else {
                 return;
             };
-            let packed = Packed {
+            let packed = PublicationBatch {
                 bytes: part,
                 packing,
                 name,
@@ -1125,7 +1128,7 @@ impl Hub {
         &mut self,
         publisher: ConnId,
         topic: &[u8],
-        packed: Packed<'_>,
+        packed: PublicationBatch<'_>,
         messages: u64,
         neighbours: &[Target],
         now: Nanos,

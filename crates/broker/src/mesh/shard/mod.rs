@@ -1,6 +1,5 @@
 //! Methods of a shard for links and for sessions that move.
 
-mod brakes;
 mod changes;
 mod forwarding;
 mod history;
@@ -8,4 +7,5 @@ pub(crate) mod links;
 pub(crate) mod neighbour;
 mod parts;
 pub(crate) mod replica;
+mod throttles;
 mod transfers;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use punctual_codec::QoS;
-use punctual_mesh::transfer::{Event as Told, HomeId, MAX_PART, Mark, Record, TransferId};
+use punctual_mesh::transfer::{Event as TransferEvent, HomeId, MAX_PART, Mark, Record, TransferId};
 
 use crate::Nanos;
 use crate::base::name::MessageName;
@@ -171,7 +171,7 @@ impl Hub {
         let part = frozen.bytes.len().min(frozen.cut + MAX_PART);
         let bytes = frozen.bytes[frozen.cut..part].into();
         frozen.cut = part;
-        let made = Told::PartMade {
+        let made = TransferEvent::PartMade {
             last: is_all && part == frozen.bytes.len(),
             id,
             number,
@@ -287,7 +287,7 @@ impl Hub {
             None => {
                 self.discard_round(round);
                 if let Some(custody) = &mut self.links.custody {
-                    let failed = Told::CopyFailed(id.clone());
+                    let failed = TransferEvent::CopyFailed(id.clone());
                     custody.events.push_back((client.clone(), failed));
                 }
             }

@@ -16,7 +16,7 @@ use crate::publication::Publication;
 use crate::retained::lack::{Lack, removal};
 use crate::retained::{DigestCursor, PARTS};
 use crate::shard::common::{TOPIC, is_common, reach};
-use crate::shard::deliver::{Whom, deliver_all};
+use crate::shard::deliver::{DependentSender, deliver_all};
 use crate::shard::retain::retain;
 use crate::shard::{Fail, Shard};
 use crate::{Budget, Nanos};
@@ -54,7 +54,14 @@ impl Shard {
             let neighbours = Matched::new(reach(hub, &nobody, &notes, true), Groups::new());
             // There is no publisher to refuse: for a full queue the message is dropped, and
             // counted.
-            let _ = deliver_all(hub, &neighbours, &mut publication, None, now, Whom::Nobody);
+            let _ = deliver_all(
+                hub,
+                &neighbours,
+                &mut publication,
+                None,
+                now,
+                DependentSender::Nobody,
+            );
         }
         self.share_stats_soon(now);
         true

@@ -17,8 +17,8 @@ use std::sync::atomic::Ordering;
 
 use punctual_codec::{Connect, ReasonCode};
 use punctual_mesh::transfer::{
-    Action, Answer, Event as Told, Extent, FenceAnswer, HomeId, Located, PartnerState,
-    Refusal as Why, Stamp, Stub, Timer, TransferMessage,
+    Action, Answer, Event as TransferEvent, Extent, FenceAnswer, HomeId, Located, PartnerState,
+    Refusal as TransferRefusal, Stamp, Stub, Timer, TransferMessage,
 };
 
 use crate::Nanos;
@@ -26,7 +26,7 @@ use crate::base::connection::ConnId;
 use crate::hub::{Awaited, Event, Hub, Output, State};
 use crate::mesh::custody::{Custody, TRY_AGAIN, Then, WAKE, Waiting};
 use crate::session::Session;
-use crate::shard::connect::{Looked, NO_ROOM};
+use crate::shard::connect::{LookupState, NO_ROOM};
 use crate::shard::refusal::Refusal;
 use crate::shard::{Fail, Shard};
 
@@ -58,7 +58,7 @@ impl Shard {
         }
         self.end_transient(&client, at, now);
         let (by, at) = (by.clone(), at.clone());
-        self.tell(&client, Told::Lookup { by, at, clean }, now);
+        self.tell(&client, TransferEvent::Lookup { by, at, clean }, now);
     }
 
     /// The answer to [`crate::SessionTransfers::look_up`]: the replies of other brokers, and which
@@ -72,7 +72,7 @@ impl Shard {
         now: Nanos,
     ) {
         let at = at.clone();
-        let located = Told::Located {
+        let located = TransferEvent::Located {
             at,
             answers,
             extent,
@@ -171,7 +171,7 @@ impl Shard {
                 Then::EndStub(client, epoch) => {
                     self.forward_stubs(now);
                     if self.hub.stubs_are_forwarded(&client) {
-                        self.tell(&client, Told::FencePassed(epoch), now);
+                        self.tell(&client, TransferEvent::FencePassed(epoch), now);
                     }
                 }
                 Then::LeadHere(client, epoch) => self.hub.stubs_lead_here(&client, &epoch, now),
@@ -181,12 +181,12 @@ impl Shard {
     }
 
     /// Handles a transfer message of another broker about a client's session.
-    pub fn letter(&mut self, from: &str, client_id: &str, body: &[u8], now: Nanos) {
+    pub fn transfer_message(&mut self, from: &str, client_id: &str, body: &[u8], now: Nanos) {
         let Some(from) = HomeId::new(from).filter(|_| self.hub.has_custody()) else {
             return;
         };
         let body = match client_id {
-            "" => match self.hub.letter_of_nobody(&from, body) {
+            "" => match self.hub.message_of_no_client(&from, body) {
                 Some(body) => body,
                 None => return,
             },
@@ -222,7 +222,7 @@ impl Shard {
             }
             _ => {}
         }
-        self.tell(&client, Told::Message(from, message), now);
+        self.tell(&client, TransferEvent::Message(from, message), now);
     }
 
     pub(crate) fn transfer_is_due(&mut self, id: u64, now: Nanos) {
@@ -245,14 +245,14 @@ impl Shard {
                     if let Some(armed) = custody.armed.get_mut(&client) {
                         armed.retain(|known| *known != id);
                     }
-                    self.tell(&client, Told::Due(timer), now);
+                    self.tell(&client, TransferEvent::Due(timer), now);
                 }
             }
         }
     }
 
     /// Passes an event to the machine, and performs its actions.
-    fn tell(&mut self, client: &Arc<str>, event: Told, now: Nanos) {
+    fn tell(&mut self, client: &Arc<str>, event: TransferEvent, now: Nanos) {
         if self.hub.has_custody()
             && let Some(custody) = &mut self.hub.links.custody
         {
@@ -296,7 +296,7 @@ impl Shard {
                 // brokers, however slow their links are. The look-up ends older sessions there, and
                 // so does the claim of the session, which is repeated until each broker has
                 // answered.
-                let located = Told::Located {
+                let located = TransferEvent::Located {
                     at: at.clone(),
                     answers: Vec::new(),
                     extent: Extent::Reached,
@@ -319,7 +319,8 @@ impl Shard {
         let custody = self.hub.links.custody.as_mut();
         let waiting = custody.and_then(|it| it.take_waiting(&client, |it| it.conn == id));
         if let Some(Waiting { at, .. }) = waiting {
-            self.hub.tell_custody(&client, Told::Closed(at), now);
+            self.hub
+                .tell_custody(&client, TransferEvent::Closed(at), now);
         }
     }
 
@@ -392,7 +393,7 @@ impl Shard {
                     match is_stored || waits(custody) {
                         true => custody.writes.push_back((ticket, client.clone(), number)),
                         false => {
-                            let written = Told::Written(number);
+                            let written = TransferEvent::Written(number);
                             custody.events.push_back((client.clone(), written));
                         }
                     }
@@ -504,7 +505,7 @@ impl Shard {
             };
             let other = session.and_then(|session| session.conn);
             let answer = match answer {
-                Answer::Granted { .. } if is_over => Answer::Refused(Why::Superseded),
+                Answer::Granted { .. } if is_over => Answer::Refused(TransferRefusal::Superseded),
                 answer => answer,
             };
             if let (Answer::Granted { .. }, Some(other)) = (answer, other) {
@@ -513,14 +514,14 @@ impl Shard {
             let refusal = match answer {
                 Answer::Granted { present } => {
                     let Awaited { username, auth, .. } = &awaited;
-                    let looked = Looked::Granted {
+                    let looked = LookupState::Granted {
                         present,
                         at: at.micros,
                     };
                     let (username, auth) = (username.clone(), auth.clone());
                     self.accept(id, &connect, username, auth, looked, now).err()
                 }
-                Answer::Refused(Why::Superseded) => {
+                Answer::Refused(TransferRefusal::Superseded) => {
                     self.hub.stats.sessions_taken_over += 1;
                     self.end_connection(id.slot, "session taken over", false, now);
                     return;
@@ -528,10 +529,18 @@ impl Shard {
                 Answer::Refused(why) => Some(Refusal::new(
                     ReasonCode::ServerUnavailable,
                     match why {
-                        Why::OnItsWay => "the session is on its way between two brokers",
-                        Why::OwnerSilent => "the broker that has the session does not answer",
-                        Why::OthersSilent => "not every broker has said whether it has the session",
-                        Why::Busy | Why::Superseded => "too many sessions move at a time",
+                        TransferRefusal::OnItsWay => {
+                            "the session is on its way between two brokers"
+                        }
+                        TransferRefusal::OwnerSilent => {
+                            "the broker that has the session does not answer"
+                        }
+                        TransferRefusal::OthersSilent => {
+                            "not every broker has said whether it has the session"
+                        }
+                        TransferRefusal::Busy | TransferRefusal::Superseded => {
+                            "too many sessions move at a time"
+                        }
                     },
                 )),
             };
@@ -624,13 +633,13 @@ impl Hub {
             body.extend(self.directory.shards().to_le_bytes());
         }
         if let Some(federation) = self.directory.federation() {
-            federation.letter(home.as_str(), client, body.into());
+            federation.send_transfer_message(home.as_str(), client, body.into());
         }
     }
 
     /// The message in a body that concerns no client. `ClaimsDone` is passed on only once all
     /// shards of the other broker have sent it.
-    fn letter_of_nobody<'a>(&mut self, from: &HomeId, body: &'a [u8]) -> Option<&'a [u8]> {
+    fn message_of_no_client<'a>(&mut self, from: &HomeId, body: &'a [u8]) -> Option<&'a [u8]> {
         let (message, shards) = body.split_last_chunk::<4>()?;
         let [a, b, c, d] = *shards;
         let (shard, count) = (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]));

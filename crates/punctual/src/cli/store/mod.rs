@@ -17,7 +17,7 @@ use clap::{Args, Subcommand};
 use punctual_broker::version_at;
 use punctual_manager::State;
 use punctual_model::latest_instant;
-use punctual_server::admission::{FLOWS, Kept};
+use punctual_server::admission::{FLOWS, FlowFile};
 use punctual_server::store::import::{self, UNFINISHED};
 use punctual_store::{Batch, Files, Log, LogConfig, Medium as _, Store as _};
 
@@ -192,7 +192,7 @@ fn export(directory: &Path, lower_versions: bool) -> Result<(), Failure> {
         lines += 1;
     })?;
     // They are beside the log, and go with it.
-    let kept = Kept::new(directory.join(FLOWS)).read();
+    let kept = FlowFile::new(directory.join(FLOWS)).read();
     if let Ok(Some(state)) = &kept {
         let flows = serde_json::from_str(&state.to_json())?;
         if failed.is_none() {
@@ -308,7 +308,7 @@ fn fill(directory: &Path, file: &Path, lines: Box<dyn BufRead>) -> Result<String
         }
         count += 1;
         if let Line::Admitted { flows } = &line {
-            Kept::new(directory.join(FLOWS)).write(&State::from_json(&flows.to_string())?)?;
+            FlowFile::new(directory.join(FLOWS)).write(&State::from_json(&flows.to_string())?)?;
         }
         if let Line::Message { .. } = line {
             if contents.last().is_none_or(|batch| batch.len() >= GROUP) {

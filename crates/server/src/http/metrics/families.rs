@@ -79,11 +79,11 @@ const FAMILIES: &[Family] = &[
         One("publishes_parked"),
     ),
     family(
-        "punctual_mesh_messages_braked_total",
+        "punctual_mesh_messages_throttled_total",
         Counter,
         "Messages that were kept back for neighbour brokers that take only little of them, since \
          somebody behind them has no room.",
-        One("publishes_braked"),
+        One("publishes_throttled"),
     ),
     family(
         "punctual_mesh_messages_held_total",

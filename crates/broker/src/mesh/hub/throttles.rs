@@ -11,9 +11,9 @@ use crate::Nanos;
 use crate::base::connection::ConnId;
 use crate::base::name::peer_of;
 use crate::hub::Hub;
-use crate::mesh::brake::{HIGH, LOW, TOPIC, encode, gist};
 use crate::mesh::federation::LinkNews;
-use crate::mesh::parked::{Cause, PARKED};
+use crate::mesh::parked::{BlockReason, PARKED};
+use crate::mesh::throttle::{HIGH, LOW, TOPIC, encode, gist};
 use crate::room::fullness;
 use crate::timers::Timer;
 
@@ -22,27 +22,27 @@ pub(crate) const CLIENTS: Nanos = Nanos::from_millis(20);
 
 impl Hub {
     /// Arms the timer that checks at the end of the turn how full the queues of neighbours are.
-    pub(crate) fn look_at_brakes(&mut self, now: Nanos) {
-        if !self.links.brakes_armed {
-            self.links.brakes_armed = true;
-            self.timers.arm(now, Timer::Brakes);
+    pub(crate) fn look_at_throttles(&mut self, now: Nanos) {
+        if !self.links.throttles_armed {
+            self.links.throttles_armed = true;
+            self.timers.arm(now, Timer::Throttles);
         }
     }
 
     /// Sends neighbours the filters on which this broker accepts few messages now, if they have
     /// changed; checks again soon while there are any.
-    pub(crate) fn tell_brakes(&mut self, now: Nanos) {
-        self.links.brakes_armed = false;
+    pub(crate) fn tell_throttles(&mut self, now: Nanos) {
+        self.links.throttles_armed = false;
         let slots = self.links.neighbours.clone();
         let links = slots.iter().filter_map(|slot| {
             let session = self.sessions.get(*slot)?;
             session.link.as_deref()
         });
-        let causes: HashSet<Cause, RandomState> =
+        let causes: HashSet<BlockReason, RandomState> =
             links.flat_map(|link| link.parked.causes()).collect();
         let mut parts = Vec::new();
         for slot in &slots {
-            let part = self.braked_for(*slot, &causes);
+            let part = self.throttled_for(*slot, &causes);
             parts.extend(part.into_iter().flatten().map(|part| (*slot, part)));
         }
         let clients = self.directory.full_clients().parts();
@@ -50,16 +50,16 @@ impl Hub {
         for slot in slots {
             let others = parts.iter().filter(|(of, _)| *of != slot);
             let others = others.map(|(_, part)| part).chain(&clients);
-            is_any |= self.tell_brake(slot, others.cloned().collect());
+            is_any |= self.tell_throttle(slot, others.cloned().collect());
         }
         if is_any {
-            self.links.brakes_armed = true;
+            self.links.throttles_armed = true;
             // A client may be away for long.
             let pause = match parts.is_empty() {
                 true => CLIENTS,
                 false => PARKED,
             };
-            self.timers.arm(now + pause, Timer::Brakes);
+            self.timers.arm(now + pause, Timer::Throttles);
         }
     }
 
@@ -92,39 +92,39 @@ impl Hub {
 
     /// The lists of filters for other neighbours, because this neighbour has little room; `causes`
     /// are those for which publications of the others are blocked already.
-    fn braked_for(
+    fn throttled_for(
         &mut self,
         slot: u32,
-        causes: &HashSet<Cause, RandomState>,
+        causes: &HashSet<BlockReason, RandomState>,
     ) -> [Option<Arc<[Box<str>]>>; 2] {
         let Some(session) = self.sessions.get_mut(slot) else {
             return [None, None];
         };
-        let [open, braked] = fullness(&self.config.limits, session);
+        let [open, throttled] = fullness(&self.config.limits, session);
         let number = session.handle.number;
         // Publishers do not wait for a neighbour behind which brokers have been away for long.
         let is_away = session.handle.is_away();
         let Some(link) = &mut session.link else {
             return [None, None];
         };
-        let is_full = |was: bool, eighths: usize, cause: Cause| {
+        let is_full = |was: bool, eighths: usize, cause: BlockReason| {
             let is_high = eighths >= HIGH || was && eighths >= LOW;
             !is_away && (is_high || causes.contains(&cause))
         };
-        let cause = Cause::Receiver(self.index, number);
+        let cause = BlockReason::Receiver(self.index, number);
         link.full = match is_full(link.full.is_some(), open, cause) {
             true => Some(link.full.take().unwrap_or_else(|| link.gist())),
             false => None,
         };
-        let cause = Cause::Brake(self.index, number);
-        link.braked_full = is_full(link.braked_full, braked, cause);
-        let passed_on = link.braked_full.then(|| link.brake.clone());
+        let cause = BlockReason::Throttle(self.index, number);
+        link.throttled_full = is_full(link.throttled_full, throttled, cause);
+        let passed_on = link.throttled_full.then(|| link.throttle.clone());
         [link.full.clone(), passed_on].map(|part| part.filter(|part| !part.is_empty()))
     }
 
     /// Sends a neighbour the filters on which this broker accepts few messages, unless it sent the
     /// same lists last. Returns whether there are any.
-    fn tell_brake(&mut self, slot: u32, parts: Vec<Arc<[Box<str>]>>) -> bool {
+    fn tell_throttle(&mut self, slot: u32, parts: Vec<Arc<[Box<str>]>>) -> bool {
         let Some(session) = self.sessions.get_mut(slot) else {
             return false;
         };

@@ -6,7 +6,7 @@
 //! message from a neighbour that finds no room in the queue is blocked until there is room.
 //!
 //! A broker whose queue for one neighbour fills up sends the filters of that neighbour to the other
-//! ones (`$mesh/brake`). These hold back their messages for the broker on the filters, apart from
+//! ones (`$mesh/throttle`). These hold back their messages for the broker on the filters, apart from
 //! the rest of its queue, and send them in a second window of the same size; other messages
 //! overtake. At most half of a queue may be held back. When that half is full, a broker sends the
 //! filters on to its own neighbours, and refuses publications of its clients on them, and no
@@ -44,7 +44,7 @@ use smallvec::{SmallVec, smallvec};
 
 /// Topic of the messages of flow control. Each has all filters, and a length in front of each
 /// filter.
-pub(crate) const TOPIC: &str = "$mesh/brake";
+pub(crate) const TOPIC: &str = "$mesh/throttle";
 /// Largest number of filters in a message, and of their bytes.
 const MOST: usize = 512;
 const MOST_BYTES: usize = 32 << 10;
@@ -57,7 +57,7 @@ pub(crate) const LOW: usize = 5;
 
 /// A set of filters, as a tree of topic levels.
 #[derive(Debug, Default)]
-pub(crate) struct Brake {
+pub(crate) struct Throttle {
     below: HashMap<Box<str>, Self, RandomState>,
     /// Whether a filter ends at this level.
     ends: bool,
@@ -65,7 +65,7 @@ pub(crate) struct Brake {
     all: bool,
 }
 
-impl Brake {
+impl Throttle {
     pub(crate) fn new(filters: &[Box<str>]) -> Self {
         let mut root = Self::default();
         for filter in filters {
@@ -277,10 +277,10 @@ mod tests {
             let filters: Vec<_> =
                 filters.into_iter().filter(|it| topic::validate_filter(it).is_ok()).collect();
             prop_assume!(topic::validate_name(topic.as_bytes()).is_ok());
-            let brake = Brake::new(&filters);
+            let throttle = Throttle::new(&filters);
             let matches = filters.iter().any(|filter| topic::matches(filter, &topic));
-            prop_assert_eq!(brake.has(&topic), matches, "{:?} {}", filters, topic);
-            prop_assert_eq!(brake.is_empty(), filters.is_empty());
+            prop_assert_eq!(throttle.has(&topic), matches, "{:?} {}", filters, topic);
+            prop_assert_eq!(throttle.is_empty(), filters.is_empty());
             prop_assert_eq!(parse(&encode(&filters)), Some(filters));
         }
     }
@@ -335,8 +335,8 @@ mod tests {
     #[test]
     fn a_topic_may_have_more_levels_than_filters() {
         let deep = "+/".repeat(topic::MAX_LEVELS - 1) + "#";
-        let brake = Brake::new(&[deep.into()]);
-        assert!(brake.has(&"/".repeat(60_000)));
-        assert!(!brake.has(&"/".repeat(100)));
+        let throttle = Throttle::new(&[deep.into()]);
+        assert!(throttle.has(&"/".repeat(60_000)));
+        assert!(!throttle.has(&"/".repeat(100)));
     }
 }

@@ -1,4 +1,4 @@
-//! Letters: messages between the cores of two brokers about session transfers.
+//! Envelopes: messages between the cores of two brokers about session transfers.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::id::BrokerId;
 
 /// A message from one broker's core to another's.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Letter {
+pub struct Envelope {
     /// The receiver.
     pub to: BrokerId,
     /// The sender.
@@ -32,11 +32,11 @@ impl Writer {
         }
     }
 
-    pub(super) fn letter(&mut self, letter: &Letter) {
-        self.id(&letter.to);
-        self.id(&letter.from);
-        self.text(&letter.client);
-        self.bytes(&letter.body);
+    pub(super) fn envelope(&mut self, envelope: &Envelope) {
+        self.id(&envelope.to);
+        self.id(&envelope.from);
+        self.text(&envelope.client);
+        self.bytes(&envelope.body);
     }
 }
 
@@ -52,12 +52,12 @@ impl Reader<'_> {
         }
     }
 
-    pub(super) fn letter(&mut self) -> Result<Letter, WireError> {
+    pub(super) fn envelope(&mut self) -> Result<Envelope, WireError> {
         let (to, from, client) = (self.id()?, self.id()?, self.client_or_nobody()?);
         let length = self.count(1)?;
         let (body, rest) = self.0.split_at(length);
         self.0 = rest;
-        Ok(Letter {
+        Ok(Envelope {
             to,
             from,
             client,

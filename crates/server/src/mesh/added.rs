@@ -11,12 +11,12 @@ use crate::files::write_atomically;
 
 /// Those that were added, and where they are kept.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct AddedNeighbours {
     file: Option<PathBuf>,
     neighbours: Vec<Neighbour>,
 }
 
-impl Kept {
+impl AddedNeighbours {
     /// Reads the file; one that does not exist has none.
     pub(super) fn read(file: Option<&Path>) -> Result<Self, Error> {
         let Some(file) = file else {
@@ -99,18 +99,24 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("neighbours");
         let neighbour = |text: &str| text.parse::<Neighbour>().unwrap();
-        let mut kept = Kept::read(Some(&file)).unwrap();
+        let mut kept = AddedNeighbours::read(Some(&file)).unwrap();
         kept.add(neighbour("a:1883")).unwrap();
         kept.add(neighbour("tls://b:8883")).unwrap();
         kept.add(neighbour("a:1883 weight=0.5")).unwrap();
-        let again = Kept::read(Some(&file)).unwrap();
+        let again = AddedNeighbours::read(Some(&file)).unwrap();
         let wanted = ["tls://b:8883", "a:1883 weight=0.5"].map(neighbour);
         assert_eq!(again.neighbours(), wanted);
         assert_eq!(kept.remove("tls://b:8883"), Ok(true));
         assert_eq!(kept.remove("nobody:1"), Ok(false));
-        assert_eq!(Kept::read(Some(&file)).unwrap().neighbours().len(), 1);
+        assert_eq!(
+            AddedNeighbours::read(Some(&file))
+                .unwrap()
+                .neighbours()
+                .len(),
+            1
+        );
         fs::write(&file, "a\n").unwrap();
-        let error = Kept::read(Some(&file)).unwrap_err().to_string();
+        let error = AddedNeighbours::read(Some(&file)).unwrap_err().to_string();
         assert!(error.starts_with("mesh.neighbours_file = "), "{error}");
     }
 
@@ -118,7 +124,7 @@ mod tests {
     fn a_directory_that_is_not_there_is_named() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("gone").join("neighbours");
-        let error = Kept::read(Some(&file)).unwrap_err().to_string();
+        let error = AddedNeighbours::read(Some(&file)).unwrap_err().to_string();
         let gone = directory.path().join("gone");
         assert!(
             error.contains(&format!("{} is no directory", gone.display())),
@@ -126,7 +132,7 @@ mod tests {
         );
         // Removed while the broker runs: what could not be written is not kept.
         fs::create_dir(&gone).unwrap();
-        let mut kept = Kept::read(Some(&file)).unwrap();
+        let mut kept = AddedNeighbours::read(Some(&file)).unwrap();
         fs::remove_dir(&gone).unwrap();
         let error = kept.add("a:1".parse().unwrap()).unwrap_err();
         assert!(error.starts_with("mesh.neighbours_file = "), "{error}");
@@ -138,13 +144,18 @@ mod tests {
         kept.remove("a:1").unwrap_err();
         fs::create_dir(&gone).unwrap();
         assert_eq!(kept.remove("a:1"), Ok(true));
-        assert!(Kept::read(Some(&file)).unwrap().neighbours().is_empty());
+        assert!(
+            AddedNeighbours::read(Some(&file))
+                .unwrap()
+                .neighbours()
+                .is_empty()
+        );
     }
 
     #[test]
     fn without_a_file_nothing_is_kept() {
-        let mut kept = Kept::read(None).unwrap();
+        let mut kept = AddedNeighbours::read(None).unwrap();
         kept.add("a:1".parse().unwrap()).unwrap();
-        assert!(Kept::read(None).unwrap().neighbours().is_empty());
+        assert!(AddedNeighbours::read(None).unwrap().neighbours().is_empty());
     }
 }

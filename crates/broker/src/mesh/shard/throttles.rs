@@ -1,13 +1,13 @@
 //! Remote flow control between neighbours: handles the filters that a neighbour sends; see
-//! [`crate::mesh::brake`].
+//! [`crate::mesh::throttle`].
 
 use std::sync::Arc;
 
 use punctual_codec::ReasonCode;
 
 use crate::Nanos;
-use crate::mesh::brake::{gist, parse};
 use crate::mesh::link::LinkState;
+use crate::mesh::throttle::{gist, parse};
 use crate::shard::{Fail, Shard};
 
 impl LinkState {
@@ -19,7 +19,7 @@ impl LinkState {
 
 impl Shard {
     /// Handles the filters on which a neighbour accepts few messages from now on.
-    pub(crate) fn told_to_brake(
+    pub(crate) fn told_to_throttle(
         &mut self,
         slot: u32,
         message: &[u8],
@@ -33,9 +33,9 @@ impl Shard {
         let Some(session) = hub.sessions.get_mut(slot) else {
             return Ok(());
         };
-        session.set_brake(filters.into());
+        session.set_throttle(filters.into());
         let conn = session.conn;
-        hub.look_at_brakes(now);
+        hub.look_at_throttles(now);
         hub.pump(slot, now);
         if let Some(conn) = conn {
             hub.check_relief(conn);
