@@ -4,10 +4,11 @@
 
 mod support;
 
-use punctual_controller::{Effect, Event, Policing, Routing, Settings};
+use punctual_controller::{Effect, End, Event, Policing, Routing, Settings};
+use punctual_model::Rng;
 use punctual_model::srt::{Peer, Protocol, State};
 use punctual_sim::seeds;
-use support::{Dice, World, request};
+use support::{World, request};
 
 fn key(flow: &str) -> (String, String) {
     ("m".into(), flow.into())
@@ -94,7 +95,7 @@ fn members_that_stay_miss_nothing_and_get_nothing_twice() {
                 for _ in 0..30 {
                     world.send("g", packet);
                     sent += 1;
-                    let pause = world.dice.below(500_000);
+                    let pause = world.rng.below(500_000);
                     world.run(pause);
                 }
             }
@@ -224,7 +225,15 @@ fn detours_carry_packets_until_there_is_a_new_way() {
         "{:?}",
         status.uncovered
     );
+    let mut delivered_by_detour = 0;
     for cable in world.cables() {
+        let link = |from: End, to: End| format!("s{}>s{}", from.datapath, to.datapath);
+        let links = [link(cable.0, cable.1), link(cable.1, cable.0)];
+        let uncovered = world.controller.status().uncovered;
+        let is_uncovered = |key: &(String, String)| {
+            let mut all = uncovered.iter();
+            all.any(|it| links.contains(&it.link) && it.flows.contains(key))
+        };
         // The controller knows nothing of it yet.
         let plan = world.controller.plan().clone();
         let down = [cable.0, cable.1]
@@ -236,7 +245,12 @@ fn detours_carry_packets_until_there_is_a_new_way() {
                 let at = world.host(packet.source).at.unwrap();
                 let delivered = plan.deliver(&format!("s{}", at.datapath), at.port, packet, &down);
                 let delivered = delivered.unwrap();
-                assert_eq!(delivered.len(), receivers.len(), "{k:?} without {cable:?}");
+                // What has taken another path since may have no detour.
+                if !is_uncovered(k) {
+                    assert_eq!(delivered.len(), receivers.len(), "{k:?} without {cable:?}");
+                    let mut paths = row.paths.values().flatten();
+                    delivered_by_detour += usize::from(paths.any(|it| links.contains(it)));
+                }
             }
         }
         world.set_cable(cable, false);
@@ -247,15 +261,16 @@ fn detours_carry_packets_until_there_is_a_new_way() {
         world.settle();
         world.check("it works again");
     }
+    assert!(delivered_by_detour > 0);
 }
 
 #[test]
 fn a_controller_that_begins_anew_keeps_ways() {
     for seed in 0..10 {
         let mut world = World::new(seed, 6, 2);
-        let mut dice = Dice::new(seed);
+        let mut rng = Rng::new(seed);
         for number in 0..12 {
-            let asked = any_request(&mut dice, number, 6);
+            let asked = any_request(&mut rng, number, 6);
             world.request(asked);
         }
         world.settle();
@@ -263,7 +278,9 @@ fn a_controller_that_begins_anew_keeps_ways() {
         let rows = world.rows.clone();
         world.restart_controller();
         world.settle();
-        for (key, row) in &rows {
+        // What was refused is tried again, after all others.
+        let admitted = rows.iter().filter(|(_, row)| row.state == State::Admitted);
+        for (key, row) in admitted {
             let now = &world.rows[key];
             assert_eq!(
                 (now.state, &now.paths),
@@ -286,9 +303,9 @@ fn ways_can_be_found_as_the_paper_does() {
     for seed in 0..10 {
         let paper = |settings: &mut Settings| settings.routing = Routing::Paper;
         let mut world = World::with(seed, 6, 2, paper);
-        let mut dice = Dice::new(seed);
+        let mut rng = Rng::new(seed);
         for number in 0..12 {
-            let asked = any_request(&mut dice, number, 6);
+            let asked = any_request(&mut rng, number, 6);
             world.request(asked);
         }
         world.settle();
@@ -333,7 +350,7 @@ fn what_was_promised_goes_on_while_a_controller_begins_anew() {
         world.restart_controller();
         for _ in 0..100 {
             world.send("g", packet);
-            let pause = world.dice.below(500_000);
+            let pause = world.rng.below(500_000);
             world.run(pause);
         }
         world.settle();
@@ -384,18 +401,18 @@ fn bounds_that_have_grown_are_written_again_in_turns() {
 }
 
 /// A request of some kind.
-fn any_request(dice: &mut Dice, number: u64, switches: u64) -> punctual_model::srt::Request {
-    let host = |port: u64, dice: &mut Dice| {
+fn any_request(rng: &mut Rng, number: u64, switches: u64) -> punctual_model::srt::Request {
+    let host = |port: u64, rng: &mut Rng| {
         (
-            (1 + dice.below(switches)) as u8,
-            (1 + dice.below(2)) as u8,
+            (1 + rng.below(switches)) as u8,
+            (1 + rng.below(2)) as u8,
             (5000 + port) as u16,
         )
     };
-    let from = host(number % 5, dice);
-    let count = 1 + dice.below(3);
-    let to: Vec<_> = (0..count).map(|_| host(100, dice)).collect();
-    let broker = (dice.below(2) == 0).then(|| tcp(1 + (number % 2) as u8, 1, 1883));
+    let from = host(number % 5, rng);
+    let count = 1 + rng.below(3);
+    let to: Vec<_> = (0..count).map(|_| host(100, rng)).collect();
+    let broker = (rng.below(2) == 0).then(|| tcp(1 + (number % 2) as u8, 1, 1883));
     let name = format!("f{number:03}");
     let mut asked = match broker {
         Some(broker) => {
@@ -407,52 +424,43 @@ fn any_request(dice: &mut Dice, number: u64, switches: u64) -> punctual_model::s
             request(&name, udp(from.0, from.1, from.2), &to, None)
         }
     };
-    asked.priority = Some(dice.below(8) as u8);
-    asked.deadline_ns = 5_000_000 + dice.below(30_000_000);
-    asked.period_ns = 5_000_000 + dice.below(20_000_000);
-    asked.wire_bytes = 100 + dice.below(1_400) as u32;
+    asked.priority = Some(rng.below(8) as u8);
+    asked.deadline_ns = 5_000_000 + rng.below(30_000_000);
+    asked.period_ns = 5_000_000 + rng.below(20_000_000);
+    asked.wire_bytes = 100 + rng.below(1_400) as u32;
     asked
 }
 
 /// Whatever happens, in whatever order: afterwards every admitted flow works.
 #[test]
 fn whatever_happens() {
-    seeds(60).for_each(trace);
-}
-
-/// In each of these a stream is taken away together with a change for which a switch is awaited, and
-/// asked for again before that confirms.
-#[test]
-fn a_stream_that_is_wanted_again_while_it_is_being_taken_away_works() {
-    for seed in [1_038, 4_047, 6_071, 951_088_763] {
-        trace(seed);
-    }
+    seeds(120).for_each(trace);
 }
 
 fn trace(seed: u64) {
-    let mut dice = Dice::new(seed ^ 0xabcd);
-    let switches = 3 + dice.below(6);
+    let mut rng = Rng::new(seed ^ 0xabcd);
+    let switches = 3 + rng.below(6);
     let mut world = World::new(seed, switches, 2);
     let mut number = 0;
     let mut down = Vec::new();
     for turn in 0..25 {
-        let what = dice.below(10);
+        let what = rng.below(10);
         let trace = format!("seed {seed}, turn {turn}, event {what}");
         match what {
             0..=3 => {
                 number += 1;
-                let asked = any_request(&mut dice, number, switches);
+                let asked = any_request(&mut rng, number, switches);
                 world.request(asked);
             }
             4 if !world.requests.is_empty() => {
-                let at = dice.below(world.requests.len() as u64) as usize;
+                let at = rng.below(world.requests.len() as u64) as usize;
                 let key = world.requests.keys().nth(at).unwrap().clone();
                 world.withdraw(&key);
             }
             5 if !world.requests.is_empty() => {
-                let at = dice.below(world.requests.len() as u64) as usize;
+                let at = rng.below(world.requests.len() as u64) as usize;
                 let mut asked = world.requests.values().nth(at).unwrap().clone();
-                let other = any_request(&mut dice, number, switches);
+                let other = any_request(&mut rng, number, switches);
                 asked.generation += 1;
                 asked.priority = other.priority;
                 asked.deadline_ns = other.deadline_ns;
@@ -463,7 +471,7 @@ fn trace(seed: u64) {
             }
             6 | 7 => {
                 let cables = world.cables();
-                let cable = cables[dice.below(cables.len() as u64) as usize];
+                let cable = cables[rng.below(cables.len() as u64) as usize];
                 match down.iter().position(|known| *known == cable) {
                     Some(at) => {
                         down.remove(at);
@@ -475,12 +483,12 @@ fn trace(seed: u64) {
                     }
                 }
             }
-            8 => world.restart_switch(1 + dice.below(switches)),
+            8 => world.restart_switch(1 + rng.below(switches)),
             _ => world.restart_controller(),
         }
         // Sometimes the next thing happens before all is done.
-        match dice.below(3) {
-            0 => world.run(dice.below(4_000_000)),
+        match rng.below(3) {
+            0 => world.run(rng.below(4_000_000)),
             _ => {
                 world.settle();
                 world.check(&trace);

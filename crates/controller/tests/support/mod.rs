@@ -9,36 +9,14 @@ use punctual_controller::plan::{Entry, Mac, Match, Packet};
 use punctual_controller::{
     Change, Controller, Effect, End, Event, KnownHost, Notice, PortState, Settings, SwitchProtocol,
 };
-use punctual_model::Nanos;
 use punctual_model::srt::{Channel, Peer, Protocol, Request, State};
+use punctual_model::{Nanos, Rng};
 use punctual_sim::Queue;
 
 /// Longest time that a control message takes, ns.
 const CONTROL: u64 = 2_000_000;
 /// Time of a hop, ns: longer than the control plane takes at best.
 const HOP: u64 = 300_000;
-
-/// Numbers that look random and are always the same for a seed: a linear congruential generator (Knuth's
-/// MMIX), not [`punctual_model::Rng`], as seeds of failures that were found mean its numbers.
-#[derive(Debug, Clone)]
-pub struct Dice(u64);
-
-impl Dice {
-    pub fn new(seed: u64) -> Self {
-        let mut dice = Self(seed ^ 0x9e37_79b9_7f4a_7c15);
-        dice.below(2);
-        dice.below(2);
-        dice
-    }
-
-    pub fn below(&mut self, end: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end.max(1)
-    }
-}
 
 /// A switch: what it was told, and nothing else.
 #[derive(Debug, Default)]
@@ -90,7 +68,7 @@ pub struct World {
     pub sent: Vec<Sent>,
     pub notices: Vec<Notice>,
     pub applied: usize,
-    pub dice: Dice,
+    pub rng: Rng,
 }
 
 impl World {
@@ -100,10 +78,10 @@ impl World {
     }
 
     pub fn with(seed: u64, switches: u64, hosts: u64, change: impl Fn(&mut Settings)) -> Self {
-        let mut dice = Dice::new(seed);
+        let mut rng = Rng::new(seed);
         let mut pairs: Vec<(u64, u64)> = (1..=switches).map(|s| (s, s % switches + 1)).collect();
         for _ in 0..switches / 3 {
-            let (a, b) = (1 + dice.below(switches), 1 + dice.below(switches));
+            let (a, b) = (1 + rng.below(switches), 1 + rng.below(switches));
             if a != b && !pairs.contains(&(a, b)) && !pairs.contains(&(b, a)) {
                 pairs.push((a, b));
             }
@@ -156,7 +134,7 @@ impl World {
             sent: Vec::new(),
             notices: Vec::new(),
             applied: 0,
-            dice,
+            rng,
         };
         for (datapath, count) in ports {
             let ports = (1..=count).map(|number| (number, true)).collect();
@@ -233,7 +211,7 @@ impl World {
                     changes,
                 } => {
                     let free = self.busy.get(&datapath).copied().unwrap_or(0);
-                    let at = free.max(self.now + 1 + self.dice.below(CONTROL));
+                    let at = free.max(self.now + 1 + self.rng.below(CONTROL));
                     self.busy.insert(datapath, at);
                     let life = self.life.get(&datapath).copied().unwrap_or(0);
                     self.due
@@ -309,7 +287,7 @@ impl World {
                         Change::Base => {}
                     }
                 }
-                let at = self.now + 1 + self.dice.below(CONTROL);
+                let at = self.now + 1 + self.rng.below(CONTROL);
                 let applied = Event::Applied {
                     datapath,
                     step,
@@ -374,7 +352,7 @@ impl World {
             };
             match self.cables.get(&out).copied() {
                 Some(to) => {
-                    let delay = HOP / 2 + self.dice.below(HOP);
+                    let delay = HOP / 2 + self.rng.below(HOP);
                     self.due
                         .schedule(self.now + delay, Due::Frame(sent, to, copy, hops + 1));
                 }
@@ -533,7 +511,7 @@ impl World {
                 switch.ports.insert(end.port, up);
             }
             let before = self.said.get(&end.datapath).copied().unwrap_or(0);
-            let at = before.max(self.now + 1 + self.dice.below(CONTROL));
+            let at = before.max(self.now + 1 + self.rng.below(CONTROL));
             self.said.insert(end.datapath, at);
             let port = self.port(end);
             self.due.schedule(
