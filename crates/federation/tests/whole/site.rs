@@ -223,8 +223,10 @@ impl Site {
             return;
         };
         if self.is_full {
-            for shard in &mut running.shards {
-                shard.store_failed(StoreTrouble::Full, now);
+            // A shard that waits for nothing is not told: it would not be told of the end, either.
+            let failing: BTreeSet<u16> = running.uncommitted.iter().map(|it| it.0).collect();
+            for shard in failing {
+                running.shards[usize::from(shard)].store_failed(StoreTrouble::Full, now);
             }
         } else if let Some((shard, ticket, batch)) = running.uncommitted.pop_front() {
             store.commit(&batch).unwrap();
