@@ -48,6 +48,6 @@ pub use remedies::Remedy;
 pub use routing::{
     Ends, Enumeration, MAX_PATHS, MAX_SHORTEST, MAX_STEPS, MAX_VERIFIED, NoRoute, Path, Route,
     Selection, SelectionError, WeightedPath, all_paths, choose_paths, choose_route,
-    paths_by_bucket_weight, rendezvous_point, shortest_paths,
+    paths_by_bucket_weight, rendezvous_point, shortest_paths, without_loops,
 };
 pub use tfa::tfa;

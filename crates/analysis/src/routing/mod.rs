@@ -158,13 +158,17 @@ pub fn choose_route(
 
 /// The candidate from which receivers are reached in the least time on
 /// average, each on its shortest path without other traffic, and that average,
-/// ns, rounded down. Of equals the first; `None` if no candidate reaches all.
+/// ns, rounded down. Of equals the one that is nearest to `source`, and then the
+/// first; `None` if no candidate reaches all.
 ///
-/// This is the paper's choice of a rendezvous point. It does not ask how a
-/// message gets there, nor what else is on the path.
+/// This is the paper's choice of a rendezvous point. It does not ask what else
+/// is on the path, and how a message gets there only among equals: with two
+/// receivers each node on the shortest path between them has the same average,
+/// and beyond the nearest one a message would go to and fro.
 pub fn rendezvous_point(
     topology: &Topology,
     flow: &FlowEntry,
+    source: NodeIndex,
     candidates: &[NodeIndex],
     receivers: &[NodeIndex],
 ) -> Option<(NodeIndex, u64)> {
@@ -175,11 +179,34 @@ pub fn rendezvous_point(
         let each = receivers.iter().map(|node| *lengths.get(*node)?);
         each.sum::<Option<u64>>()
     };
+    let to = match source < nodes {
+        true => map.lengths_from(source),
+        false => Vec::new(),
+    };
+    let trunk = |candidate: NodeIndex| to.get(candidate).copied().flatten().unwrap_or(u64::MAX);
     let known = candidates.iter().filter(|candidate| **candidate < nodes);
-    let (sum, node) = known
-        .filter_map(|candidate| Some((sum(candidate)?, *candidate)))
-        .reduce(|best, next| if next.0 < best.0 { next } else { best })?;
+    let ((sum, _), node) = known
+        .filter_map(|candidate| Some(((sum(candidate)?, trunk(*candidate)), *candidate)))
+        .min_by_key(|(key, _)| *key)?;
     Some((node, sum.checked_div(receivers.len() as u64)?))
+}
+
+/// A path without the parts between two visits of one node. So a branch of a tree that comes back to
+/// the trunk leaves the trunk there.
+pub fn without_loops(topology: &Topology, path: &[LinkIndex]) -> Vec<LinkIndex> {
+    let links = &topology.links;
+    let mut kept: Vec<LinkIndex> = Vec::with_capacity(path.len());
+    for link in path {
+        let Some(to) = links.get(*link).map(|link| link.to) else {
+            continue;
+        };
+        let visited = kept.iter().position(|before| links[*before].from == to);
+        match visited {
+            Some(before) => kept.truncate(before),
+            None => kept.push(*link),
+        }
+    }
+    kept
 }
 
 /// A path, and how good it is.

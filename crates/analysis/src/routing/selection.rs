@@ -10,7 +10,10 @@ use punctual_model::network::{
     Document, FlowEntry, LinkIndex, Network, NetworkError, NodeIndex, Topology,
 };
 
-use super::{Ends, MAX_SHORTEST, NoRoute, choose_route, paths_by_bucket_weight, rendezvous_point};
+use super::{
+    Ends, MAX_SHORTEST, NoRoute, choose_route, paths_by_bucket_weight, rendezvous_point,
+    without_loops,
+};
 use crate::admission::Admission;
 
 /// How paths are chosen.
@@ -195,7 +198,8 @@ fn by_weight(network: &Network, entry: &FlowEntry, ends: &Ends) -> Result<FlowEn
         (None, [first, ..]) => {
             let inner = |node: &NodeIndex| *node != ends.source && !ends.receivers.contains(node);
             let candidates: Vec<_> = (0..topology.nodes.len()).filter(inner).collect();
-            let point = rendezvous_point(topology, entry, &candidates, &ends.receivers);
+            let point =
+                rendezvous_point(topology, entry, ends.source, &candidates, &ends.receivers);
             Some(point.ok_or_else(|| unreachable(ends.source, *first))?.0)
         }
         (None, []) => return Err(NoRoute::Nothing),
@@ -224,8 +228,9 @@ fn by_weight(network: &Network, entry: &FlowEntry, ends: &Ends) -> Result<FlowEn
         };
         for branches in &branches {
             let fitting = branches.iter().find_map(|branch| {
-                let links = trunk.iter().chain(branch);
-                let names = links.map(|link| topology.links[*link].id.clone()).collect();
+                let links = without_loops(topology, &[trunk.as_slice(), branch].concat());
+                let names = links.iter().map(|link| topology.links[*link].id.clone());
+                let names = names.collect();
                 let mut longer = grown.clone();
                 longer.paths.push(names);
                 let checked = topology.flow(&longer);

@@ -325,6 +325,7 @@ fn the_rendezvous_point_is_nearest_on_average() {
         rendezvous_point(
             &network.topology,
             &flow("f", MILLI),
+            node("p"),
             &candidates,
             &receivers,
         )
@@ -333,6 +334,57 @@ fn the_rendezvous_point_is_nearest_on_average() {
     assert_eq!(choose(&["s1", "s2", "s3"]), Some((node("s3"), 466_666)));
     assert_eq!(choose(&["s1", "s2"]), Some((node("s2"), 500_000)));
     assert_eq!(choose(&[]), None);
+}
+
+/// Each switch between two receivers has the same average; beyond the nearest one to the publisher a message
+/// would go to and fro.
+#[test]
+fn of_equal_rendezvous_points_the_nearest_is_taken() {
+    let links = [
+        ("p", "s1", 0),
+        ("s1", "s2", 0),
+        ("s2", "s3", 0),
+        ("s1", "a", 0),
+        ("s3", "b", 0),
+    ];
+    for is_reversed in [false, true] {
+        let mut links = links;
+        if is_reversed {
+            links.reverse();
+        }
+        let network = network(&document(&links));
+        let node = |id: &str| network.topology.node(id).unwrap();
+        let receivers = [node("a"), node("b")];
+        for candidates in [["s1", "s2", "s3"], ["s3", "s2", "s1"]] {
+            let candidates = candidates.map(node);
+            let flow = flow("f", MILLI);
+            let topology = &network.topology;
+            let point = rendezvous_point(topology, &flow, node("p"), &candidates, &receivers);
+            assert_eq!(point.map(|point| point.0), Some(node("s1")));
+        }
+    }
+}
+
+#[test]
+fn a_branch_that_comes_back_to_the_trunk_leaves_it_there() {
+    let network = network(&document(&[
+        ("p", "s1", 0),
+        ("s1", "s2", 0),
+        ("s2", "s3", 0),
+        ("s1", "a", 0),
+    ]));
+    let topology = &network.topology;
+    let links = |names: &[&str]| -> Vec<_> {
+        let all = names.iter().map(|name| topology.link(name).unwrap());
+        all.collect()
+    };
+    let path = ["p>s1", "s1>s2", "s2>s3", "s3>s2", "s2>s1", "s1>a"];
+    assert_eq!(
+        without_loops(topology, &links(&path)),
+        links(&["p>s1", "s1>a"])
+    );
+    let straight = links(&["p>s1", "s1>s2", "s2>s3"]);
+    assert_eq!(without_loops(topology, &straight), straight);
 }
 
 fn going(id: &str, from: &str, to: &[&str]) -> FlowEntry {

@@ -4,11 +4,15 @@
 //! Paths are looked for between switches only, and remembered for each pair as
 //! long as no link comes or goes: hosts have one link. A stream to several
 //! receivers goes to a rendezvous point first, the switch with the smallest
-//! average delay to all of them, and branches from there on.
+//! average delay to all of them, and branches from there on. A branch that comes
+//! back to a switch of the trunk leaves the trunk there instead: no switch is
+//! passed twice, and so no cable in both directions.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use punctual_analysis::{Admission, paths_by_bucket_weight, rendezvous_point, shortest_paths};
+use punctual_analysis::{
+    Admission, paths_by_bucket_weight, rendezvous_point, shortest_paths, without_loops,
+};
 use punctual_model::network::{
     FlowEntry, LinkEntry, LinkIndex, NodeEntry, NodeIndex, Topology as Model,
 };
@@ -25,7 +29,7 @@ const MAX_REMEMBERED: usize = 100_000;
 pub(crate) struct PathSet {
     /// In the order of the receivers; empty for one at the sender's own port.
     pub(crate) paths: Vec<Vec<LinkIndex>>,
-    /// The switch where it branches.
+    /// The last switch that all paths have in common.
     pub(crate) rendezvous: Option<u64>,
 }
 
@@ -50,6 +54,8 @@ pub(crate) struct Router {
     whole: Vec<LinkIndex>,
     node: BTreeMap<u64, NodeIndex>,
     datapaths: Vec<u64>,
+    /// Datapaths by the nodes of the whole network.
+    switches: HashMap<NodeIndex, u64>,
     remembered: HashMap<(NodeIndex, NodeIndex, usize), Vec<Vec<LinkIndex>>>,
 }
 
@@ -67,10 +73,12 @@ impl Router {
         self.whole.clear();
         self.node.clear();
         self.datapaths.clear();
+        self.switches.clear();
         let model = map.model();
         let mut nodes = Vec::new();
         let mut index = HashMap::new();
         for (datapath, node) in map.switch_nodes() {
+            self.switches.insert(node, datapath);
             let Some(node) = model.nodes.get(node) else {
                 continue;
             };
@@ -200,10 +208,14 @@ impl Router {
         found
     }
 
-    /// Trees from the best rendezvous points, and at last one that branches
-    /// wherever the shortest paths do.
+    /// Trees over the best rendezvous points, and one that branches wherever the shortest paths do:
+    /// by the time to the farthest receiver without other traffic, and then by the number of links.
+    /// The paper's are in the order of their rendezvous points.
     fn trees(&mut self, map: &Map, wanted: PathQuery<'_>, receivers: &[Receiver]) -> Vec<PathSet> {
         let flow = reference(wanted.flow);
+        let Some(source) = self.node.get(&wanted.source.datapath).copied() else {
+            return Vec::new();
+        };
         let far = receivers
             .iter()
             .filter_map(|receiver| self.node.get(&receiver.at.datapath));
@@ -213,16 +225,21 @@ impl Router {
         let mut candidates: Vec<NodeIndex> = self.node.values().copied().collect();
         let mut points = Vec::new();
         while points.len() + 1 < wanted.paths.max(2) {
-            let Some((point, _)) = rendezvous_point(&self.fabric, &flow, &candidates, &far) else {
+            let point = rendezvous_point(&self.fabric, &flow, source, &candidates, &far);
+            let Some((point, _)) = point else {
                 break;
             };
             candidates.retain(|candidate| *candidate != point);
             points.push(self.datapaths[point]);
         }
         points.push(wanted.source.datapath);
-        let mut trees = Vec::new();
+        let mut trees: Vec<PathSet> = Vec::new();
         for point in points {
-            trees.extend(self.tree(map, wanted, receivers, point));
+            let tree = self.tree(map, wanted, receivers, point);
+            trees.extend(tree.filter(|tree| !trees.contains(tree)));
+        }
+        if self.routing != Routing::Paper {
+            trees.sort_by_cached_key(|tree| cost(map, wanted.flow, tree));
         }
         trees
     }
@@ -249,16 +266,41 @@ impl Router {
                 .between(point, receiver.at.datapath, wanted.flow, 1)
                 .into_iter()
                 .next()?;
-            if branch.iter().any(|link| trunk.contains(link)) {
-                return None;
-            }
-            paths.push([&[first], trunk.as_slice(), &branch, &[last]].concat());
+            let links = [trunk.as_slice(), &branch].concat();
+            let links = without_loops(map.model(), &links);
+            paths.push([&[first], links.as_slice(), &[last]].concat());
         }
+        let mut others = paths.iter().filter(|path| !path.is_empty());
+        let mut common = others.next().map_or(&[][..], Vec::as_slice);
+        for path in others {
+            let both = common.iter().zip(path);
+            let length = both.take_while(|(one, other)| one == other).count();
+            common = &common[..length];
+        }
+        let links = &map.model().links;
+        let mut common = common.iter().rev();
+        let rendezvous = common.find_map(|link| self.switches.get(&links[*link].to));
         Some(PathSet {
+            rendezvous: rendezvous.copied().or(Some(wanted.source.datapath)),
             paths,
-            rendezvous: Some(point),
         })
     }
+}
+
+/// The time to the farthest receiver of a tree without other traffic, ns, and the number of links.
+fn cost(map: &Map, flow: &FlowEntry, tree: &PathSet) -> (u128, usize) {
+    let (links, nodes) = (&map.model().links, &map.model().nodes);
+    let bits = u128::from(flow.wire_bytes.unwrap_or(1538)) * 8_000_000_000;
+    let time = |path: &Vec<LinkIndex>| {
+        let each = path.iter().map(|link| {
+            let link = &links[*link];
+            bits / u128::from(link.rate.max(1)) + u128::from(nodes[link.from].sd_max + link.prop)
+        });
+        each.sum::<u128>()
+    };
+    let farthest = tree.paths.iter().map(time).max();
+    let links: BTreeSet<LinkIndex> = tree.paths.iter().flatten().copied().collect();
+    (farthest.unwrap_or(0), links.len())
 }
 
 /// The links of the hosts at two ports, from one and to the other, if they are

@@ -447,6 +447,18 @@ impl World {
                 self.rows[&key].generation, self.requests[&key].generation,
                 "{trace}"
             );
+            if self.requests[&key].broker.is_none() {
+                let links: BTreeSet<&String> = self.rows[&key].paths.values().flatten().collect();
+                let is_reversed = |link: &&String| {
+                    let ends = link.split_once('>');
+                    ends.is_some_and(|(from, to)| links.contains(&format!("{to}>{from}")))
+                };
+                let reversed = links.iter().find(|link| is_reversed(link));
+                assert_eq!(
+                    reversed, None,
+                    "{trace}: {key:?} uses a cable in both directions"
+                );
+            }
             for (packet, receivers) in self.packets(&key) {
                 self.send(&key.1, packet);
                 expected.push((self.sent.len() - 1, key.clone(), receivers));
