@@ -12,6 +12,7 @@ use punctual_openflow::{
 use super::again::ASKER;
 use super::{Controller, Link};
 use crate::event::{Change, Effect, Notice, SwitchProtocol};
+use crate::monitor::Counters;
 use crate::openflow::{FLOOD, Session, SwitchReport};
 use crate::plan::{Mac, Mark};
 use crate::topology::{Change as Found, EarlierUse, End, PortState, lldp};
@@ -309,8 +310,11 @@ impl Controller {
                         port: stats.port.0,
                     };
                     let rate = rate(&self.map, end);
-                    self.monitor
-                        .port(end, stats.tx_bytes, stats.tx_dropped, rate, now);
+                    let counters = Counters {
+                        bytes: stats.tx_bytes,
+                        dropped: stats.tx_dropped,
+                    };
+                    self.monitor.port(end, counters, rate, now);
                 }
             }
             MultipartBody::Queue(queues) => {
@@ -320,14 +324,12 @@ impl Controller {
                         port: stats.port.0,
                     };
                     let rate = rate(&self.map, end);
-                    self.monitor.queue(
-                        end,
-                        stats.queue.0,
-                        stats.tx_bytes,
-                        stats.tx_errors,
-                        rate,
-                        now,
-                    );
+                    let counters = Counters {
+                        bytes: stats.tx_bytes,
+                        dropped: stats.tx_errors,
+                    };
+                    let queue = stats.queue.0;
+                    self.monitor.queue(end, queue, counters, rate, now);
                 }
             }
             _ => {}
