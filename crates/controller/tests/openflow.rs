@@ -429,12 +429,20 @@ fn other_packets_take_shortest_ways_without_their_marks() {
         "the mark of the sender is gone"
     );
     assert_eq!(world.queues, [QueueId(0), QueueId(0)]);
-    // What is for all comes once to each of the others.
-    world.udp((2, 1), Ipv4Addr::BROADCAST, [0xff; 6], (1, 2));
-    let mut came: Vec<_> = world.arrived.iter().map(|arrived| arrived.at).collect();
-    came.sort_unstable();
-    came.dedup();
-    assert_eq!((came.len(), world.arrived.len()), (9, 9));
+    // What is for all, or for a group of the link, comes once to each of the others; what is for another group
+    // that nobody has asked for comes to none.
+    let mut sends = |to: Ipv4Addr, to_mac: [u8; 6]| {
+        world.udp((2, 1), to, to_mac, (1, 2));
+        let mut came: Vec<_> = world.arrived.iter().map(|arrived| arrived.at).collect();
+        came.sort_unstable();
+        came.dedup();
+        (came.len(), world.arrived.len())
+    };
+    assert_eq!(sends(Ipv4Addr::BROADCAST, [0xff; 6]), (9, 9));
+    let on_link = Ipv4Addr::new(224, 0, 0, 251);
+    assert_eq!(sends(on_link, [1, 0, 0x5e, 0, 0, 251]), (9, 9));
+    let group = Ipv4Addr::new(239, 1, 1, 1);
+    assert_eq!(sends(group, [1, 0, 0x5e, 1, 1, 1]), (0, 0));
 }
 
 #[test]

@@ -7,7 +7,7 @@
 //! again. Entries of this controller are recognised by the upper half of their
 //! cookie, groups and meters by their numbers.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use punctual_model::srt::Protocol;
 use punctual_openflow::{
@@ -25,6 +25,21 @@ pub(crate) const OURS: u64 = 0x5055_4e43_0000_0000;
 pub(crate) const OURS_MASK: u64 = 0xffff_ffff_0000_0000;
 /// The group by which packets for all go.
 pub(crate) const FLOOD: GroupId = GroupId(0x5f00_0001);
+/// All IPv4 groups (RFC 5771), as address and mask.
+const GROUPS_V4: (Ipv4Addr, Ipv4Addr) = (Ipv4Addr::new(224, 0, 0, 0), Ipv4Addr::new(240, 0, 0, 0));
+/// Those of protocols that stay on a link: routing, names, memberships.
+const LINK_GROUPS_V4: (Ipv4Addr, Ipv4Addr) =
+    (Ipv4Addr::new(224, 0, 0, 0), Ipv4Addr::new(255, 255, 255, 0));
+/// All IPv6 groups (RFC 4291).
+const GROUPS_V6: (Ipv6Addr, Ipv6Addr) = (
+    Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0),
+    Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0),
+);
+/// Those whose scope is a link; neighbour discovery uses them.
+const LINK_GROUPS_V6: (Ipv6Addr, Ipv6Addr) = (
+    Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0),
+    Ipv6Addr::new(0xff0f, 0, 0, 0, 0, 0, 0, 0),
+);
 /// Numbers of other groups that are ours.
 pub(crate) const GROUPS: std::ops::Range<u32> = 0x5000_0000..0x5f00_0000;
 /// Numbers of meters that are ours.
@@ -455,8 +470,20 @@ pub(crate) fn base_rules(base: &Base) -> Vec<(Place, Rule)> {
     }
     let group_bit = punctual_openflow::Mac([1, 0, 0, 0, 0, 0]);
     let to_groups = OxmField::EthDst(Masked::with_mask(group_bit, group_bit));
-    let flood = vec![Action::SetQueue(QueueId(0)), Action::Group(FLOOD)];
-    rule(FORWARD, 1, vec![to_groups], vec![apply(flood)]);
+    let flood = || {
+        let actions = vec![Action::SetQueue(QueueId(0)), Action::Group(FLOOD)];
+        vec![apply(actions)]
+    };
+    rule(FORWARD, 1, vec![to_groups], flood());
+    // A group of which nobody has said who receives it would take capacity of every link.
+    let (v4, v6) = ([LINK_GROUPS_V4, GROUPS_V4], [LINK_GROUPS_V6, GROUPS_V6]);
+    let v4 = v4.map(|(address, mask)| OxmField::Ipv4Dst(Masked::with_mask(address, mask)));
+    let v6 = v6.map(|(address, mask)| OxmField::Ipv6Dst(Masked::with_mask(address, mask)));
+    for (version, [on_link, all]) in [(ETH_IPV4, v4), (ETH_IPV6, v6)] {
+        let is_ip = OxmField::EthType(version);
+        rule(FORWARD, 4, vec![is_ip.clone(), on_link], flood());
+        rule(FORWARD, 3, vec![is_ip, all], Vec::new());
+    }
     rule(FORWARD, 0, vec![], vec![apply(vec![ask()])]);
     rules
 }

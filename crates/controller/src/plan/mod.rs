@@ -232,8 +232,10 @@ pub struct Detour {
 pub struct Base {
     /// The port towards each host.
     pub hosts: BTreeMap<Mac, PortNumber>,
-    /// Ports by which packets for all go: those of a tree that spans the
-    /// network, and those of hosts; never the one by which they came.
+    /// Ports by which packets for all, and for IP groups whose scope is a link,
+    /// go: those of a tree that spans the network, and those of hosts; never the
+    /// one by which they came. Packets for other groups are dropped, as nobody
+    /// has said who receives them.
     pub flood: Vec<PortNumber>,
     /// Ports at which packets enter the network.
     pub edge: Vec<PortNumber>,

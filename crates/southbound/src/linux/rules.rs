@@ -156,6 +156,12 @@ fn conditions(plan: &SwitchPlan, matching: &Match) -> Option<String> {
     Some(text)
 }
 
+/// IP groups of which nobody has said who receives them; not those whose scope is a link (RFC 5771, RFC 4291).
+const UNKNOWN_GROUPS: [&str; 2] = [
+    "ip daddr 224.0.0.0/4 ip daddr != 224.0.0.0/24",
+    "ip6 daddr ff00::/8 ip6 daddr & ff0f:: != ff02::",
+];
+
 /// What belongs to no flow: it loses its mark where it enters, and waits in the last queue.
 fn base(plan: &SwitchPlan, down: &BTreeSet<PortNumber>, rules: &mut Vec<String>) {
     let base = &plan.base;
@@ -181,6 +187,9 @@ fn base(plan: &SwitchPlan, down: &BTreeSet<PortNumber>, rules: &mut Vec<String>)
         .filter_map(|port| device(plan, *port));
     let flood: Vec<&str> = flood.collect();
     for from in &flood {
+        for groups in UNKNOWN_GROUPS {
+            rules.push(format!("iifname \"{from}\" {groups} counter drop"));
+        }
         let others: Vec<_> = flood.iter().filter(|device| *device != from).collect();
         if let Some((last, others)) = others.split_last() {
             let mut rule = format!(

@@ -154,10 +154,16 @@ fn exact_headers_come_before_others_and_both_before_the_rest() {
             "iifname \"p1\" ip6 dscp set 0",
             "meta priority set 1:10",
             "iifname != \"p2\" ether daddr 02:00:00:00:00:01 counter fwd to \"p2\"",
+            "iifname \"p1\" ip daddr 224.0.0.0/4 ip daddr != 224.0.0.0/24 counter drop",
+            "iifname \"p1\" ip6 daddr ff00::/8 ip6 daddr & ff0f:: != ff02:: counter drop",
             "iifname \"p1\" ether daddr & 01:00:00:00:00:00 == 01:00:00:00:00:00 counter \
              dup to \"p2\" fwd to \"p3\"",
+            "iifname \"p2\" ip daddr 224.0.0.0/4 ip daddr != 224.0.0.0/24 counter drop",
+            "iifname \"p2\" ip6 daddr ff00::/8 ip6 daddr & ff0f:: != ff02:: counter drop",
             "iifname \"p2\" ether daddr & 01:00:00:00:00:00 == 01:00:00:00:00:00 counter \
              dup to \"p1\" fwd to \"p3\"",
+            "iifname \"p3\" ip daddr 224.0.0.0/4 ip daddr != 224.0.0.0/24 counter drop",
+            "iifname \"p3\" ip6 daddr ff00::/8 ip6 daddr & ff0f:: != ff02:: counter drop",
             "iifname \"p3\" ether daddr & 01:00:00:00:00:00 == 01:00:00:00:00:00 counter \
              dup to \"p1\" fwd to \"p2\"",
         ]
