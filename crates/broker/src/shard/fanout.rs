@@ -29,8 +29,9 @@ use crate::{Budget, Nanos};
 /// Units of work for offering a message to a client, with QoS 0 and above: memory that was not used
 /// recently.
 const OFFER: [u64; 2] = [2, 8];
-/// Clients that are looked up at once, with QoS 0 and above, where queues may have to grow.
-const STEP: [usize; 2] = [64, 4];
+/// Clients that are looked up at once, with QoS 0 and above: a queue may have to grow, which takes as
+/// long as it is long, and those of a crowd grow with the same message.
+const STEP: [usize; 2] = [64, 1];
 
 impl Hub {
     /// Starts a task that delivers a publication to the crowd of clients that receive it. The
