@@ -429,8 +429,8 @@ fn other_packets_take_shortest_ways_without_their_marks() {
         "the mark of the sender is gone"
     );
     assert_eq!(world.queues, [QueueId(0), QueueId(0)]);
-    // What is for all, or for a group of the link, comes once to each of the others; what is for another group
-    // that nobody has asked for comes to none.
+    // A broadcast and a packet for a group with link scope reach each other host once. A packet for another group,
+    // to which no request refers, reaches none.
     let mut sends = |to: Ipv4Addr, to_mac: [u8; 6]| {
         world.udp((2, 1), to, to_mac, (1, 2));
         let mut came: Vec<_> = world.arrived.iter().map(|arrived| arrived.at).collect();

@@ -646,7 +646,8 @@ impl Node {
         }
     }
 
-    /// Publishes to other links what has become durable, and forwards the envelopes that waited for that.
+    /// Advertises changes of interest that are durable now on the other links, and forwards the envelopes that
+    /// waited for them.
     fn show_kept(&mut self, now: Nanos) {
         for link in self.commit.shown() {
             self.reach.show(link);

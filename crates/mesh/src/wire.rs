@@ -1041,7 +1041,8 @@ mod tests {
         assert!(Message::decode(&client("$mesh", last).encode()).is_ok());
     }
 
-    /// A envelope carries one part of a session, or less; a question names so many stubs at most.
+    /// An envelope with the largest part of a session fits into a message, and so does a fence with the largest
+    /// number of stubs.
     #[test]
     fn what_is_said_of_sessions_that_move_fits() {
         let id = |n: usize| BrokerId::new(&"b".repeat(n)).unwrap();

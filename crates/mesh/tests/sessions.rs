@@ -1,5 +1,5 @@
-//! What is known of a client, who is where, and who gets a topic: questions, answers and envelopes
-//! between nodes, without delay.
+//! The tables of nodes between which messages arrive at once: where clients and brokers are, which
+//! brokers receive a topic, and lost links.
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is a failing test")]
 
 #[path = "sessions/transfers.rs"]
@@ -258,7 +258,7 @@ fn others_hear_who_is_where_when_it_is_kept_what_is_wanted_there() {
 }
 
 #[test]
-fn a_envelope_waits_until_it_is_kept_what_is_wanted() {
+fn an_envelope_waits_until_it_is_kept_what_is_wanted() {
     let mut row = Row::new(3);
     row.unkept = Some((1, 0));
     row.nodes[2].subscribe("t", false, row.now);

@@ -187,7 +187,7 @@ fn who_is_given_another_session_loses_nothing() {
         let links = LINKS;
         let crashes = CRASHES;
         let seeds = [
-            // What was published there before the other session subscribed is for the first one.
+            // Messages that were published there before the second session subscribed belong to the first session.
             (1382, links),
             (7982, links),
             (9555, links),
@@ -202,7 +202,7 @@ fn who_is_given_another_session_loses_nothing() {
             // The broker that gave the other one is killed before it asks for the first.
             (69, crashes),
             (357, crashes),
-            // What waits in the other one when that broker starts again comes from the first, too.
+            // The second session has queued messages when its broker restarts; the first session has them as well.
             (239, crashes),
             (689, crashes),
         ];
@@ -364,7 +364,7 @@ fn what_was_queued_comes_at_another_broker_in_order() {
             world.run_for(1000);
             world.clients[0].home = 1;
             world.connect(0);
-            // And what comes while it moves.
+            // Messages are published while the session moves.
             for _ in 0..300 {
                 world.publish(1, "t", QoS::ExactlyOnce);
                 world.publish(2, "t", QoS::ExactlyOnce);
@@ -374,8 +374,8 @@ fn what_was_queued_comes_at_another_broker_in_order() {
             let received = &world.clients[0].received;
             let all: BTreeSet<u64> = received.iter().copied().collect();
             assert_eq!((received.len(), all.len()), (900, 900), "store {store}");
-            // What waited. What is published at the new broker while it moves may overtake what was before,
-            // which goes by the old one.
+            // Messages that were queued before the move keep their order. Messages that are published at the new
+            // broker during the move may overtake earlier ones, which the old broker forwards.
             for publisher in [1, 2] {
                 for qos in [QoS::AtLeastOnce, QoS::ExactlyOnce] {
                     let of = |number: &&u64| {
@@ -923,7 +923,7 @@ fn sessions_become_one_although_the_broker_that_made_another_one_was_killed() {
                 world.cut(0, false);
                 world.run_for(1000);
                 world.publish(1, "t", QoS::ExactlyOnce);
-                // Nobody at the first broker awaits what is for the other session.
+                // No session at the first broker subscribes to the topic of the other session.
                 world.clients[0].filter = Some("u");
                 for home in [1, last] {
                     world.move_to(0, home);

@@ -43,7 +43,7 @@ fn a_client_is_at_the_broker_that_it_connected_to_last() {
             assert!(world.clients[1].is_connected());
             // Its session has followed it, or has ended.
             assert_eq!(sessions(&world, 0), before);
-            // Back at the first: nothing of what was before is taken for news.
+            // The client returns to the first broker, which does not deliver earlier messages as new ones.
             world.connect(0);
             world.run_for(1000);
             assert!(world.clients[0].is_connected());

@@ -41,7 +41,7 @@ impl Pace {
         }
     }
 
-    /// Adds a envelope, to be sent after the present filters.
+    /// Adds an envelope, to be sent after the present filters.
     pub(super) fn add_envelope(&mut self, from: Option<LinkId>, envelope: Envelope) {
         self.envelopes.push((from, envelope));
     }

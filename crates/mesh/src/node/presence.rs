@@ -95,14 +95,14 @@ impl Presence {
         !self.envelopes.is_empty()
     }
 
-    /// Queues a envelope until the change of interest with this number is durable.
+    /// Queues an envelope until the change of interest with this number is durable.
     fn put_off(&mut self, noted: u64, from: LinkId, envelope: Envelope) {
         if self.envelopes.len() < MAX_LETTERS {
             self.envelopes.push_back((noted, from, envelope));
         }
     }
 
-    /// Takes a envelope that need not wait any more, and its link.
+    /// Takes an envelope that need not wait any more, and its link.
     fn next_envelope(&mut self, commit: &InterestCommit) -> Option<(LinkId, Envelope)> {
         let is_committed = |(noted, ..): &mut (u64, LinkId, Envelope)| commit.is_committed(*noted);
         let (_, from, envelope) = self.envelopes.pop_front_if(is_committed)?;
@@ -146,14 +146,14 @@ impl Node {
         }
     }
 
-    /// Sends a envelope after all present filters were advertised, so that a broker which learns that a
+    /// Sends an envelope after all present filters were advertised, so that a broker which learns that a
     /// session is stored here also knows the filters of that session.
     fn send_envelope(&mut self, from: Option<LinkId>, envelope: Envelope, now: Nanos) {
         self.pace.add_envelope(from, envelope);
         self.tell(now);
     }
 
-    /// Sends a envelope over the link that leads to its receiver.
+    /// Sends an envelope over the link that leads to its receiver.
     pub(super) fn post_envelope(&mut self, from: Option<LinkId>, envelope: Envelope) {
         let (links, _) = self.reach.where_are(&BTreeSet::from([envelope.to.clone()]));
         let mut links = links.into_iter().filter(|link| Some(*link) != from);

@@ -98,7 +98,7 @@ impl Writer {
 }
 
 impl Reader<'_> {
-    /// The client that a envelope is about; empty if there is none.
+    /// The client that an envelope is about; empty if there is none.
     pub(super) fn client_or_nobody(&mut self) -> Result<Box<str>, WireError> {
         match self.0 {
             [0, ..] => Ok(self.text()?.into()),
