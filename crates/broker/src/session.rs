@@ -432,25 +432,9 @@ fn name(sessions: &Slab<Session>, slot: u32) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use punctual_codec::Properties;
-
     use std::collections::VecDeque;
 
     use super::*;
-
-    /// With that number in the store.
-    fn delivery(entry: u64) -> Delivery {
-        let (qos, none) = (QoS::ExactlyOnce, Properties::EMPTY);
-        Delivery {
-            message: Message::new(b"t", none, &[], qos, false, Nanos(0), 1),
-            subscription_ids: None,
-            qos,
-            retain: false,
-            share: 0,
-            number: None,
-            entry,
-        }
-    }
 
     proptest::proptest! {
         #[test]
@@ -475,7 +459,7 @@ mod tests {
                         let entry = if kept { at as u64 + 1 } else { 0 };
                         let id = window.push(QoS::AtLeastOnce);
                         if kept {
-                            window.keep(delivery(0));
+                            window.keep(Delivery::example(0));
                             window.name_last(entry);
                         }
                         model.push((id, entry));
@@ -678,7 +662,7 @@ mod tests {
                         proptest::prop_assert_eq!(id, id_of(model.next));
                         proptest::prop_assert_eq!(model.place(id), None);
                         if kept {
-                            window.keep(delivery(0));
+                            window.keep(Delivery::example(0));
                             window.name_last(entries);
                         }
                         model.push(step, number(kept));
@@ -699,7 +683,7 @@ mod tests {
                     }
                     Act::TakeUp(distance, kept) => {
                         let id = far(distance);
-                        let content = kept.then(|| delivery(entries));
+                        let content = kept.then(|| Delivery::example(entries));
                         let taken = window.take_up(id, content, listens);
                         proptest::prop_assert_eq!(taken, model.take_up(id, number(kept), listens, overtaken));
                     }
@@ -731,7 +715,7 @@ mod tests {
                         model.open.retain(|it| it.entry > 0);
                         model.open.iter_mut().for_each(|it| it.sent = false);
                         let open = model.open.iter().rev();
-                        let open = open.map(|it| (id_of(it.count), it.step, delivery(it.entry)));
+                        let open = open.map(|it| (id_of(it.count), it.step, Delivery::example(it.entry)));
                         window = Window::restore(window.next_id(), open.collect());
                         model.sort();
                         listens = false;
@@ -839,7 +823,7 @@ mod tests {
 
     #[test]
     fn a_restored_window_goes_on_where_it_was() {
-        let inflight = |packet_id, step| (packet_id, step, delivery(u64::from(packet_id)));
+        let inflight = |packet_id, step| (packet_id, step, Delivery::example(u64::from(packet_id)));
         // The identifiers wrap, and one in between is done.
         let kept = vec![
             inflight(2, Step::Ack),

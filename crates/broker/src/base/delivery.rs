@@ -37,6 +37,21 @@ impl Delivery {
         }
     }
 
+    /// A message with QoS 2 on the topic `t`, with that entry.
+    #[cfg(test)]
+    pub(crate) fn example(entry: u64) -> Self {
+        let (qos, none) = (QoS::ExactlyOnce, punctual_codec::Properties::EMPTY);
+        Self {
+            message: Message::new(b"t", none, &[], qos, false, crate::Nanos(0), 1),
+            subscription_ids: None,
+            qos,
+            retain: false,
+            share: 0,
+            number: None,
+            entry,
+        }
+    }
+
     /// The Subscription Identifiers of the delivery.
     pub(crate) fn ids(&self) -> &[u32] {
         self.subscription_ids.as_deref().unwrap_or(&[])

@@ -440,8 +440,8 @@ pub(crate) fn queue_entries(
     now: Nanos,
 ) -> Vec<InFlight> {
     let mut in_flight = Vec::new();
-    let is_shared = |it: &Subscription| it.filter.starts_with(topic::SHARE_PREFIX);
-    let shares = subscriptions.len() <= MOST_MATCHED && subscriptions.iter().any(is_shared);
+    let shares =
+        subscriptions.len() <= MOST_MATCHED && subscriptions.iter().any(Subscription::is_shared);
     for RestoredEntry { mut delivery, sent } in entries {
         if !session.durable {
             delivery.entry = 0;
@@ -487,22 +487,11 @@ fn qos(bits: u8) -> QoS {
 
 #[cfg(test)]
 mod tests {
-    use punctual_codec::Properties;
-
     use super::*;
 
     fn entry(entry: u64, name: u64, sent: Option<(u16, bool)>) -> RestoredEntry {
-        let (qos, none) = (QoS::ExactlyOnce, Properties::EMPTY);
-        let message = Message::new(b"t", none, &[], qos, false, Nanos(0), 1);
-        let delivery = Delivery {
-            message: message.called(name),
-            subscription_ids: None,
-            qos,
-            retain: false,
-            share: 0,
-            number: None,
-            entry,
-        };
+        let mut delivery = Delivery::example(entry);
+        delivery.message = delivery.message.called(name);
         RestoredEntry { delivery, sent }
     }
 

@@ -11,6 +11,7 @@ use crate::reserved::Reserved;
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use punctual_codec::packet::SubscribeOptions;
+use punctual_codec::topic;
 
 /// Number of subscriptions from which on a table is used: below it, comparing all filters is faster
 /// than hashing one.
@@ -33,6 +34,13 @@ pub(crate) struct Subscription {
     pub(crate) replay: u32,
     /// The reservation of its bytes in the bound of all subscriptions.
     pub(crate) reserved: Option<Reserved>,
+}
+
+impl Subscription {
+    /// Whether it makes the session a member of a shared subscription.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.filter.starts_with(topic::SHARE_PREFIX)
+    }
 }
 
 /// All subscriptions of a session, in no order, each filter once.

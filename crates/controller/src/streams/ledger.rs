@@ -18,7 +18,7 @@ use punctual_model::network::{Flow, FlowEntry, LinkIndex, Network};
 use punctual_model::srt::{Channel, Peer, Request, State};
 
 use super::entries::are_consistent;
-use super::router::PathQuery;
+use super::router::{PathQuery, idle_time};
 use super::{Detours, Key, NotReadyReason, Parts, PathSet, Role, Router, Segment, Stream, Use};
 use crate::plan::{Header, Mark, Police};
 use crate::settings::{Policing, Service, Settings};
@@ -659,6 +659,7 @@ impl Ledger {
         streams: &BTreeMap<Header, Stream>,
         map: &Map,
     ) -> u64 {
+        let bytes = u64::from(request.wire_bytes).saturating_mul(request.frames.into());
         let (mut up, mut down) = (0_u128, 0_u128);
         for segment in &parts.segments {
             let Some(stream) = streams.get(&segment.header) else {
@@ -668,7 +669,7 @@ impl Ledger {
                 .path_set
                 .paths
                 .iter()
-                .map(|path| self.idle_time(request, path, map))
+                .map(|path| idle_time(map, bytes, path))
                 .max();
             let longest = longest.unwrap_or(0);
             match segment.role {
@@ -694,17 +695,6 @@ impl Ledger {
     fn service_time(&self, copies: u64) -> u64 {
         let copies = self.service.send_ns.saturating_mul(copies);
         self.service.receive_ns.saturating_add(copies).max(1)
-    }
-
-    fn idle_time(&self, request: &Request, path: &[LinkIndex], map: &Map) -> u128 {
-        let model = map.model();
-        let bits = u128::from(request.wire_bytes) * u128::from(request.frames) * 8_000_000_000;
-        let each = path.iter().filter_map(|link| {
-            let link = model.links.get(*link)?;
-            let node = model.nodes.get(link.from)?;
-            Some(bits / u128::from(link.rate.max(1)) + u128::from(node.sd_max + link.prop))
-        });
-        each.sum()
     }
 
     /// A segment as the analysis sees it; none if it takes no time on any link.

@@ -289,18 +289,22 @@ impl Router {
 
 /// The time to the farthest receiver of a tree without other traffic, ns, and the number of links.
 fn cost(map: &Map, flow: &FlowEntry, tree: &PathSet) -> (u128, usize) {
-    let (links, nodes) = (&map.model().links, &map.model().nodes);
-    let bits = u128::from(flow.wire_bytes.unwrap_or(1538)) * 8_000_000_000;
-    let time = |path: &Vec<LinkIndex>| {
-        let each = path.iter().map(|link| {
-            let link = &links[*link];
-            bits / u128::from(link.rate.max(1)) + u128::from(nodes[link.from].sd_max + link.prop)
-        });
-        each.sum::<u128>()
-    };
-    let farthest = tree.paths.iter().map(time).max();
+    let bytes = flow.wire_bytes.unwrap_or(1538);
+    let times = tree.paths.iter().map(|path| idle_time(map, bytes, path));
     let links: BTreeSet<LinkIndex> = tree.paths.iter().flatten().copied().collect();
-    (farthest.unwrap_or(0), links.len())
+    (times.max().unwrap_or(0), links.len())
+}
+
+/// The time of so many bytes on a path without other traffic, ns.
+pub(crate) fn idle_time(map: &Map, bytes: u64, path: &[LinkIndex]) -> u128 {
+    let model = map.model();
+    let bits = u128::from(bytes) * 8_000_000_000;
+    let each = path.iter().filter_map(|link| {
+        let link = model.links.get(*link)?;
+        let node = model.nodes.get(link.from)?;
+        Some(bits / u128::from(link.rate.max(1)) + u128::from(node.sd_max + link.prop))
+    });
+    each.sum()
 }
 
 /// The links of the hosts at two ports, from one and to the other, if they are

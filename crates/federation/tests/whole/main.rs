@@ -29,7 +29,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use client::{Client, Fate};
 use punctual_broker::{Config, QueueFull};
 use punctual_codec::{QoS, topic};
-use punctual_mesh::Settings;
+use punctual_mesh::{BrokerId, Settings};
 use punctual_model::{Nanos, Rng};
 use punctual_sim::{Edge, are_seeds_chosen, seeds};
 use world::World;
@@ -298,6 +298,12 @@ fn a_pair_at_each(world: &mut World) {
             world.clients.push(client);
         }
     }
+}
+
+/// The neighbour of a broker that leads to the root.
+fn parent(world: &World, site: usize) -> Option<BrokerId> {
+    let running = world.sites[site].running.as_ref()?;
+    running.member.node().status().parent
 }
 
 fn connect_all(world: &mut World) {
@@ -653,24 +659,14 @@ fn what_waits_goes_to_who_came_before_the_loss_was_seen() {
             world.connect(world.clients.len() - 1);
         }
         world.run_for(5000);
-        let parent = |world: &World| {
-            let status = world.sites[2]
-                .running
-                .as_ref()
-                .unwrap()
-                .member
-                .node()
-                .status();
-            status.parent
-        };
-        assert_eq!(parent(&world), Some(world::name(0)));
+        assert_eq!(parent(&world, 2), Some(world::name(0)));
         world.cut(0, true);
         world.cut(1, false);
         for _ in 0..5 {
             world.publish(0, "d", QoS::AtLeastOnce);
         }
         world.run_for(150);
-        assert_eq!(parent(&world), Some(world::name(1)));
+        assert_eq!(parent(&world, 2), Some(world::name(1)));
         assert!(world.clients[1].received.is_empty());
         world.run_for(3000);
         assert_eq!(world.clients[1].received, [0, 1, 2, 3, 4]);
@@ -695,17 +691,7 @@ fn what_goes_another_way_waits_for_what_was_published_before() {
         world.run_for(5000);
         connect_all(&mut world);
         world.run_for(1000);
-        let parent = |world: &World| {
-            let status = world.sites[2]
-                .running
-                .as_ref()
-                .unwrap()
-                .member
-                .node()
-                .status();
-            status.parent
-        };
-        assert_eq!(parent(&world), Some(world::name(1)));
+        assert_eq!(parent(&world, 2), Some(world::name(1)));
         for round in 0..100 {
             if round == 5 {
                 world.cut(1, true);
@@ -718,7 +704,7 @@ fn what_goes_another_way_waits_for_what_was_published_before() {
             world.run_for(10);
         }
         world.run_for(5000);
-        assert_eq!(parent(&world), Some(world::name(0)));
+        assert_eq!(parent(&world, 2), Some(world::name(0)));
         let client = &world.clients[1];
         assert_eq!(client.received.len(), 300);
         for (publisher, qos) in [

@@ -428,6 +428,7 @@ impl World {
     /// A broker that is joining is told whether its neighbours were tried, if it is one that names them.
     fn tell_dialling(&mut self, n: usize) {
         let Site { named, running, .. } = &mut self.sites[n];
+        let named = *named;
         if let Some(running) = running
             && running.member.node().membership() == Membership::Joining
         {
@@ -435,8 +436,7 @@ impl World {
             let is_untried = |(edge, it): (usize, &Edge)| {
                 !self.missed.contains(&edge) && !running.has_answered(&name(it.ends[1]))
             };
-            let untried = *named && own.any(is_untried);
-            let named = *named;
+            let untried = named && own.any(is_untried);
             let dialling = Dialling { named, untried };
             running.member.set_dialling(dialling, self.now);
         }

@@ -158,11 +158,10 @@ impl Hub {
             session.incoming = Some(Box::new(received));
         }
         let subscriptions = &restored.subscriptions;
-        let is_shared = |it: &Subscription| topic::split_share(&it.filter).0.is_some();
         // A member of a shared subscription may receive a message for another subscription as well.
         if durable
             && session.history.is_some()
-            && !subscriptions.iter().any(is_shared)
+            && !subscriptions.iter().any(Subscription::is_shared)
             && let Some(journal) = &mut self.journal
         {
             for entry in remove_duplicates(&mut restored.entries) {

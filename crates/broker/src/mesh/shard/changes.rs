@@ -402,14 +402,15 @@ impl Hub {
     /// All other shards know the subscriptions of a session that arrived. So from now on each
     /// message that passes here and matches one of them has been queued in it.
     pub(crate) fn has_begun(&mut self, slot: u32, number: u64) {
-        let session = self.sessions.get(slot);
-        if session.is_some_and(|it| it.handle.number == number) {
-            self.begin_here(slot);
-        }
+        // Another session may have the slot since.
         if let Some(custody) = &mut self.links.custody
             && custody.beginning.get(&slot) == Some(&number)
         {
             custody.beginning.remove(&slot);
+            let session = self.sessions.get(slot);
+            if session.is_some_and(|it| it.handle.number == number) {
+                self.begin_here(slot);
+            }
         }
     }
 }
