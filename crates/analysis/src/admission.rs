@@ -497,9 +497,9 @@ impl Admission {
     fn with_neighbours(&self, late: &[LateDestination]) -> BTreeSet<StageId> {
         let mut stages = BTreeSet::new();
         for late in late {
-            let priority = self.system.classes[late.class].priority;
             for stage in self.system.path(late.leaf) {
                 let port = self.system.stages[stage].port;
+                let priority = self.system.priority(stage);
                 for other in self.system.level(port, priority) {
                     stages.extend(self.system.path(*other));
                 }
@@ -526,10 +526,11 @@ impl Admission {
 
     /// The port on the path to a leaf whose level has no time left.
     fn overload(&self, leaf: StageId) -> Option<Overload> {
-        let priority = self.system.priority(leaf);
-        let ports = self.system.path(leaf).into_iter();
-        let mut ports = ports.map(|stage| self.system.stages[stage].port);
-        ports.find_map(|port| Overload::of(&self.system, port, priority))
+        let mut path = self.system.path(leaf).into_iter();
+        path.find_map(|stage| {
+            let port = self.system.stages[stage].port;
+            Overload::of(&self.system, port, self.system.priority(stage))
+        })
     }
 
     fn refusal(&self, flows: &[Flow], classes: &[ClassId], all: &[LateDestination]) -> Refusal {

@@ -19,6 +19,8 @@ pub(crate) struct Frame {
     pub(crate) flow: usize,
     /// The link.
     pub(crate) link: LinkIndex,
+    /// Its priority there.
+    pub(crate) priority: u64,
     /// The frame on the link before.
     pub(crate) parent: Option<FrameId>,
     /// The frames on the links after.
@@ -64,8 +66,7 @@ impl<'a> Frames<'a> {
         }
         frames.set_delays();
         for on_link in &mut frames.on_link {
-            let priority = |frame: &FrameId| network.flows[frames.all[*frame].flow].priority;
-            on_link.sort_by_key(|frame| std::cmp::Reverse(priority(frame)));
+            on_link.sort_by_key(|frame| std::cmp::Reverse(frames.all[*frame].priority));
         }
         frames
     }
@@ -84,6 +85,7 @@ impl<'a> Frames<'a> {
             self.all.push(Frame {
                 flow: index,
                 link: hop.link,
+                priority: flow.priority_at(hop),
                 parent,
                 children: Vec::new(),
                 cost: hop.cost,

@@ -66,8 +66,8 @@ impl LinkLoad {
 pub fn link_loads(network: &Network) -> Vec<LinkLoad> {
     let mut parts: Vec<Vec<(u64, usize, Load)>> = vec![Vec::new(); network.topology.links.len()];
     for (index, flow) in network.flows.iter().enumerate() {
-        for (link, part) in parts_of(flow) {
-            parts[link].push((flow.priority, index, part));
+        for (hop, (link, part)) in flow.hops.iter().zip(parts_of(flow)) {
+            parts[link].push((flow.priority_at(hop), index, part));
         }
     }
     let used = parts.into_iter().enumerate();

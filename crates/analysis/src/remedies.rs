@@ -295,6 +295,7 @@ impl Trial<'_> {
             frames: Some(flow.frames),
             cost_ns: costs.collect(),
             fanout_node: flow.fanout.map(name),
+            fanout_prio: flow.fanout_priorities(),
             ..FlowEntry::default()
         };
         let ends = Ends {

@@ -48,7 +48,7 @@ type Step = ((u64, u64), (u64, u64));
 pub(crate) struct Scratch {
     /// Streams that may still be looked at.
     pub(crate) effort: u64,
-    steps: HashMap<StepKey, Step>,
+    steps: HashMap<StepKey, Option<Step>>,
     /// For the segment up to each of its ports.
     pub(crate) fixed: Vec<FixedTerms>,
     pub(crate) same: Pool,
@@ -228,7 +228,7 @@ impl Segment<'_> {
     /// priority.
     pub(crate) fn floors(&self) -> Vec<u64> {
         let path = &self.path[self.from..=self.to];
-        self.system.floors(path, self.class().priority)
+        self.system.floors(path, self.priority())
     }
 
     /// The lesser of this end and what [`end`](Self::end) says.
@@ -367,8 +367,10 @@ impl Segment<'_> {
             }
         };
         for position in self.from..=self.to {
-            if position > self.from {
-                let (carried, switching) = self.step(position, &mut scratch.steps).1;
+            if position > self.from
+                && let Some(step) = self.step(position, &mut scratch.steps)
+            {
+                let (carried, switching) = step.1;
                 term(What::Carried, position - 1, carried);
                 term(What::Switching, position, switching);
             }
@@ -392,7 +394,7 @@ impl Segment<'_> {
                 term(What::Own, key.position, own);
                 for (stage, work) in parts {
                     sum += work;
-                    let urgency = self.system.priority(stage).cmp(&self.class().priority);
+                    let urgency = self.system.priority(stage).cmp(&self.priority());
                     let what = match (higher, urgency) {
                         (true, Ordering::Greater) => What::Higher(stage),
                         (false, Ordering::Equal) => What::Same(stage),
@@ -446,6 +448,11 @@ impl Segment<'_> {
         &self.system.classes[self.stage(self.from).class]
     }
 
+    /// The priority of the frame at the last port, and so at all of them.
+    fn priority(&self) -> u64 {
+        self.stage(self.to).priority
+    }
+
     /// The stages of the port at a position that count for this frame.
     fn level(&self, position: usize) -> &[StageId] {
         self.system.level(self.stage(position).port, self.floor)
@@ -473,7 +480,7 @@ impl Segment<'_> {
         let mut total: Load = 0;
         for position in self.from..=self.to {
             if position > self.from {
-                let (least, greatest) = self.step(position, &mut scratch.steps);
+                let (least, greatest) = self.step(position, &mut scratch.steps)?;
                 fixed.constant += greatest.0 + greatest.1;
                 fixed.least += least.0 + least.1;
             }
@@ -526,8 +533,9 @@ impl Segment<'_> {
 
     /// The step from the port before a position to it: the least and the
     /// greatest cost and delay of a frame that goes this way. The greatest
-    /// counts at both ports.
-    fn step(&self, position: usize, known: &mut HashMap<StepKey, Step>) -> Step {
+    /// counts at both ports. `None` if what counts there has another priority at
+    /// the port before: a segment does not take such a step.
+    fn step(&self, position: usize, known: &mut HashMap<StepKey, Option<Step>>) -> Option<Step> {
         let (before, port) = (self.stage(position - 1).port, self.stage(position).port);
         let priority = self.floor;
         // It may take less than the stated cost.
@@ -540,12 +548,16 @@ impl Segment<'_> {
                 let Some(parent) = stage.parent else { continue };
                 let parent = &self.system.stages[parent];
                 if parent.port == before {
+                    if parent.priority != stage.priority {
+                        return None;
+                    }
                     let cost = if whole { 0 } else { parent.cost };
                     least = (cost.min(least.0), stage.delay_min.min(least.1));
                     greatest = (parent.cost.max(greatest.0), stage.delay_max.max(greatest.1));
                 }
             }
-            (least, greatest)
+            // The frame under test itself is less urgent at both.
+            (greatest != (0, 0)).then_some((least, greatest))
         };
         *known.entry((before, port, priority)).or_insert_with(reckon)
     }
@@ -570,7 +582,7 @@ impl Segment<'_> {
             let input = stage.parent.map(|parent| system.stages[parent].port);
             let class = &system.classes[stage.class];
             // It counts at this port only, which has no priorities.
-            let lower = class.priority < self.floor;
+            let lower = stage.priority < self.floor;
             if along.is_some() && input == along && !lower {
                 // It came along and is counted where it entered.
                 continue;
@@ -690,10 +702,8 @@ impl Segment<'_> {
         if position == self.to {
             return position;
         }
-        let next = self.stage(position + 1).port;
-        let children = self.system.stages[id].children.iter();
-        let along = children.filter(|child| self.system.stages[**child].port == next);
-        let exits = along.map(|child| self.exit(*child, position + 1));
+        let along = self.along(id, position).into_iter().flatten();
+        let exits = along.map(|child| self.exit(child, position + 1));
         exits.max().unwrap_or(position)
     }
 
@@ -702,28 +712,21 @@ impl Segment<'_> {
     /// less urgent counts at a port alone.
     fn overtakes(&self, id: StageId, position: usize) -> bool {
         let stage = &self.system.stages[id];
-        let (class, own, port) = (
-            &self.system.classes[stage.class],
-            self.class(),
-            self.port(position),
-        );
+        let port = self.port(position);
         let here = if port.edf {
-            class.deadline < own.deadline
+            self.system.classes[stage.class].deadline < self.class().deadline
         } else if port.fifo {
             false
         } else if port.unordered {
-            class.priority >= own.priority
+            stage.priority >= self.priority()
         } else {
-            class.priority > own.priority
+            stage.priority > self.priority()
         };
-        if here || position == self.to || class.priority < self.floor {
+        if here || stage.priority < self.floor {
             return here;
         }
-        let next = self.stage(position + 1).port;
-        let mut along = stage.children.iter();
-        along.any(|child| {
-            self.system.stages[*child].port == next && self.overtakes(*child, position + 1)
-        })
+        let mut along = self.along(id, position).into_iter().flatten();
+        along.any(|child| self.overtakes(child, position + 1))
     }
 
     /// Cost of a message of a class in the segment, from a position where it
@@ -752,11 +755,15 @@ impl Segment<'_> {
         later.fold(here, u64::saturating_add)
     }
 
-    /// The frames at the next port of the segment that follow from one.
+    /// The frames at the next port of the segment that follow from one, but for those
+    /// that are less urgent there than what counts: a broker may have lowered them.
     fn along(&self, id: StageId, position: usize) -> Option<impl Iterator<Item = StageId>> {
         let next = (position < self.to).then(|| self.stage(position + 1).port)?;
         let children = self.system.stages[id].children.iter().copied();
-        Some(children.filter(move |child| self.system.stages[*child].port == next))
+        Some(children.filter(move |child| {
+            let child = &self.system.stages[*child];
+            child.port == next && child.priority >= self.floor
+        }))
     }
 }
 

@@ -46,6 +46,7 @@ pub(crate) struct Class {
 pub(crate) struct Stage {
     pub(crate) class: ClassId,
     pub(crate) port: PortId,
+    pub(crate) priority: u64,
     pub(crate) parent: Option<StageId>,
     pub(crate) children: Vec<StageId>,
     /// Time of one frame on the link; of a message where these are served whole.
@@ -112,7 +113,7 @@ pub(crate) struct Port {
     sd_min: u64,
     sd_max: u64,
     copy_max: u64,
-    /// The most urgent first; those of one class side by side.
+    /// The most urgent first.
     pub(crate) stages: Vec<StageId>,
     /// `lower[n]`: the longest frame among `stages[n..]`.
     lower: Vec<u64>,
@@ -256,7 +257,7 @@ impl System {
         let work = stage.message().saturating_mul(class.count);
         let load = (u128::from(work) << 48).div_ceil(u128::from(class.period));
         self.briefs[id] = Brief {
-            priority: class.priority,
+            priority: stage.priority,
             period: class.period,
             work,
             load: u64::try_from(load).unwrap_or(u64::MAX).min(FULL_BRIEF),
@@ -410,9 +411,9 @@ impl System {
         lower.max_by_key(|stage| self.stages[*stage].cost)
     }
 
-    /// The priority of a stage's class.
+    /// The priority of a stage.
     pub(crate) fn priority(&self, stage: StageId) -> u64 {
-        self.classes[self.stages[stage].class].priority
+        self.stages[stage].priority
     }
 
     fn level_size(&self, port: &Port, priority: u64) -> usize {
@@ -434,6 +435,7 @@ impl System {
             let stage = Stage {
                 class: id,
                 port: hop.link,
+                priority: flow.priority_at(hop),
                 parent,
                 children: Vec::new(),
                 cost: hop.cost,
@@ -552,12 +554,8 @@ impl System {
 
     /// The place of a stage in its port.
     fn rank(&self, stage: StageId) -> impl Ord + use<> {
-        let class = self.stages[stage].class;
-        (
-            std::cmp::Reverse(self.classes[class].priority),
-            class,
-            stage,
-        )
+        let this = &self.stages[stage];
+        (std::cmp::Reverse(this.priority), this.class, stage)
     }
 
     fn insert_sorted(&mut self, class: ClassId) {

@@ -192,7 +192,7 @@ impl Tfa<'_> {
     fn port(&mut self, link: LinkIndex, changed: &mut Vec<FrameId>) {
         let on_link = self.frames.on_link[link].clone();
         let fifo = self.frames.network.topology.links[link].fifo;
-        let priority = |frame: &FrameId| self.frames.flow(*frame).priority;
+        let priority = |frame: &FrameId| self.frames.all[*frame].priority;
         let edf = self.frames.network.topology.links[link].edf;
         let unordered = self.frames.network.topology.links[link].unordered;
         let classes: Vec<Vec<FrameId>> = match fifo || edf {

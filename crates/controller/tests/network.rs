@@ -46,6 +46,98 @@ fn a_flow_over_a_broker_has_two_streams() {
     assert_eq!((world.rows.len(), world.entries()), (0, 0));
 }
 
+/// From a publisher over a broker to a subscriber, all on one switch.
+fn over_a_broker(flow: &str, number: u16, deadline_ns: u64) -> punctual_model::srt::Request {
+    let mut asked = request(
+        flow,
+        tcp(1, 1, 10_000 + number),
+        &[tcp(1, 2, 20_000 + number)],
+        Some(tcp(1, 3, 1883)),
+    );
+    asked.deadline_ns = deadline_ns;
+    asked.period_ns = 20_000_000;
+    asked.wire_bytes = 1538;
+    asked
+}
+
+#[test]
+fn the_bound_of_an_idle_flow_does_not_depend_on_its_deadline() {
+    let bound = |deadline_ns: u64| {
+        let mut world = World::new(3, 2, 3);
+        world.request(over_a_broker("f", 0, deadline_ns));
+        world.settle();
+        let row = &world.rows[&key("f")];
+        assert_eq!(row.state, State::Admitted, "{}", row.reason);
+        row.bounds_ns[&tcp(1, 2, 20_000)]
+    };
+    let bounds = [5, 20, 100, 1_000].map(|millis| bound(millis * 1_000_000));
+    assert!(bounds[0] < 3_000_000, "{bounds:?}");
+    assert_eq!(bounds, [bounds[0]; 4]);
+}
+
+#[test]
+fn a_network_is_filled_with_flows_over_a_broker() {
+    let mut world = World::new(3, 2, 3);
+    for number in 0..120 {
+        world.request(over_a_broker(&format!("f{number}"), number, 20_000_000));
+    }
+    world.settle();
+    let admitted = world
+        .rows
+        .values()
+        .filter(|row| row.state == State::Admitted);
+    // A processor of 150 µs a message and links of 123 µs a frame have time for 120 in 20 ms.
+    let admitted = admitted.count();
+    let why = world.rows.values().find(|row| row.state != State::Admitted);
+    assert!(admitted >= 110, "{admitted}: {why:?}");
+    world.check("120 flows");
+}
+
+#[test]
+fn what_a_broker_sends_over_a_more_urgent_connection_has_its_class_from_there_on() {
+    let mut world = World::new(4, 2, 3);
+    let broker = Some(tcp(2, 1, 1883));
+    let mut urgent = request("urgent", tcp(1, 1, 4000), &[tcp(1, 2, 5000)], broker);
+    urgent.priority = Some(7);
+    let shared = [tcp(1, 2, 5000), tcp(1, 3, 5001)];
+    let mut plain = request("plain", tcp(1, 1, 4001), &shared, broker);
+    plain.priority = Some(3);
+    world.request(plain);
+    world.settle();
+    let alone = world.rows[&key("plain")].bounds_ns.clone();
+    world.request(urgent);
+    world.settle();
+    for flow in ["plain", "urgent"] {
+        let row = &world.rows[&key(flow)];
+        assert_eq!(row.state, State::Admitted, "{}", row.reason);
+    }
+    let bounds = &world.rows[&key("plain")].bounds_ns;
+    assert!(
+        bounds.values().all(|bound| *bound < 10_000_000),
+        "{bounds:?}"
+    );
+    assert!(alone.iter().all(|(peer, bound)| bounds[peer] >= *bound));
+    world.check("two classes behind a broker");
+}
+
+#[test]
+fn a_subscriber_on_the_machine_of_the_broker_has_a_bound() {
+    let mut world = World::new(5, 2, 2);
+    let local = tcp(2, 1, 5000);
+    let subscribers = [local, tcp(1, 2, 5001)];
+    world.request(request(
+        "f",
+        tcp(1, 1, 4000),
+        &subscribers,
+        Some(tcp(2, 1, 1883)),
+    ));
+    world.settle();
+    let row = &world.rows[&key("f")];
+    assert_eq!(row.state, State::Admitted, "{}", row.reason);
+    let (near, far) = (row.bounds_ns[&local], row.bounds_ns[&tcp(1, 2, 5001)]);
+    assert!(0 < near && near < far, "{near} {far}");
+}
+
 #[test]
 fn a_group_follows_its_members() {
     let mut world = World::new(2, 6, 2);

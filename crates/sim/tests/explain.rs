@@ -102,6 +102,7 @@ impl Case {
                     period_ns: own.period,
                     wire_bytes: Some(1),
                     fanout_node: own.fanout.map(|node| topology.nodes[node].id.clone()),
+                    fanout_prio: own.fanout_priorities(),
                     cost_ns: server.map(|link| (link.id.clone(), 1)).collect(),
                     paths: paths.clone(),
                     ..FlowEntry::default()

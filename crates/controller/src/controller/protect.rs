@@ -11,14 +11,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
-use punctual_analysis::shortest_paths;
+use punctual_analysis::{Admission, shortest_paths};
 use punctual_model::Nanos;
 use punctual_model::network::{Flow, FlowEntry, LinkIndex, NodeIndex, Topology};
 
 use super::{BACKGROUND, Controller};
 use crate::event::Effect;
 use crate::plan::Header;
-use crate::streams::{Detours, Key, PathSet, Stream};
+use crate::streams::{Detours, Key, PathSet, Stream, flow_id};
 
 /// Bound on the flows analysed between two events (at least those of one cable),
 /// and so on the delay of a request meanwhile.
@@ -155,18 +155,16 @@ impl Controller {
             topology.links[link].rate = 0;
         }
         let mut found: HashMap<Header, (Detours, PathSet)> = HashMap::new();
-        let mut around = BypassCache::new();
-        let mut crossing = Vec::new();
+        let mut bypasses = BypassCache::new();
         let mut of: BTreeMap<Key, Vec<Header>> = BTreeMap::new();
         for header in &affected {
             let Some(stream) = self.ledger.streams.get(header) else {
                 continue;
             };
-            let detours = self.detours(stream, cable, &topology, &mut around);
+            let detours = self.detours(stream, cable, &topology, &mut bypasses);
             found.extend(detours.map(|detours| (*header, detours)));
-            crossing.extend(stream.users.keys().map(String::as_str));
-            for user in stream.users.values() {
-                of.entry(user.key.clone()).or_default().push(*header);
+            for key in stream.users.keys() {
+                of.entry(key.clone()).or_default().push(*header);
             }
         }
         if found.is_empty() {
@@ -179,8 +177,10 @@ impl Controller {
             return uncovered;
         }
         let mut without = self.ledger.admission().clone();
-        without.remove_all(&crossing);
+        let crossing: Vec<String> = of.keys().map(flow_id).collect();
+        without.remove_all(&crossing.iter().map(String::as_str).collect::<Vec<_>>());
         let mut decided: BTreeSet<Header> = BTreeSet::new();
+        let mut around: HashMap<Header, PathSet> = HashMap::new();
         let mut uncovered = Vec::new();
         for key in self.ledger.by_importance(of.keys().cloned()) {
             let mut covered = true;
@@ -190,13 +190,13 @@ impl Controller {
                     continue;
                 }
                 let detours = found.remove(header);
-                let flows = detours
-                    .as_ref()
-                    .and_then(|(_, path_set)| self.flows_by(header, path_set));
-                let admitted = flows.is_some_and(|flows| without.add(flows).is_ok());
-                let detours = detours.filter(|_| admitted).map(|(detours, _)| detours);
-                let laid = detours.is_some_and(|detours| self.lay_detours(header, cable, detours));
+                let laid = detours.is_some_and(|(detours, path_set)| {
+                    around.insert(*header, path_set);
+                    self.admits_with(header, &around, &mut without)
+                        && self.lay_detours(header, cable, detours)
+                });
                 if !laid {
+                    around.remove(header);
                     self.strip(header, cable);
                 }
                 covered &= laid;
@@ -235,13 +235,27 @@ impl Controller {
         }
     }
 
-    /// All flows of the analysis that use a stream, over another path.
-    fn flows_by(&self, header: &Header, path_set: &PathSet) -> Option<Vec<Flow>> {
-        let stream = self.ledger.streams.get(header)?;
-        let flows = stream.users.iter();
-        flows
-            .map(|(id, user)| self.ledger.rerouted(id, user, header, path_set, &self.map))
-            .collect()
+    /// Whether all flows of a stream are admitted with these paths around a cable: in
+    /// the place of what they were admitted with before.
+    fn admits_with(
+        &self,
+        header: &Header,
+        around: &HashMap<Header, PathSet>,
+        without: &mut Admission,
+    ) -> bool {
+        let Some(stream) = self.ledger.streams.get(header) else {
+            return false;
+        };
+        let keys = stream.users.keys();
+        let flows: Option<Vec<Flow>> = keys
+            .map(|key| {
+                self.ledger
+                    .rerouted(key, |header| around.get(header), &self.map)
+            })
+            .collect();
+        let ids: Vec<String> = stream.users.keys().map(flow_id).collect();
+        let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+        flows.is_some_and(|flows| without.replace(&ids, flows).is_ok())
     }
 
     /// For each direction of a cable that a stream uses the links around it to

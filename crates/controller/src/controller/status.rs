@@ -1,5 +1,6 @@
 //! What people see of a controller.
 
+use crate::streams::flow_id;
 use punctual_analysis::{Explanation, explain};
 use serde::Serialize;
 
@@ -165,11 +166,10 @@ impl Controller {
             .get(&key)
             .and_then(|held| held.granted.as_ref());
         let network = self.ledger.admission().network();
-        let segments = granted.iter().flat_map(|granted| &granted.parts.segments);
-        let each = segments.flat_map(|segment| {
-            let paths = 0..segment.receivers.len();
-            paths.map_while(|path| explain(network, &segment.id, path))
-        });
-        each.collect()
+        let id = flow_id(&key);
+        let paths = granted.iter().flat_map(|granted| 0..granted.bounds.len());
+        paths
+            .map_while(|path| explain(network, &id, path))
+            .collect()
     }
 }

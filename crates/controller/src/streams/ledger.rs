@@ -14,12 +14,15 @@ use std::ops::Bound;
 
 use punctual_analysis::Admission;
 use punctual_model::MAX_PRIORITY;
-use punctual_model::network::{Flow, FlowEntry, LinkIndex, Network};
+use punctual_model::network::{Flow, LinkIndex, Network};
 use punctual_model::srt::{Channel, Peer, Request, State};
 
 use super::entries::are_consistent;
-use super::router::{PathQuery, idle_time};
-use super::{Detours, Key, NotReadyReason, Parts, PathSet, Role, Router, Segment, Stream, Use};
+use super::flow::FlowPaths;
+use super::router::PathQuery;
+use super::{
+    Detours, Key, NotReadyReason, Parts, PathSet, Role, Router, Segment, Stream, Use, flow_id,
+};
 use crate::plan::{Header, Mark, Police};
 use crate::settings::{Policing, Service, Settings};
 use crate::topology::{End, Map, Topology};
@@ -47,8 +50,6 @@ pub(crate) struct RequestEntry {
 #[derive(Debug, Clone)]
 pub(crate) struct Allocation {
     pub(crate) parts: Parts,
-    /// Deadline of its segment to the broker, ns.
-    up_deadline: u64,
     pub(crate) bounds: BTreeMap<Peer, u64>,
 }
 
@@ -197,12 +198,12 @@ impl Ledger {
             let Some(granted) = self.flows.get_mut(key).and_then(|held| held.granted.take()) else {
                 continue;
             };
+            out.push(flow_id(key));
             for segment in &granted.parts.segments {
                 let Some(stream) = self.streams.get_mut(&segment.header) else {
                     continue;
                 };
-                stream.users.remove(&segment.id);
-                out.push(segment.id.clone());
+                stream.users.remove(key);
                 self.touched.insert(segment.header);
                 if stream.users.is_empty()
                     && let Some(stream) = self.streams.remove(&segment.header)
@@ -253,7 +254,7 @@ impl Ledger {
         };
         let broken = self.streams.values().filter(is_broken);
         broken
-            .flat_map(|stream| stream.users.values().map(|user| user.key.clone()))
+            .flat_map(|stream| stream.users.keys().cloned())
             .collect()
     }
 
@@ -483,8 +484,8 @@ impl Ledger {
         world: DecisionInput<'_>,
     ) -> Result<Draft, Attempt> {
         let mut draft = Draft::default();
-        // What other segments have to be reckoned anew: those of streams that
-        // are raised or laid elsewhere.
+        // Whose other flows have to be reckoned anew: those of streams that are raised
+        // or laid elsewhere.
         let mut anew: BTreeSet<Header> = BTreeSet::new();
         let mut fresh = choice == 0;
         for one in ready {
@@ -516,11 +517,11 @@ impl Ledger {
                         let users = known.map(|stream| stream.users.clone()).unwrap_or_default();
                         let hinted = hint.as_ref().filter(|_| choice == 0);
                         let hinted = hinted.and_then(|hint| hinted_paths(hint, segment, world.map));
-                        let entry = self.flow_entry(&request, segment, None, 0, 0, world.map);
+                        let entry = request.flow_entry(String::new(), Vec::new(), None);
                         let wanted = PathQuery {
                             source: segment.source,
                             receivers: &segment.receivers,
-                            flow: &entry.0,
+                            flow: &entry,
                             paths: if ready.len() == 1 { self.paths } else { 1 },
                         };
                         let path_sets = match hinted {
@@ -553,11 +554,10 @@ impl Ledger {
                 let message = u64::from(request.wire_bytes) * u64::from(request.frames);
                 let late = 1 + request.jitter_ns.div_ceil(request.period_ns.max(1));
                 let user = Use {
-                    key: one.key.clone(),
                     rate_bps: request.bandwidth.unwrap_or(rate),
                     burst_bytes: message.saturating_mul(late.max(2)),
                 };
-                stream.users.insert(segment.id.clone(), user);
+                stream.users.insert(one.key.clone(), user);
                 draft.streams.insert(segment.header, stream);
             }
         }
@@ -568,19 +568,10 @@ impl Ledger {
             let Some(held) = self.flows.get(&one.key) else {
                 continue;
             };
-            let up_deadline =
-                self.up_deadline(&held.request, &one.parts, &draft.streams, world.map);
-            for segment in &one.parts.segments {
-                let Some(stream) = draft.streams.get(&segment.header) else {
-                    continue;
-                };
-                draft
-                    .new
-                    .extend(self.flow(&held.request, segment, stream, up_deadline, world)?);
-            }
+            let flow = self.flow(&one.key, held, &one.parts, &draft.streams, world.map)?;
+            draft.new.extend(flow);
             let granted = Allocation {
                 parts: one.parts.clone(),
-                up_deadline,
                 bounds: BTreeMap::new(),
             };
             draft.granted.push((one.key.clone(), granted));
@@ -598,37 +589,24 @@ impl Ledger {
         world: DecisionInput<'_>,
     ) -> Result<(), Attempt> {
         let deciding: BTreeSet<&Key> = ready.iter().map(|one| &one.key).collect();
-        for header in streams {
-            let Some(stream) = draft.streams.get(header) else {
+        let changed = streams
+            .iter()
+            .filter_map(|header| draft.streams.get(header));
+        let keys: BTreeSet<Key> = changed
+            .flat_map(|stream| stream.users.keys())
+            .filter(|key| !deciding.contains(key))
+            .cloned()
+            .collect();
+        for key in keys {
+            let Some(held) = self.flows.get(&key) else {
                 continue;
             };
-            for (id, user) in &stream.users {
-                if deciding.contains(&user.key) {
-                    continue;
-                }
-                let Some(held) = self.flows.get(&user.key) else {
-                    continue;
-                };
-                let Some(granted) = &held.granted else {
-                    continue;
-                };
-                let Some(segment) = granted
-                    .parts
-                    .segments
-                    .iter()
-                    .find(|segment| segment.id == *id)
-                else {
-                    continue;
-                };
-                draft.out.push(id.clone());
-                draft.new.extend(self.flow(
-                    &held.request,
-                    segment,
-                    stream,
-                    granted.up_deadline,
-                    world,
-                )?);
-            }
+            let Some(granted) = &held.granted else {
+                continue;
+            };
+            let flow = self.flow(&key, held, &granted.parts, &draft.streams, world.map)?;
+            draft.new.extend(flow);
+            draft.out.push(flow_id(&key));
         }
         Ok(())
     }
@@ -650,139 +628,30 @@ impl Ledger {
         }
     }
 
-    /// How much of the deadline the path to the broker gets: as much as its part
-    /// of the time without other traffic.
-    fn up_deadline(
-        &self,
-        request: &Request,
-        parts: &Parts,
-        streams: &BTreeMap<Header, Stream>,
-        map: &Map,
-    ) -> u64 {
-        let bytes = u64::from(request.wire_bytes).saturating_mul(request.frames.into());
-        let (mut up, mut down) = (0_u128, 0_u128);
-        for segment in &parts.segments {
-            let Some(stream) = streams.get(&segment.header) else {
-                continue;
-            };
-            let longest = stream
-                .path_set
-                .paths
-                .iter()
-                .map(|path| idle_time(map, bytes, path))
-                .max();
-            let longest = longest.unwrap_or(0);
-            match segment.role {
-                Role::Up { copies } => {
-                    up = longest
-                        + u128::from(self.service_time(copies))
-                        + u128::from(self.service.blocking_ns);
-                }
-                Role::Down => down = down.max(longest),
-                Role::Direct => {}
-            }
-        }
-        let all = up + down;
-        match all {
-            0 => request.deadline_ns,
-            all => {
-                let part = u128::from(request.deadline_ns) * up / all;
-                u64::try_from(part).unwrap_or(request.deadline_ns).max(1)
-            }
-        }
-    }
-
-    fn service_time(&self, copies: u64) -> u64 {
-        let copies = self.service.send_ns.saturating_mul(copies);
-        self.service.receive_ns.saturating_add(copies).max(1)
-    }
-
-    /// A segment as the analysis sees it; none if it takes no time on any link.
+    /// A request as the analysis sees it, over streams of a draft or those that are
+    /// there; none if it takes no time on any link.
     fn flow(
         &self,
-        request: &Request,
-        segment: &Segment,
-        stream: &Stream,
-        up_deadline: u64,
-        world: DecisionInput<'_>,
+        key: &Key,
+        held: &RequestEntry,
+        parts: &Parts,
+        drafted: &BTreeMap<Header, Stream>,
+        map: &Map,
     ) -> Result<Option<Flow>, Attempt> {
-        let (entry, _) = self.flow_entry(
-            request,
-            segment,
-            Some(&stream.path_set),
-            stream.class,
-            up_deadline,
-            world.map,
-        );
+        let course = |header: &Header| {
+            let drafted = drafted.get(header);
+            let drafted = drafted.map(|stream| (&stream.path_set, stream.class));
+            drafted.or_else(|| self.course(header))
+        };
+        let missing = || Attempt::Refused("a stream of it is not laid".into());
+        let paths = FlowPaths::of(parts, course, map).ok_or_else(missing)?;
+        let entry = paths.entry(flow_id(key), &held.request, &self.service, map);
         if entry.paths.is_empty() {
             return Ok(None);
         }
-        let flow = world.map.model().flow(&entry);
+        let flow = map.model().flow(&entry);
         flow.map(Some)
             .map_err(|error| Attempt::Refused(error.to_string()))
-    }
-
-    /// The service of the broker at the end of a segment, and the copies that it
-    /// makes there.
-    fn service_of(&self, segment: &Segment, map: &Map) -> Option<(LinkIndex, u64)> {
-        let Role::Up { copies } = segment.role else {
-            return None;
-        };
-        let node = map.node_at(segment.receivers.first()?.at)?;
-        Some((map.service_of(node)?, copies))
-    }
-
-    /// The same as an entry, and which path each receiver has.
-    fn flow_entry(
-        &self,
-        request: &Request,
-        segment: &Segment,
-        path_set: Option<&PathSet>,
-        class: u8,
-        up_deadline: u64,
-        map: &Map,
-    ) -> (FlowEntry, Vec<Option<usize>>) {
-        let (deadline, jitter) = match segment.role {
-            Role::Up { .. } => (up_deadline, request.jitter_ns),
-            Role::Down => (request.deadline_ns, up_deadline),
-            Role::Direct => (request.deadline_ns, request.jitter_ns),
-        };
-        let mut entry = request.flow_entry(segment.id.clone(), Vec::new(), None);
-        entry.prio = class.into();
-        entry.deadline_ns = Some(deadline);
-        entry.jitter_ns = jitter;
-        let service = self.service_of(segment, map);
-        let (distinct, of) = path_set.map_or_else(Default::default, |path_set| {
-            distinct_paths(path_set, service.is_some())
-        });
-        let mut copies: HashMap<LinkIndex, u64> = HashMap::new();
-        for last in path_set
-            .iter()
-            .flat_map(|path_set| &path_set.paths)
-            .filter_map(|path| path.last())
-        {
-            *copies.entry(*last).or_default() += 1;
-        }
-        for (link, count) in copies.into_iter().filter(|(_, count)| *count > 1) {
-            // Several copies for one host, one after the other.
-            if let Some(link) = map.model().links.get(link) {
-                let bits = u128::from(request.wire_bytes) * 8_000_000_000;
-                let time = bits.div_ceil(u128::from(link.rate.max(1))) * u128::from(count);
-                let time = u64::try_from(time).unwrap_or(u64::MAX);
-                entry.cost_ns.insert(link.id.clone(), time);
-            }
-        }
-        let named = |path: &&Vec<LinkIndex>| {
-            let service = service.map(|(link, _)| link);
-            let links = path.iter().copied().chain(service);
-            links.map(|link| map.link_name(link).to_owned()).collect()
-        };
-        entry.paths = distinct.iter().map(named).collect();
-        if let Some((link, copies)) = service {
-            let time = self.service_time(copies);
-            entry.cost_ns.insert(map.link_name(link).to_owned(), time);
-        }
-        (entry, of)
     }
 
     /// Sets the guaranteed bounds of these requests; see
@@ -790,23 +659,15 @@ impl Ledger {
     fn set_bounds(&mut self, keys: &[Key], effort: u64, world: DecisionInput<'_>) {
         let granted = |key: &Key| Some((key.clone(), self.flows.get(key)?.granted.as_ref()?));
         let wanted: BTreeMap<Key, &Allocation> = keys.iter().filter_map(granted).collect();
-        let ends = wanted.values().flat_map(|granted| {
-            let segments = granted.parts.segments.iter();
-            // Bounds of the path to a broker concern only receivers at its own
-            // port.
-            segments.filter(|segment| match segment.role {
-                Role::Up { .. } => !granted.parts.local.is_empty(),
-                Role::Down | Role::Direct => true,
-            })
-        });
-        let ids: Vec<&str> = ends.map(|segment| segment.id.as_str()).collect();
+        let ids: Vec<String> = wanted.keys().map(flow_id).collect();
+        let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
         let guarantees = match ids.is_empty() {
             true => Vec::new(),
             false => self.admission.guarantees(&ids, effort),
         };
-        let guarantees: HashMap<&str, Vec<u64>> = ids.into_iter().zip(guarantees).collect();
-        let bounds = wanted.into_iter().map(|(key, granted)| {
-            let bounds = self.bounds_of(granted, world, |id| guarantees.get(id));
+        let each = wanted.into_iter().zip(guarantees);
+        let bounds = each.map(|((key, granted), guaranteed)| {
+            let bounds = self.bounds_of(granted, world, &guaranteed);
             (key, bounds)
         });
         for (key, bounds) in bounds.collect::<Vec<_>>() {
@@ -820,49 +681,27 @@ impl Ledger {
         }
     }
 
-    fn bounds_of<'a>(
+    /// The bound to each receiver, of those of a flow's paths.
+    fn bounds_of(
         &self,
         granted: &Allocation,
         world: DecisionInput<'_>,
-        guarantee: impl Fn(&str) -> Option<&'a Vec<u64>>,
+        guaranteed: &[u64],
     ) -> BTreeMap<Peer, u64> {
-        let mut bounds = BTreeMap::new();
-        for segment in &granted.parts.segments {
-            let Some(stream) = self.streams.get(&segment.header) else {
-                continue;
-            };
-            let (_, of) = distinct_paths(
-                &stream.path_set,
-                self.service_of(segment, world.map).is_some(),
-            );
-            let guaranteed = guarantee(&segment.id);
-            let at = |place: Option<usize>| match place {
-                Some(place) => guaranteed
-                    .and_then(|guaranteed| guaranteed.get(place))
-                    .copied(),
-                // The hosts at one port hear each other.
-                None => Some(0),
-            };
-            match segment.role {
-                Role::Up { .. } => {
-                    let up = at(of.first().copied().flatten());
-                    bounds.extend(
-                        granted
-                            .parts
-                            .local
-                            .iter()
-                            .filter_map(|peer| Some((*peer, up?))),
-                    );
-                }
-                Role::Down | Role::Direct => {
-                    let each = segment.receivers.iter().zip(&of);
-                    bounds.extend(
-                        each.filter_map(|(receiver, place)| Some((receiver.peer, at(*place)?))),
-                    );
-                }
-            }
-        }
-        bounds
+        let paths = FlowPaths::of(&granted.parts, |header| self.course(header), world.map);
+        let receivers = paths.into_iter().flat_map(|paths| paths.receivers);
+        let bound = |(peer, place): (Peer, Option<usize>)| match place {
+            Some(place) => Some((peer, *guaranteed.get(place)?)),
+            // The hosts at one port hear each other.
+            None => Some((peer, 0)),
+        };
+        receivers.filter_map(bound).collect()
+    }
+
+    /// Where a stream goes, and its class.
+    fn course<'a>(&'a self, header: &Header) -> Option<(&'a PathSet, u8)> {
+        let stream = self.streams.get(header)?;
+        Some((&stream.path_set, stream.class))
     }
 
     /// Checks the bounds of at most so many requests, in turn, that may be
@@ -989,32 +828,21 @@ impl Ledger {
         true
     }
 
-    /// The flow of the analysis by which a request uses a stream, over another
-    /// path.
-    pub(crate) fn rerouted(
-        &self,
-        id: &str,
-        user: &Use,
-        header: &Header,
-        path_set: &PathSet,
+    /// The flow of an admitted request, with other paths for some of its streams.
+    pub(crate) fn rerouted<'a>(
+        &'a self,
+        key: &Key,
+        other: impl Fn(&Header) -> Option<&'a PathSet>,
         map: &Map,
     ) -> Option<Flow> {
-        let held = self.flows.get(&user.key)?;
+        let held = self.flows.get(key)?;
         let granted = held.granted.as_ref()?;
-        let segment = granted
-            .parts
-            .segments
-            .iter()
-            .find(|segment| segment.id == id)?;
-        let stream = self.streams.get(header)?;
-        let (entry, _) = self.flow_entry(
-            &held.request,
-            segment,
-            Some(path_set),
-            stream.class,
-            granted.up_deadline,
-            map,
-        );
+        let course = |header: &Header| {
+            let (path_set, class) = self.course(header)?;
+            Some((other(header).unwrap_or(path_set), class))
+        };
+        let paths = FlowPaths::of(&granted.parts, course, map)?;
+        let entry = paths.entry(flow_id(key), &held.request, &self.service, map);
         map.model().flow(&entry).ok()
     }
 }
@@ -1037,24 +865,6 @@ pub(crate) fn class_of(request: &Request) -> u8 {
 fn same_paths(a: &Stream, b: &Stream) -> bool {
     (a.source, a.class, &a.receivers, &a.path_set.paths)
         == (b.source, b.class, &b.receivers, &b.path_set.paths)
-}
-
-/// The distinct paths of a path set, and which of them each receiver has. The
-/// hosts at one port need none, unless a broker there serves the stream.
-fn distinct_paths(path_set: &PathSet, served: bool) -> (Vec<&Vec<LinkIndex>>, Vec<Option<usize>>) {
-    let mut distinct: Vec<&Vec<LinkIndex>> = Vec::new();
-    let place = |path| {
-        if Vec::is_empty(path) && !served {
-            return None;
-        }
-        let known = distinct.iter().position(|known| *known == path);
-        Some(known.unwrap_or_else(|| {
-            distinct.push(path);
-            distinct.len() - 1
-        }))
-    };
-    let of = path_set.paths.iter().map(place).collect();
-    (distinct, of)
 }
 
 /// The path of an earlier life, if all of it is there.

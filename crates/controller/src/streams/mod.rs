@@ -7,13 +7,14 @@
 //! them apart, so they share its path and its class, which is the most urgent of
 //! theirs; it is not lowered as long as the stream is in use.
 //!
-//! For the analysis each request's part of a stream is a flow of its own, a
-//! *segment*. A message may leave a broker as late as the bound of the segment to
-//! it, so that bound is the jitter of the next segment. The deadline of that
-//! segment is the one of the request: every bound counts from the publisher's
-//! sending.
+//! A request's part of a stream is a *segment*. For the analysis all segments of a
+//! request are one flow, from the publisher over the broker to every subscriber: so
+//! its bounds depend on the network and the other flows alone, and not on how a
+//! deadline is divided among segments. Its priority is the class of its stream to
+//! the broker and, behind that, of the stream to each subscriber.
 
 mod entries;
+mod flow;
 mod ledger;
 mod router;
 
@@ -33,6 +34,11 @@ pub(crate) use router::{PathSet, Router};
 /// Name of a request: its manager and its flow.
 pub(crate) type Key = (String, String);
 
+/// The name of a request's flow in the analysis.
+pub(crate) fn flow_id((manager, flow): &Key) -> String {
+    format!("{manager}/{flow}")
+}
+
 /// For each link that is covered the links from the node before it to every
 /// receiver beyond.
 pub(crate) type Detours = BTreeMap<LinkIndex, Vec<Vec<LinkIndex>>>;
@@ -51,14 +57,13 @@ pub(crate) struct Stream {
     pub(crate) path_set: PathSet,
     /// Detours for links that may fail.
     pub(crate) detours: Detours,
-    /// The segments that use it, and what each may send.
-    pub(crate) users: BTreeMap<String, Use>,
+    /// The requests that use it, and what each may send.
+    pub(crate) users: BTreeMap<Key, Use>,
 }
 
-/// A segment's use of a stream.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A request's use of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Use {
-    pub(crate) key: Key,
     /// Its policed rate in bits per second on the wire, and its burst in bytes.
     pub(crate) rate_bps: u64,
     pub(crate) burst_bytes: u64,
@@ -77,8 +82,6 @@ pub(crate) struct Receiver {
 /// A request's part of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Segment {
-    /// Its name among the flows of the analysis.
-    pub(crate) id: String,
     pub(crate) header: Header,
     pub(crate) role: Role,
     pub(crate) source: End,
@@ -136,22 +139,19 @@ impl Parts {
             Ok((mac, at))
         };
         let (_, source) = place(request.publisher.address)?;
-        let name = |part: &str| format!("{}/{}#{part}", request.manager, request.flow);
-        let one =
-            |peer: Peer, role, id: String, from: Peer, source| -> Result<Segment, NotReadyReason> {
-                let (_, at) = place(peer.address)?;
-                Ok(Segment {
-                    id,
-                    header: header(from, peer)?,
-                    role,
-                    source,
-                    receivers: vec![Receiver {
-                        peer,
-                        at,
-                        mac: None,
-                    }],
-                })
-            };
+        let one = |peer: Peer, role, from: Peer, source| -> Result<Segment, NotReadyReason> {
+            let (_, at) = place(peer.address)?;
+            Ok(Segment {
+                header: header(from, peer)?,
+                role,
+                source,
+                receivers: vec![Receiver {
+                    peer,
+                    at,
+                    mac: None,
+                }],
+            })
+        };
         let mut parts = Self {
             segments: Vec::new(),
             broker: None,
@@ -164,9 +164,7 @@ impl Parts {
             let copies = request.subscribers.len() as u64;
             let up = Role::Up { copies };
             let publisher = request.publisher;
-            parts
-                .segments
-                .push(one(broker, up, name("up"), publisher, source)?);
+            parts.segments.push(one(broker, up, publisher, source)?);
             for subscriber in &request.subscribers {
                 if place(subscriber.address)?.1 == middle {
                     parts.local.push(*subscriber);
@@ -177,20 +175,18 @@ impl Parts {
                     address: broker.address,
                     port: None,
                 };
-                let id = name(&subscriber.to_string());
                 parts
                     .segments
-                    .push(one(*subscriber, Role::Down, id, from, middle)?);
+                    .push(one(*subscriber, Role::Down, from, middle)?);
             }
             return Ok(parts);
         }
         if request.publisher.protocol == Protocol::Tcp {
             for subscriber in &request.subscribers {
-                let id = name(&subscriber.to_string());
                 let publisher = request.publisher;
                 parts
                     .segments
-                    .push(one(*subscriber, Role::Direct, id, publisher, source)?);
+                    .push(one(*subscriber, Role::Direct, publisher, source)?);
             }
             return Ok(parts);
         }
@@ -225,7 +221,6 @@ impl Parts {
         };
         parts.group = Some(group);
         parts.segments.push(Segment {
-            id: name("group"),
             header: header(request.publisher, to)?,
             role: Role::Direct,
             source,

@@ -296,7 +296,7 @@ fn cost(map: &Map, flow: &FlowEntry, tree: &PathSet) -> (u128, usize) {
 }
 
 /// The time of so many bytes on a path without other traffic, ns.
-pub(crate) fn idle_time(map: &Map, bytes: u64, path: &[LinkIndex]) -> u128 {
+fn idle_time(map: &Map, bytes: u64, path: &[LinkIndex]) -> u128 {
     let model = map.model();
     let bits = u128::from(bytes) * 8_000_000_000;
     let each = path.iter().filter_map(|link| {

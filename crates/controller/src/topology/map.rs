@@ -201,6 +201,10 @@ impl Map {
             from: id,
             to: name,
             be_ns: Some(blocking),
+            // Its threads may finish equally urgent messages in any order, and take each
+            // when all of it is there.
+            unordered: true,
+            whole: true,
             ..LinkEntry::default()
         };
         let link = self.push(

@@ -130,6 +130,10 @@ pub struct FlowEntry {
     /// The broker that sends a copy per destination from here on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fanout_node: Option<String>,
+    /// Priority of the copy to each destination behind the fan-out node, in the
+    /// order of the paths; empty: `prio`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fanout_prio: Vec<u64>,
 }
 
 /// How to handle an unknown key.
@@ -299,6 +303,7 @@ const FLOW: &[Key] = &[
     ("via", Kind::Any),
     ("cost_ns", Kind::Times),
     ("fanout_node", Kind::Any),
+    ("fanout_prio", Kind::Any),
 ];
 
 /// Keys of a flow that count for one without paths.

@@ -65,6 +65,8 @@ pub struct Hop {
     pub frames: u64,
     /// The frame was replicated at the node before the link.
     pub replicated: bool,
+    /// Its priority, where it is not that of the flow.
+    pub priority: Option<u64>,
 }
 
 /// A flow, checked.
@@ -88,6 +90,23 @@ pub struct Flow {
     pub leaves: Vec<HopIndex>,
     /// The node from which each destination has a copy of its own.
     pub fanout: Option<NodeIndex>,
+}
+
+impl Flow {
+    /// The priority of its frames on the link of one of its hops.
+    pub fn priority_at(&self, hop: &Hop) -> u64 {
+        hop.priority.unwrap_or(self.priority)
+    }
+
+    /// The priority of the last frame to each destination, if one of them is not that
+    /// of the flow; otherwise none.
+    pub fn fanout_priorities(&self) -> Vec<u64> {
+        let last = self.leaves.iter().map(|leaf| &self.hops[*leaf]);
+        match last.clone().any(|hop| hop.priority.is_some()) {
+            true => last.map(|hop| self.priority_at(hop)).collect(),
+            false => Vec::new(),
+        }
+    }
 }
 
 /// Nodes and links, checked.
@@ -336,16 +355,30 @@ impl Topology {
         Ok(paths)
     }
 
-    /// The fan-out node: every path leaves it once, and until there they are
-    /// one.
+    /// The fan-out node: every path leaves it once or ends there, and until there
+    /// they are one.
     fn fanout(
         &self,
         entry: &FlowEntry,
         paths: &[Vec<LinkIndex>],
     ) -> Result<Option<NodeIndex>, NetworkError> {
         let Some(id) = &entry.fanout_node else {
+            if !entry.fanout_prio.is_empty() {
+                let problem = "is stated without fanout_node; state that, too, or leave it out";
+                let place = format!("flows {:?}: fanout_prio", entry.id);
+                return Err(NetworkError::new(place, problem));
+            }
             return Ok(None);
         };
+        if !entry.fanout_prio.is_empty() && entry.fanout_prio.len() != paths.len() {
+            let problem = format!(
+                "has {} priorities for {} paths; state one for each, or none",
+                entry.fanout_prio.len(),
+                paths.len()
+            );
+            let place = format!("flows {:?}: fanout_prio", entry.id);
+            return Err(NetworkError::new(place, problem));
+        }
         let fail = |problem: String| {
             Err(NetworkError::new(
                 format!("flows {:?}: fanout_node", entry.id),
@@ -362,9 +395,10 @@ impl Topology {
                 .iter()
                 .filter(|link| self.links[**link].from == node)
                 .count();
-            if times != 1 {
+            let ends = path.last().is_some_and(|last| self.links[*last].to == node);
+            if times != 1 && !(times == 0 && ends) {
                 return fail(format!(
-                    "paths[{index}] leaves {id:?} {times} times; each path must leave it once"
+                    "paths[{index}] leaves {id:?} {times} times; each path must leave it once, or end there"
                 ));
             }
             if self.shared(path, node) != self.shared(&paths[0], node) {
@@ -391,7 +425,7 @@ impl Topology {
         let mut hops: Vec<Hop> = Vec::new();
         let mut leaves = Vec::with_capacity(paths.len());
         let mut hop_of: HashMap<LinkIndex, HopIndex> = HashMap::new();
-        for path in paths {
+        for (index, path) in paths.iter().enumerate() {
             let shared = fanout.map_or(path.len(), |node| self.shared(path, node).len());
             let mut parent = None;
             for (position, link) in path.iter().enumerate() {
@@ -408,6 +442,10 @@ impl Topology {
                                 false => entry.frames.unwrap_or(1),
                             },
                             replicated: position == shared,
+                            priority: (position >= shared)
+                                .then(|| entry.fanout_prio.get(index).copied())
+                                .flatten()
+                                .filter(|priority| *priority != entry.prio),
                         });
                         if position < shared {
                             hop_of.insert(*link, hops.len() - 1);

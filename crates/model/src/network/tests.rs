@@ -29,6 +29,7 @@ fn a_tree_has_a_hop_per_link() {
     let network = read(SMALL).unwrap();
     let flow = &network.flows[0];
     let hop = |link, parent, cost, replicated| Hop {
+        priority: None,
         link,
         parent,
         cost,

@@ -77,10 +77,14 @@ struct Generator {
     /// Per cent of links with best effort.
     best_effort: u64,
     messages_of_frames: bool,
+    /// By what priorities behind a broker are drawn, if they differ from those before
+    /// it: apart, so that all else is as without.
+    priorities: Option<Rng>,
 }
 
 impl Generator {
     fn new(shape: Shape, mut rng: Rng) -> Self {
+        let mut priorities = rng.clone().fork();
         let switches = match shape {
             Shape::Ring => rng.within(3..=4),
             Shape::Mesh => rng.within(3..=5),
@@ -96,6 +100,7 @@ impl Generator {
             size: rng.chance(45).then(|| *rng.pick(&SIZES)),
             best_effort: *rng.pick(&[0, 50, 100]),
             messages_of_frames: rng.chance(25),
+            priorities: priorities.chance(75).then_some(priorities),
             rng,
         }
     }
@@ -376,6 +381,11 @@ impl Generator {
             flow.cost_ns.insert("cpu".to_owned(), cost);
             if self.rng.chance(75) {
                 flow.fanout_node = Some("bo".to_owned());
+                if let Some(rng) = &mut self.priorities
+                    && rng.chance(75)
+                {
+                    flow.fanout_prio = flow.paths.iter().map(|_| rng.below(levels)).collect();
+                }
             }
         }
         self.document.flows.push(flow);
@@ -471,6 +481,7 @@ mod tests {
         let flows = |f: fn(&FlowEntry) -> bool| count(&|d| d.flows.iter().any(f));
         assert!(flows(|f| f.paths.len() > 1 && f.fanout_node.is_none()) > 40);
         assert!(flows(|f| f.paths.len() > 1 && f.fanout_node.is_some()) > 20);
+        assert!(flows(|f| f.fanout_prio.iter().any(|prio| *prio != f.prio)) > 10);
         assert!(flows(|f| f.jitter_ns > f.period_ns) > 40);
         assert!(flows(|f| f.frames.is_some()) > 40);
         assert!(flows(|f| f.paths[0].len() >= 5) > 40);

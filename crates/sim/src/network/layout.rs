@@ -1,6 +1,6 @@
 //! A network in dense tables, made once and walked millions of times.
 
-use punctual_model::network::{Flow, Link, LinkIndex, Network, Topology};
+use punctual_model::network::{Flow, Hop, Link, Network, Topology};
 
 /// No hop, no frame, no such thing.
 pub(super) const NONE: u32 = u32::MAX;
@@ -72,7 +72,7 @@ impl Layout {
         let mut levels: Vec<Vec<u64>> = vec![Vec::new(); topology.links.len()];
         for flow in &network.flows {
             for hop in &flow.hops {
-                levels[hop.link].push(priority(topology, hop.link, flow));
+                levels[hop.link].push(priority(topology, hop, flow));
             }
         }
         let (mut queues, mut words) = (0, 0);
@@ -105,7 +105,7 @@ impl Layout {
             let first_hop = layout.hops.len() as u32;
             let mut roots = Vec::new();
             for (number, hop) in flow.hops.iter().enumerate() {
-                let priority = priority(topology, hop.link, flow);
+                let priority = priority(topology, hop, flow);
                 let level = levels[hop.link].partition_point(|level| *level < priority) as u32;
                 let node = &topology.nodes[topology.links[hop.link].from];
                 let copy = if hop.replicated { node.copy_max } else { 0 };
@@ -115,7 +115,7 @@ impl Layout {
                 let next = pairs.len() as u32;
                 let pair = *pairs.entry((from, hop.link)).or_insert(next);
                 let start = layout.children.len() as u32;
-                let parent_of = |child: &punctual_model::network::Hop| child.parent == Some(number);
+                let parent_of = |child: &Hop| child.parent == Some(number);
                 for (child, _) in flow.hops.iter().enumerate().filter(|(_, h)| parent_of(h)) {
                     layout.children.push(first_hop + child as u32);
                 }
@@ -193,11 +193,11 @@ fn patience(link: &Link, flow: &Flow, index: usize) -> Option<u64> {
 }
 
 /// The priority of a flow on a link: all are equal where it does not count.
-fn priority(topology: &Topology, link: LinkIndex, flow: &Flow) -> u64 {
-    let link = &topology.links[link];
+fn priority(topology: &Topology, hop: &Hop, flow: &Flow) -> u64 {
+    let link = &topology.links[hop.link];
     if link.fifo || link.edf {
         0
     } else {
-        flow.priority
+        flow.priority_at(hop)
     }
 }

@@ -80,6 +80,9 @@ pub fn to_toml(document: &Document) -> String {
         if let Some(node) = &flow.fanout_node {
             line.text("fanout_node", node);
         }
+        if !flow.fanout_prio.is_empty() {
+            line.plain("fanout_prio", format_args!("{:?}", flow.fanout_prio));
+        }
     });
     text
 }
