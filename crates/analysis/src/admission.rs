@@ -27,14 +27,16 @@ use crate::system::{Class, ClassId, PortId, StageId, System, UNBOUNDED};
 /// refuses, unless [`Admission::set_effort`] says otherwise: a few seconds.
 pub const DEFAULT_EFFORT: u64 = 1 << 26;
 
+/// How many times as much an analysis takes where routes make a cycle: about so
+/// often it goes through the network.
+const CYCLE: u64 = 8;
+
 /// A network and the flows that are admitted to it.
 #[derive(Debug, Clone)]
 pub struct Admission {
     network: Network,
     system: System,
     levels: Levels,
-    /// The levels are those of the flows: false while routes make a cycle.
-    settled: bool,
     classes: HashMap<String, ClassId>,
     /// Share of each link that is taken, in millionths.
     loads: Vec<u64>,
@@ -56,7 +58,6 @@ impl Admission {
             classes: names.zip(classes).collect(),
             loads,
             levels: Levels::new(&system),
-            settled: system.order.is_some(),
             system,
             network,
             effort: DEFAULT_EFFORT,
@@ -113,8 +114,7 @@ impl Admission {
     }
 
     /// Looks at the network with another flow: at its stages, and at the limits
-    /// by levels, or by the whole analysis while routes make a cycle. Nothing
-    /// has changed then.
+    /// by levels. Nothing has changed then.
     pub(crate) fn try_with<T>(
         &mut self,
         flow: &Flow,
@@ -124,11 +124,7 @@ impl Admission {
         let classes = self.system.add_all(flows);
         self.touch(&classes);
         let stages: Vec<_> = self.stages_of(&classes).collect();
-        let seen = if self.settled {
-            look(&self.system, &stages, &self.levels.limits)
-        } else {
-            look(&self.system, &stages, &Solution::new(&self.system).best)
-        };
+        let seen = look(&self.system, &stages, &self.levels.limits);
         self.undo(flows, &classes);
         seen
     }
@@ -138,8 +134,6 @@ impl Admission {
         self.levels.undo();
         let added = classes.iter().copied().zip(flows);
         self.system.remove_all(added);
-        self.settled &= self.system.order.is_some();
-        self.resettle();
     }
 
     /// Counts flows as admitted.
@@ -199,6 +193,7 @@ impl Admission {
         let stages: Vec<StageId> = self.stages_of(out.values()).collect();
         let flows = &self.network.flows;
         let gone = places.iter().map(|(place, class)| (*class, &flows[*place]));
+        let was_acyclic = self.system.acyclic;
         self.system.remove_all(gone);
         let mut at = 0;
         let mut next = places.iter().map(|(place, _)| *place).peekable();
@@ -211,11 +206,13 @@ impl Admission {
         for (link, share) in flows.iter().flat_map(shares) {
             self.loads[link] -= share;
         }
-        if self.settled {
+        if was_acyclic {
             self.levels.touch(&self.system, &stages);
             self.levels.settle(&self.system);
+        } else {
+            // On a cycle values do not become less by themselves.
+            self.levels.reset(&self.system);
         }
-        self.resettle();
         let places = places.into_iter().map(|(place, _)| place);
         places.zip(flows).collect()
     }
@@ -256,20 +253,19 @@ impl Admission {
         let classes: Vec<Option<&Class>> = ids.iter().map(class).collect();
         let own = || classes.iter().flatten().flat_map(|class| &class.leaves);
         let limits = if self.is_within(effort, self.all_leaves()) {
-            Some(Cow::Owned(Solution::new(&self.system).best))
-        } else if self.settled && self.is_within(effort, own()) {
+            Cow::Owned(Solution::new(&self.system).best)
+        } else if self.is_within(effort, own()) {
             let mut limits = self.levels.limits.clone();
             let stages = own().flat_map(|leaf| self.system.path(*leaf)).collect();
             self.lower(&stages, &mut limits, &mut Scratch::new(effort));
-            Some(Cow::Owned(limits))
+            Cow::Owned(limits)
         } else {
-            self.settled.then_some(Cow::Borrowed(&self.levels.limits))
+            Cow::Borrowed(&self.levels.limits)
         };
-        let limits = limits.as_deref();
         let guarantee = |class: &Class| {
             let leaf = |leaf: &StageId| {
                 let prop = self.system.ports[self.system.stages[*leaf].port].prop;
-                let end = limits.map_or(UNBOUNDED, |limits| limits.end[*leaf]);
+                let end = limits.end[*leaf];
                 end.saturating_add(prop).min(class.deadline)
             };
             class.leaves.iter().map(leaf).collect()
@@ -294,11 +290,11 @@ impl Admission {
     }
 
     /// The bounds of all admitted flows, in their order: as
-    /// [`analyze`](crate::analyze) gives them if that looks at no more streams,
-    /// or if routes make a cycle; otherwise by levels alone, which are bounds by
-    /// holistic steps, and no trajectory bounds.
+    /// [`analyze`](crate::analyze) gives them if that looks at no more streams;
+    /// otherwise by levels alone, which are bounds by holistic steps, and no
+    /// trajectory bounds.
     pub fn all_bounds(&self, effort: u64) -> Bounds {
-        if !self.settled || self.is_within(effort, self.all_leaves()) {
+        if self.is_within(effort, self.all_leaves()) {
             return analyze(&self.network);
         }
         let flows = self.network.flows.iter();
@@ -338,10 +334,6 @@ impl Admission {
 
     /// Brings the levels up to date after flows of these classes came.
     fn touch(&mut self, classes: &[ClassId]) {
-        if !self.settled || self.system.order.is_none() {
-            self.settled = false;
-            return;
-        }
         let stages: Vec<_> = self.stages_of(classes).collect();
         self.levels.touch(&self.system, &stages);
         self.levels.settle(&self.system);
@@ -356,14 +348,6 @@ impl Admission {
         classes.flat_map(|class| class.stages.iter().copied())
     }
 
-    /// Begins the levels again once the routes make no cycle any more.
-    fn resettle(&mut self) {
-        if !self.settled && self.system.order.is_some() {
-            self.levels.reset(&self.system);
-            self.settled = true;
-        }
-    }
-
     /// The destinations that a message might reach too late, and their bounds
     /// by the last analysis that was made; those of these classes first.
     fn late(&self, first: &[ClassId]) -> Vec<LateDestination> {
@@ -374,41 +358,39 @@ impl Admission {
 
     fn any_late(&self) -> Vec<LateDestination> {
         let all: Vec<ClassId> = (0..self.system.classes.len()).collect();
-        if self.settled {
-            let mut late = self.those_late(&self.levels.limits, &all);
+        let mut late = self.those_late(&self.levels.limits, &all);
+        if late.is_empty() {
+            return late;
+        }
+        if late.iter().any(|late| self.overload(late.leaf).is_some()) {
+            late.retain(|late| self.overload(late.leaf).is_some());
+            return late;
+        }
+        // A flow that is late without other traffic is late by every
+        // analysis.
+        let hopeless = late.iter().any(|late| self.is_hopeless(late));
+        let whole = !hopeless && self.may_analyse_all();
+        let mut scratch = Scratch::new(self.effort);
+        let mut limits = self.levels.limits.clone();
+        let reach = |late: &[LateDestination], neighbours: bool| match neighbours {
+            true => self.with_neighbours(late),
+            false => self.alone(late),
+        };
+        // All of it gives at least what the neighbours give.
+        for neighbours in [Some(false), (!whole && !hopeless).then_some(true)]
+            .into_iter()
+            .flatten()
+        {
+            let stages = reach(&late, neighbours);
+            self.lower(&stages, &mut limits, &mut scratch);
+            let classes: Vec<_> = late.iter().map(|late| late.class).collect();
+            late = self.those_late(&limits, &classes);
             if late.is_empty() {
                 return late;
             }
-            if late.iter().any(|late| self.overload(late.leaf).is_some()) {
-                late.retain(|late| self.overload(late.leaf).is_some());
-                return late;
-            }
-            // A flow that is late without other traffic is late by every
-            // analysis.
-            let hopeless = late.iter().any(|late| self.is_hopeless(late));
-            let whole = !hopeless && self.may_analyse_all();
-            let mut scratch = Scratch::new(self.effort);
-            let mut limits = self.levels.limits.clone();
-            let reach = |late: &[LateDestination], neighbours: bool| match neighbours {
-                true => self.with_neighbours(late),
-                false => self.alone(late),
-            };
-            // All of it gives at least what the neighbours give.
-            for neighbours in [Some(false), (!whole && !hopeless).then_some(true)]
-                .into_iter()
-                .flatten()
-            {
-                let stages = reach(&late, neighbours);
-                self.lower(&stages, &mut limits, &mut scratch);
-                let classes: Vec<_> = late.iter().map(|late| late.class).collect();
-                late = self.those_late(&limits, &classes);
-                if late.is_empty() {
-                    return late;
-                }
-            }
-            if !whole {
-                return late;
-            }
+        }
+        if !whole {
+            return late;
         }
         let solution = Solution::new(&self.system);
         self.those_late(&solution.best, &all)
@@ -444,6 +426,10 @@ impl Admission {
             let streams =
                 segments.map(|(at, stage, floor)| at * (path.len() + 1 - at) * level(stage, floor));
             streams.sum::<usize>() as u64
+        };
+        let effort = match self.system.acyclic {
+            true => effort,
+            false => effort / CYCLE,
         };
         let mut leaves = leaves.into_iter();
         leaves
@@ -513,8 +499,12 @@ impl Admission {
     fn lower(&self, stages: &BTreeSet<StageId>, limits: &mut Limits, scratch: &mut Scratch) {
         let ports = stages.iter().map(|stage| self.system.stages[*stage].port);
         let ports: HashSet<PortId> = ports.collect();
-        let order = self.system.order.iter().flatten();
-        for port in order.filter(|port| ports.contains(*port)) {
+        for port in self
+            .system
+            .order
+            .iter()
+            .filter(|port| ports.contains(*port))
+        {
             for stage in &self.system.ports[*port].stages {
                 if stages.contains(stage) {
                     let end = least_end(&self.system, *stage, limits, scratch);

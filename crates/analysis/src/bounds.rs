@@ -94,13 +94,12 @@ impl<'a> Holistic<'a> {
             shaped,
             limits: Limits::least(system),
         };
-        match &system.order {
-            Some(order) => {
-                for port in order {
-                    holistic.port(*port, scratch);
-                }
+        if system.acyclic {
+            for port in &system.order {
+                holistic.port(*port, scratch);
             }
-            None => holistic.iterate(scratch),
+        } else {
+            holistic.iterate(scratch);
         }
         holistic.limits
     }
@@ -165,7 +164,7 @@ impl Solution {
         // In topological order segments of one port give all that shaping
         // does; on a cycle they begin from there.
         let mut best = plain.clone();
-        if system.order.is_none() {
+        if !system.acyclic {
             let shaped = Holistic::limits(system, true, &mut scratch);
             let least = |of: &mut Vec<u64>, other: Vec<u64>| {
                 of.iter_mut()
@@ -175,11 +174,10 @@ impl Solution {
             least(&mut best.end, shaped.end);
             least(&mut best.latest, shaped.latest);
         }
-        let passes = if system.order.is_some() { 1 } else { PASSES };
-        let any: Vec<PortId> = (0..system.ports.len()).collect();
+        let passes = if system.acyclic { 1 } else { PASSES };
         for _ in 0..passes {
             let mut lowered = false;
-            for port in system.order.as_ref().unwrap_or(&any) {
+            for port in &system.order {
                 lowered |= lower(system, *port, &mut best, &mut scratch);
             }
             if !lowered {

@@ -5,13 +5,17 @@
 //! frame behind everything of its level, itself included. It is never below
 //! the holistic bound of any of them, and costs one look at each stage of the
 //! port where windows are so short that nothing comes twice. A change is
-//! carried on from port to port in topological order, as far as values change.
+//! carried on from port to port in topological order, as far as values change;
+//! where routes make a cycle, in rounds from below until nothing changes.
 //!
 //! Sources: WCRT.md sections 4 and 8.2.
 
 use crate::arrivals::{EarlierFrames, Group, Stream};
 use crate::offsets::{ITERATIONS, busy_period};
 use crate::system::{FULL_BRIEF, MANY, NONE, PortId, StageId, System, UNBOUNDED};
+
+/// Rounds on a cycle before what still grows has no limit.
+const ROUNDS: u32 = 64;
 
 /// Limits for each stage, from the nominal release.
 #[derive(Debug, Clone, Default)]
@@ -121,18 +125,40 @@ impl Levels {
         }
     }
 
-    /// Carries changes on until nothing changes. False if the routes make a
-    /// cycle, for which there are no levels.
-    pub(crate) fn settle(&mut self, system: &System) -> bool {
-        let Some(order) = &system.order else {
-            return false;
-        };
-        for port in order {
-            if std::mem::take(&mut self.dirty[*port]) {
-                self.port(system, *port);
+    /// Carries changes on until nothing changes. On a cycle values may only have
+    /// grown since they were settled last: otherwise they have to be
+    /// [`reset`](Self::reset).
+    pub(crate) fn settle(&mut self, system: &System) {
+        self.round(system);
+        if system.acyclic {
+            return;
+        }
+        for _ in 1..ROUNDS {
+            if !self.round(system) {
+                return;
             }
         }
-        true
+        for port in 0..self.dirty.len() {
+            if self.dirty[port] {
+                for stage in &system.ports[port].stages {
+                    self.set(system, *stage, UNBOUNDED);
+                }
+            }
+        }
+        // What has no limit does not get one again, so this comes to an end.
+        while self.round(system) {}
+    }
+
+    /// Every port of which the input has changed. False if there was none.
+    fn round(&mut self, system: &System) -> bool {
+        let mut changed = false;
+        for port in &system.order {
+            if std::mem::take(&mut self.dirty[*port]) {
+                self.port(system, *port);
+                changed = true;
+            }
+        }
+        changed
     }
 
     fn port(&mut self, system: &System, id: PortId) {
@@ -282,8 +308,10 @@ impl Levels {
 
     /// Sets a stage's end, and what follows from it for those after it.
     fn set(&mut self, system: &System, id: StageId, bound: u64) {
+        let stays = !system.acyclic && self.limits.end[id] == UNBOUNDED;
         let end = match (self.limits.latest[id], bound) {
             (UNBOUNDED, _) | (_, UNBOUNDED) => UNBOUNDED,
+            _ if stays => UNBOUNDED,
             (latest, bound) => latest.saturating_add(bound),
         };
         if self.limits.end[id] != end {

@@ -163,9 +163,11 @@ pub(crate) struct System {
     /// One for each stage.
     pub(crate) briefs: Vec<Brief>,
     pub(crate) ports: Vec<Port>,
-    /// The ports, each after all from which frames come to it; `None` if the
-    /// routes make a cycle.
-    pub(crate) order: Option<Vec<PortId>>,
+    /// The ports, each after all from which frames come to it; those of a cycle and
+    /// behind it come last.
+    pub(crate) order: Vec<PortId>,
+    /// The routes make no cycle.
+    pub(crate) acyclic: bool,
     known: HashMap<Likeness, ClassId>,
     pairs: HashMap<(PortId, PortId), PortPair>,
     free_classes: Vec<ClassId>,
@@ -182,7 +184,8 @@ impl System {
             classes: Vec::new(),
             stages: Vec::new(),
             briefs: Vec::new(),
-            order: Some((0..ports.len()).collect()),
+            order: (0..ports.len()).collect(),
+            acyclic: true,
             ports,
             known: HashMap::new(),
             pairs: HashMap::new(),
@@ -195,9 +198,7 @@ impl System {
     pub(crate) fn grow(&mut self, topology: &Topology) {
         for link in self.ports.len()..topology.links.len() {
             self.ports.push(Port::new(topology, link));
-            if let Some(order) = &mut self.order {
-                order.push(link);
-            }
+            self.order.push(link);
         }
     }
 
@@ -240,7 +241,7 @@ impl System {
             self.set_briefs(*class);
         }
         if new_pair {
-            self.order = self.topological_order();
+            self.set_order();
         }
         classes
     }
@@ -314,8 +315,8 @@ impl System {
             self.set_blocking(port);
         }
         self.free_stages.extend(gone);
-        if lost_pair && self.order.is_none() {
-            self.order = self.topological_order();
+        if lost_pair && !self.acyclic {
+            self.set_order();
         }
     }
 
@@ -659,9 +660,9 @@ impl System {
         Some(greatest - least)
     }
 
-    fn topological_order(&self) -> Option<Vec<PortId>> {
-        let (order, is_acyclic) = topological(self.ports.len(), self.pairs.keys().copied());
-        is_acyclic.then_some(order)
+    fn set_order(&mut self) {
+        let pairs = self.pairs.keys().copied();
+        (self.order, self.acyclic) = topological(self.ports.len(), pairs);
     }
 }
 

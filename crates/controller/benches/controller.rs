@@ -1,5 +1,6 @@
-//! A controller of 100 switches, 1 000 hosts and 10 000 flows: `cargo bench -p
-//! punctual-controller`.
+//! A controller of 100 switches, 1 000 hosts and up to 10 000 flows: `cargo bench -p
+//! punctual-controller`. One table has flows to one subscriber each, the other flows over
+//! brokers and groups, which subscribers join.
 //!
 //! Switches confirm every step at once, so what is measured is the controller's
 //! own work: deciding, laying, and rendering for OpenFlow, in time on a
@@ -12,7 +13,7 @@ use punctual_controller::plan::Mac;
 use punctual_controller::{
     Controller, Effect, End, Event, KnownHost, PortState, Settings, SwitchProtocol,
 };
-use punctual_model::srt::{Channel, Peer, Request, State};
+use punctual_model::srt::{Channel, Peer, Protocol, Request, State};
 use punctual_model::{Nanos, Rng};
 use punctual_openflow::{Message, MultipartBody, MultipartReply, MultipartRequest};
 use rustix::time::{ClockId, clock_gettime};
@@ -91,6 +92,28 @@ fn request(number: u64) -> Request {
         priority: None,
         bandwidth: None,
     }
+}
+
+/// The same flow to the subscriber of the flows with the next numbers, too: over a broker at
+/// the first host of a switch in the middle, or to a group.
+fn to_several(number: u64, subscribers: u64, broker: bool) -> Request {
+    let mut request = request(number);
+    let publisher = request.publisher.address;
+    let others = (1..).map(|step| self::request(number + 1_000_003 * step));
+    let others = others.flat_map(|other| other.subscribers);
+    let others = others.filter(|peer| peer.address != publisher);
+    let missing = subscribers as usize - request.subscribers.len();
+    request.subscribers.extend(others.take(missing));
+    if broker {
+        let tcp = |mut peer: Peer| {
+            peer.protocol = Protocol::Tcp;
+            peer
+        };
+        request.subscribers = request.subscribers.into_iter().map(tcp).collect();
+        request.publisher.protocol = Protocol::Tcp;
+        request.broker = Some(Peer::tcp([10, 0, 1 + (number % 10) as u8, 1], 1883));
+    }
+    request
 }
 
 impl Net {
@@ -228,7 +251,54 @@ fn resident() -> u64 {
     pages * 4096 / 1_000_000
 }
 
+/// Flows over brokers, and groups of which some get a member more.
+fn several() {
+    println!(
+        "| switches told by | flows | subscribers each | over | admitted | all planned, ms | one joins: median, ms | greatest of 51 |"
+    );
+    println!("|---|--:|--:|---|--:|--:|--:|--:|");
+    for speaks in [SwitchProtocol::Plans, SwitchProtocol::OpenFlow] {
+        for (flows, subscribers, broker) in [(500, 10, false), (1_000, 1, true), (1_000, 4, true)] {
+            let mut net = Net::new(speaks);
+            for number in 0..flows {
+                let request = to_several(number, subscribers, broker);
+                net.tell(Event::Request(request));
+            }
+            net.busy = Duration::ZERO;
+            net.tell(Event::Synchronised);
+            net.run(3_000);
+            let (all, admitted) = (net.busy, net.admitted);
+            let mut joins = Vec::new();
+            for number in 0..51 {
+                let mut more = to_several(number, subscribers + 1, broker);
+                more.generation += 1;
+                net.busy = Duration::ZERO;
+                net.tell(Event::Request(more));
+                joins.push(net.busy);
+            }
+            joins.sort_unstable();
+            println!(
+                "| {} | {flows} | {subscribers} | {} | {admitted} | {} | {} | {} |",
+                name_of(speaks),
+                if broker { "brokers" } else { "groups" },
+                millis(all),
+                millis(joins[25]),
+                millis(joins[50]),
+            );
+        }
+    }
+}
+
+fn name_of(speaks: SwitchProtocol) -> &'static str {
+    match speaks {
+        SwitchProtocol::Plans => "plans",
+        SwitchProtocol::OpenFlow => "OpenFlow",
+    }
+}
+
 fn main() {
+    several();
+    println!();
     println!(
         "| switches told by | flows | admitted | all planned, ms | changes | one more: median, ms | greatest of 51 | a cable fails, ms | bounds set anew, ms | memory, MB |"
     );
@@ -265,10 +335,7 @@ fn main() {
                     port,
                 });
             }
-            let speaks = match net.speaks {
-                SwitchProtocol::Plans => "plans",
-                SwitchProtocol::OpenFlow => "OpenFlow",
-            };
+            let speaks = name_of(net.speaks);
             println!(
                 "| {speaks} | {flows} | {admitted} | {} | {changes} | {} | {} | {} | {} | {} |",
                 millis(all),
