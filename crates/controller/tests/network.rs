@@ -4,6 +4,7 @@
 
 mod support;
 
+use punctual_controller::plan::Packet;
 use punctual_controller::{Effect, End, Event, Policing, Routing, Settings};
 use punctual_model::Rng;
 use punctual_model::srt::{Peer, Protocol, State};
@@ -203,6 +204,70 @@ fn members_that_stay_miss_nothing_and_get_nothing_twice() {
                 assert_eq!(copies.count(), 1, "seed {seed}, sent at {}", sent.at);
             }
             assert_eq!(sent.lost, 0, "seed {seed}, sent at {}", sent.at);
+        }
+    }
+}
+
+/// 2 000 joins, leaves, failures and repairs in 40 networks, while packets come.
+#[test]
+fn a_group_that_changes_and_loses_cables_misses_nothing_and_gets_nothing_twice() {
+    for seed in 0..40 {
+        let mut world = World::new(seed, 7, 2);
+        let mut rng = Rng::new(seed ^ 0x6e0);
+        let members: Vec<Peer> = (2..=7)
+            .flat_map(|switch| [1, 2].map(|host| udp(switch, host, 5000)))
+            .collect();
+        let mut asked = request("g", udp(1, 1, 4000), &members[..2], None);
+        world.request(asked.clone());
+        world.settle();
+        let mut down = None;
+        for event in 0..50 {
+            let trace = format!("seed {seed}, event {event}");
+            let before = asked.subscribers.clone();
+            let (packet, _) = world.packets(&key("g")).remove(0);
+            let fails = match rng.below(4) {
+                0 if down.is_none() => {
+                    let cables = world.cables();
+                    let cable = *rng.pick(&cables);
+                    down = Some(cable);
+                    world.set_cable(cable, false);
+                    true
+                }
+                1 if down.is_some() => {
+                    world.set_cable(down.take().unwrap(), true);
+                    false
+                }
+                _ => {
+                    let member = *rng.pick(&members);
+                    let leaves = asked.subscribers.len() > 1 && asked.subscribers.remove(&member);
+                    if !leaves {
+                        asked.subscribers.insert(member);
+                    }
+                    asked.generation += 1;
+                    world.request(asked.clone());
+                    false
+                }
+            };
+            for _ in 0..20 {
+                world.send("g", packet);
+                let pause = world.rng.below(500_000);
+                world.run(pause);
+            }
+            world.settle();
+            for sent in &world.sent {
+                for peer in before.intersection(&asked.subscribers) {
+                    let is_here = |copy: &&(End, Packet)| copy.1.destination == peer.address;
+                    let copies = sent.copies.iter().filter(is_here).count();
+                    // What is on its way to a cable when it fails may be lost with it.
+                    let least = usize::from(!fails);
+                    assert!(
+                        (least..=1).contains(&copies),
+                        "{trace}: {copies} for {peer}"
+                    );
+                }
+                assert!(fails || sent.lost == 0, "{trace}, sent at {}", sent.at);
+            }
+            world.check(&trace);
         }
     }
 }
