@@ -208,6 +208,42 @@ fn members_that_stay_miss_nothing_and_get_nothing_twice() {
     }
 }
 
+#[test]
+fn a_group_gets_its_tree_back_when_a_cable_is_repaired() {
+    for routing in [Routing::Admission, Routing::Paper] {
+        let mut world = World::with(1, 5, 2, |settings| settings.routing = routing);
+        let members = [udp(2, 1, 5000), udp(3, 1, 5000)];
+        world.request(request("g", udp(1, 1, 4000), &members, None));
+        world.settle();
+        let before = world.rows[&key("g")].clone();
+        let (packet, _) = world.packets(&key("g")).remove(0);
+        let cables = world.cables();
+        let used = |(a, b): &&(End, End)| (a.datapath, b.datapath) == (1, 2);
+        let cable = *cables.iter().find(used).unwrap();
+        world.set_cable(cable, false);
+        world.settle();
+        let around = world.rows[&key("g")].clone();
+        assert_ne!(around.paths, before.paths, "the cable is not used");
+        world.set_cable(cable, true);
+        // Longer than a minute: it may have changed for the failure.
+        for _ in 0..700 {
+            world.send("g", packet);
+            world.run(100_000_000);
+        }
+        assert_eq!(world.rows[&key("g")].paths, before.paths, "{routing:?}");
+        assert!(world.rows[&key("g")].bounds_ns < around.bounds_ns);
+        for sent in &world.sent {
+            assert_eq!(
+                (sent.copies.len(), sent.lost),
+                (2, 0),
+                "sent at {}",
+                sent.at
+            );
+        }
+        world.check("after the repair");
+    }
+}
+
 /// 2 000 joins, leaves, failures and repairs in 40 networks, while packets come.
 #[test]
 fn a_group_that_changes_and_loses_cables_misses_nothing_and_gets_nothing_twice() {

@@ -7,6 +7,7 @@
 //! read, so that a restart does not change entries that are correct.
 
 mod again;
+mod improve;
 mod protect;
 mod recovery;
 mod status;
@@ -28,6 +29,7 @@ use crate::topology::{Change as Found, End, Map, Topology};
 use crate::updates::{Progress, Target, Updates};
 
 use again::RetryQueue;
+use improve::Improvement;
 use protect::Protection;
 use recovery::Recovery;
 pub use status::{HostStatus, LinkStatus, Status, SwitchStatus, UncoveredFlows};
@@ -66,6 +68,7 @@ pub struct Controller {
     /// Requests that lost their guarantee.
     lost: BTreeSet<Key>,
     again: RetryQueue,
+    improvement: Improvement,
     intervals: Intervals,
     max_flows: usize,
     begun: bool,
@@ -113,6 +116,7 @@ impl Controller {
             waiting: BTreeSet::new(),
             lost: BTreeSet::new(),
             again: RetryQueue::default(),
+            improvement: Improvement::default(),
             intervals,
             max_flows: settings.max_flows,
             begun: false,
@@ -198,6 +202,7 @@ impl Controller {
         }
         self.react(&found, now, effects);
         self.begin(now, effects);
+        self.plan_improvement(now);
     }
 
     /// When [`Event::Tick`] is due; it may come earlier.
@@ -209,6 +214,7 @@ impl Controller {
             self.background_due,
             self.refresh_due,
             self.again.due(),
+            self.improvement.due(),
             self.updates.next(),
             self.recovery.due(),
         ];
@@ -443,6 +449,7 @@ impl Controller {
         match self.map.update(&self.topology) {
             Ok(changed) => {
                 if changed {
+                    self.improvement.stale = true;
                     self.ledger.network_changed(&self.map);
                 }
                 changed
@@ -706,6 +713,7 @@ impl Controller {
         if let Some(key) = self.again.next(now) {
             self.decide(vec![key], now, effects);
         }
+        self.improve(now, effects);
     }
 
     /// Writes some of the bounds again that have grown.

@@ -611,6 +611,59 @@ impl Ledger {
         Ok(())
     }
 
+    /// The streams that switches copy for several receivers.
+    pub(crate) fn trees(&self) -> impl Iterator<Item = Header> {
+        let streams = self.streams.iter();
+        let trees = streams.filter(|(_, stream)| stream.receivers.len() > 1);
+        trees.map(|(header, _)| *header)
+    }
+
+    /// Gives a stream the best tree that there is, if that is better by a tenth and all of its
+    /// requests keep their deadlines: the requests whose paths are others now.
+    pub(crate) fn improve(
+        &mut self,
+        header: &Header,
+        world: DecisionInput<'_>,
+    ) -> Option<Vec<Key>> {
+        let stream = self.streams.get(header)?;
+        let keys: Vec<Key> = stream.users.keys().cloned().collect();
+        let first = &self.flows.get(keys.first()?)?.request;
+        let entry = first.flow_entry(String::new(), Vec::new(), None);
+        let wanted = PathQuery {
+            source: stream.source,
+            receivers: &stream.receivers,
+            flow: &entry,
+            paths: self.paths,
+        };
+        let trees = self.router.path_sets(world.map, &self.admission, wanted);
+        let path_set = trees.into_iter().next()?;
+        let delay = |tree| u128::from(self.router.delay(world.map, &entry, tree));
+        if delay(&path_set) * 110 > delay(&stream.path_set) * 100 {
+            return None;
+        }
+        let mut moved = Stream {
+            path_set,
+            detours: Detours::new(),
+            ..stream.clone()
+        };
+        moved.tag = self.tag(&moved);
+        let drafted = BTreeMap::from([(*header, moved)]);
+        let mut flows = Vec::with_capacity(keys.len());
+        for key in &keys {
+            let held = self.flows.get(key)?;
+            let parts = &held.granted.as_ref()?.parts;
+            flows.extend(self.flow(key, held, parts, &drafted, world.map).ok()?);
+        }
+        let ids: Vec<String> = keys.iter().map(flow_id).collect();
+        let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+        self.admission.replace(&ids, flows).ok()?;
+        self.streams.extend(drafted);
+        self.touched.insert(*header);
+        self.outgrown = true;
+        self.set_bounds(&keys, EFFORT_OF_BOUNDS, world);
+        Some(keys)
+    }
+
     /// The version of a stream's path: another one than before if the path is
     /// another.
     fn tag(&self, stream: &Stream) -> u8 {

@@ -244,6 +244,18 @@ impl Router {
         trees
     }
 
+    /// The time by which trees are compared, ns, without other traffic: to the farthest receiver,
+    /// or, as the paper does, the mean of all.
+    pub(crate) fn delay(&self, map: &Map, flow: &FlowEntry, tree: &PathSet) -> u64 {
+        let bytes = flow.wire_bytes.unwrap_or(1538);
+        let times = tree.paths.iter().map(|path| idle_time(map, bytes, path));
+        let delay = match self.routing {
+            Routing::Paper => times.sum::<u128>() / tree.paths.len().max(1) as u128,
+            _ => times.max().unwrap_or(0),
+        };
+        u64::try_from(delay).unwrap_or(u64::MAX)
+    }
+
     fn tree(
         &mut self,
         map: &Map,
