@@ -14,32 +14,35 @@ use crate::until;
 const HTTP: &str = "127.0.0.1:8081";
 
 const NETWORK: &str = r#"
-nodes = [{ id = "s1" }, { id = "h1" }, { id = "h2" }]
+nodes = [{ id = "s1" }, { id = "h1" }, { id = "h2" }, { id = "h3" }]
 links = [
   { id = "h1>s1", from = "h1", to = "s1", rate = "20Mbit" },
   { id = "s1>h1", from = "s1", to = "h1", rate = "20Mbit" },
   { id = "h2>s1", from = "h2", to = "s1", rate = "20Mbit" },
   { id = "s1>h2", from = "s1", to = "h2", rate = "20Mbit" },
+  { id = "h3>s1", from = "h3", to = "s1", rate = "20Mbit" },
+  { id = "s1>h3", from = "s1", to = "h3", rate = "20Mbit" },
 ]
 "#;
 
-/// What a manager writes: datagrams from the first host to the second.
+/// What a manager writes: datagrams from the first host to the others.
 const REQUEST: &str = r#"["Punctual", {"op": "insert", "table": "Request", "row": {
     "manager": "me", "flow": "axis", "generation": 1, "topic": "axis", "qos": 0,
-    "publisher": "udp:10.79.0.1:4000", "subscribers": ["set", ["udp:10.79.0.2:5000"]],
+    "publisher": "udp:10.79.0.1:4000",
+    "subscribers": ["set", ["udp:10.79.0.2:5000", "udp:10.79.0.3:5000"]],
     "deadline_ns": 50000000, "period_ns": 100000000, "jitter_ns": 0,
     "size": 100, "wire_bytes": 202, "frames": 1}}]"#;
 
-/// A switch and two hosts, which know each other's addresses.
+/// A switch and three hosts, which know each other's addresses.
 struct Row {
     switch: Namespace,
-    hosts: [Namespace; 2],
+    hosts: [Namespace; 3],
 }
 
 impl Row {
     fn build() -> Self {
         let switch = Namespace::new("s1").unwrap();
-        let hosts = [1, 2].map(|number: u8| {
+        let hosts = [1, 2, 3].map(|number: u8| {
             let host = Namespace::new("host").unwrap();
             switch
                 .cable(&format!("s1-h{number}"), &host, "eth0")
@@ -86,39 +89,20 @@ fn this_machine_can_be_the_switch() {
             .args(["controller", "--driver", "linux", "--http", HTTP])
             .args(["--ovsdb", &socket, "--network"])
             .arg(&document);
-        for number in [1, 2] {
+        for number in [1, 2, 3] {
             let host = format!("h{number}=10.79.0.{number}@{}", mac(number));
             command.args(["--host", &host]);
         }
         Program::start(&row.switch, &mut command, Some("requirements is there"))
     };
-    let client = |arguments: &[&str]| {
-        let output = Command::new("ovsdb-client").args(arguments).output();
-        String::from_utf8(output.unwrap().stdout).unwrap()
-    };
     let answer = || {
-        let columns = ["state", "queue"];
-        let text = client(
-            &[
-                &[
-                    "-f",
-                    "csv",
-                    "--no-headings",
-                    "dump",
-                    &socket,
-                    "Punctual",
-                    "Channel",
-                ],
-                &columns[..],
-            ]
-            .concat(),
-        );
+        let text = table.dump("Channel", &["state", "queue"]);
         let line = text.lines().find(|line| line.contains("admitted"))?;
         line.split(',')
             .find_map(|word| word.trim().parse::<u64>().ok())
     };
     let controller = start();
-    assert!(client(&["transact", &socket, REQUEST]).contains("uuid"));
+    table.insert(REQUEST);
     let queue = until("the answer", answer);
     assert!(queue > 0);
     let port = row.switch.ip("-d link show s1-h2").unwrap();
@@ -133,20 +117,28 @@ fn this_machine_can_be_the_switch() {
         row.hosts[host].enter(bind).unwrap()
     };
     let (publisher, other) = (open(0, 4000), open(0, 4001));
-    let subscriber = open(1, 5000);
-    subscriber.set_read_timeout(Some(crate::LONG)).unwrap();
-    let group = until("the group", || {
-        let text = client(&["dump", &socket, "Punctual", "Channel", "group_address"]);
-        text.split('"').nth(1).map(str::to_owned)
-    });
+    let subscribers = [open(1, 5000), open(2, 5000)];
+    for subscriber in &subscribers {
+        subscriber.set_read_timeout(Some(crate::LONG)).unwrap();
+    }
+    let group = until("the group", || table.group());
     row.hosts[0].ip("route add 224.0.0.0/4 dev eth0").unwrap();
     let send = |times: u64| {
         let before = [row.sent(queue), row.sent(0)];
+        let receive = |subscriber: &UdpSocket| {
+            let mut received = [0; 200];
+            let length = subscriber.recv(&mut received).unwrap();
+            assert_eq!(received[..length], [7; 100]);
+        };
         for _ in 0..times {
-            for (socket, to) in [(&publisher, group.as_str()), (&other, "10.79.0.2")] {
-                socket.send_to(&[7; 100], (to, 5000)).unwrap();
-                subscriber.recv(&mut [0; 200]).unwrap();
-            }
+            // For a group that nobody asked for: it comes to nobody.
+            other.send_to(&[9; 100], ("239.1.1.1", 5000)).unwrap();
+            publisher
+                .send_to(&[7; 100], (group.as_str(), 5000))
+                .unwrap();
+            subscribers.iter().for_each(receive);
+            other.send_to(&[7; 100], ("10.79.0.2", 5000)).unwrap();
+            receive(&subscribers[0]);
         }
         let [urgent, usual] = [row.sent(queue) - before[0], row.sent(0) - before[1]];
         assert_eq!(urgent, times);

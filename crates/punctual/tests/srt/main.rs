@@ -9,6 +9,7 @@
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is a failing test")]
 
 mod clients;
+mod group;
 mod linux;
 mod network;
 mod paho;

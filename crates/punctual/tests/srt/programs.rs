@@ -187,6 +187,37 @@ impl Table {
         self.path("socket")
     }
 
+    /// Writes a row: an operation on the database as JSON.
+    pub(crate) fn insert(&self, operation: &str) {
+        let done = self.client("transact", &[operation]);
+        assert!(done.contains("uuid"), "{done}");
+    }
+
+    /// Columns of a table's rows, comma-separated.
+    pub(crate) fn dump(&self, table: &str, columns: &[&str]) -> String {
+        let named = ["Punctual", table].into_iter();
+        let arguments: Vec<&str> = named.chain(columns.iter().copied()).collect();
+        self.client("dump", &arguments)
+    }
+
+    /// The multicast address of the only flow, once it has one.
+    pub(crate) fn group(&self) -> Option<String> {
+        let text = self.dump("Channel", &["group_address"]);
+        let mut words = text.split(|c: char| !c.is_ascii_digit() && c != '.');
+        words
+            .find(|word| word.starts_with("239."))
+            .map(str::to_owned)
+    }
+
+    fn client(&self, command: &str, arguments: &[&str]) -> String {
+        let socket = format!("unix:{}", self.socket().display());
+        let output = Command::new("ovsdb-client")
+            .args(["-f", "csv", "--no-headings", command, &socket])
+            .args(arguments)
+            .output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    }
+
     /// A file beside the database's.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
