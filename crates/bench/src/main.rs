@@ -15,6 +15,7 @@ mod neighbours;
 mod packets;
 mod priomqtt;
 mod process;
+mod results_file;
 mod scale;
 mod sys;
 

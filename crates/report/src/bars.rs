@@ -44,7 +44,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    fn label(self, value: f64) -> String {
+    pub(crate) fn label(self, value: f64) -> String {
         match self {
             Self::Micros => time(value),
             Self::Percent => format!("{value} %"),
@@ -214,7 +214,7 @@ fn legend(chart: &mut Chart, bars: &Bars) {
 }
 
 /// The next of 1, 2 and 5 times a power of ten that is not below `value`.
-fn nice_step(value: f64) -> f64 {
+pub(crate) fn nice_step(value: f64) -> f64 {
     if value <= 0.0 {
         return 1.0;
     }

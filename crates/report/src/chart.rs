@@ -1,7 +1,7 @@
 //! A chart as SVG text, in a page or in a file of its own.
 //!
-//! Colours are CSS classes (`s0` to `s7` for series, `l0` to `l3` for loads,
-//! `ink`, `grid`): the page defines them, or the file that the chart is in.
+//! Colours are CSS classes (`s0` to `s7` for series, `d0` to `d2` for dashes,
+//! `l0` to `l3` for loads, `ink`, `grid`): the page defines them, or the file that the chart is in.
 
 use std::fmt::Write;
 
@@ -29,6 +29,7 @@ svg text{font:11px system-ui,sans-serif}svg .small{font-size:9px}.ink{fill:var(-
 .curve.s0{stroke:var(--s0)}.curve.s1{stroke:var(--s1);stroke-dasharray:6 2}
 .curve.s2{stroke:var(--s2);stroke-dasharray:2 2}.curve.s3{stroke:var(--s3);stroke-dasharray:8 2 2 2}
 .curve.s4{stroke:var(--s4)}.curve.s5{stroke:var(--s5)}.curve.s6{stroke:var(--s6)}.curve.s7{stroke:var(--s7)}
+.curve.d0{stroke-dasharray:none}.curve.d1{stroke-dasharray:8 3}.curve.d2{stroke-dasharray:2 3}
 .bar.s0{fill:var(--s0)}.bar.s1{fill:var(--s1)}.bar.s2{fill:var(--s2)}.bar.s3{fill:var(--s3)}
 .bar.s4{fill:var(--s4)}.bar.s5{fill:var(--s5)}.bar.s6{fill:var(--s6)}.bar.s7{fill:var(--s7)}
 .mark{stroke:var(--ink);stroke-width:1.6}.node{fill:var(--paper);stroke:var(--ink)}.edge{fill:none}

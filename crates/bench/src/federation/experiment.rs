@@ -1,4 +1,7 @@
 //! The thesis' experiments: the same publications by topology, locality and way of forwarding.
+//!
+//! As in the thesis 50 and 500 publications take five seconds, and 1500 are the 500 three times: the
+//! next ones follow when all of the last ones have arrived.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -7,6 +10,7 @@ use serde::Serialize;
 
 use super::client::{Client, Subscriber};
 use super::network::{Brokers, Plan, System};
+use super::usage::{self, Usage};
 use super::{PATIENCE, SETTLE};
 use punctual_measure::Result;
 
@@ -16,19 +20,35 @@ pub(super) const TOPOLOGIES: [(&str, [(usize, usize); 4]); 3] = [
     ("star", [(0, 2), (1, 2), (3, 2), (4, 2)]),
     ("line", [(0, 2), (1, 0), (3, 1), (4, 3)]),
 ];
+/// A cluster has no shape: every broker is connected to every other one.
+pub(super) const CLUSTER: (&str, [(usize, usize); 10]) = (
+    "cluster",
+    [
+        (1, 0),
+        (2, 0),
+        (2, 1),
+        (3, 0),
+        (3, 1),
+        (3, 2),
+        (4, 0),
+        (4, 1),
+        (4, 2),
+        (4, 3),
+    ],
+);
 /// What publications contain, a number in front: 17 bytes.
 const FILL: &str = "0123456789ab";
 const PAYLOAD: u64 = 17;
 const TOPIC: &str = "test";
 /// Ethernet, IPv4, and TCP with the time stamps that Linux sends.
 const HEADERS: u64 = 14 + 20 + 32;
-/// Seconds in which publications are made, and most of them in a second: 50 and 500 take the
-/// thesis' five seconds, 1500 thrice that.
+/// Seconds in which the publications of a round are made.
 const SECONDS: u32 = 5;
-const RATE: u32 = 100;
+/// Most publications of a round.
+const ROUND: u32 = 500;
 
 /// Who publishes and who has subscribed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(super) enum Locality {
     /// Both at A.
     #[serde(rename = "100 %")]
@@ -69,8 +89,10 @@ pub(super) struct Outcome {
     pub(super) system: System,
     pub(super) locality: Locality,
     pub(super) publishes: u32,
-    /// Publications in a second.
-    pub(super) rate: u32,
+    /// So many times as many of them, one after the other.
+    pub(super) rounds: u32,
+    /// Publications in a second of a round.
+    pub(super) rate: f64,
     /// Bytes of frames between brokers, all of them together.
     pub(super) bytes: u64,
     /// What the brokers send each other in the same time without publications.
@@ -81,8 +103,8 @@ pub(super) struct Outcome {
     pub(super) duplicates: u64,
     /// From the first publication to the last receipt.
     pub(super) seconds: f64,
-    /// Processor time of each broker, in milliseconds.
-    pub(super) cpu_ms: Vec<f64>,
+    /// In the course of it, and the brokers' processor time.
+    pub(super) usage: Usage,
     /// Changes of subscriptions told between brokers, for this experiment.
     pub(super) advertised: Option<u64>,
 }
@@ -94,13 +116,30 @@ impl Outcome {
     }
 
     /// The least that publications from A to E can cost with QoS 1: on each connection of the
-    /// way one frame with the PUBLISH and one with the PUBACK.
-    pub(super) fn least(&self) -> u64 {
-        let links = TOPOLOGIES.iter().find(|(name, _)| *name == self.topology);
-        let hops = links.map_or(0, |(_, links)| distance(links, 0, 4));
+    /// way one frame with the PUBLISH and one with the PUBACK. `None` where something else than
+    /// MQTT goes between brokers, or publications do not go from A to E.
+    pub(super) fn least(&self) -> Option<u64> {
+        let mut topologies = TOPOLOGIES.iter();
+        let (_, links) = topologies.find(|(name, _)| *name == self.topology)?;
         let publish = 2 + 2 + TOPIC.len() as u64 + 2 + PAYLOAD;
-        hops * u64::from(self.publishes) * (HEADERS + publish + HEADERS + 4)
+        let frames = HEADERS + publish + HEADERS + 4;
+        (self.locality == Locality::Apart)
+            .then(|| distance(links, 0, 4) * u64::from(self.publishes) * frames)
     }
+
+    /// Order in tables.
+    pub(super) fn place(&self) -> (usize, System, u32, Locality) {
+        let topology = place(self.topology);
+        (topology, self.system, self.publishes, self.locality)
+    }
+}
+
+/// Order of topologies in tables.
+fn place(topology: &str) -> usize {
+    let mut topologies = TOPOLOGIES.iter();
+    topologies
+        .position(|(name, _)| *name == topology)
+        .unwrap_or(TOPOLOGIES.len())
 }
 
 /// Connections between two brokers of a tree.
@@ -127,13 +166,22 @@ pub(super) struct Idle {
     pub(super) rates: Vec<f64>,
 }
 
-/// All experiments of one topology and one way of forwarding.
+impl Idle {
+    /// Order in tables.
+    pub(super) fn place(&self) -> (usize, System) {
+        (place(self.topology), self.system)
+    }
+}
+
+/// All experiments of one topology and one way of forwarding; each is given to `keep` as soon as it
+/// is finished.
 pub(super) fn series(
     plan: &Plan<'_>,
     topology: &'static str,
     publishes: &[u32],
     quiet: Duration,
-) -> Result<(Idle, Vec<Outcome>)> {
+    keep: &(dyn Fn(Measured) -> Result<()> + Sync),
+) -> Result<()> {
     let brokers = Brokers::start(plan)?;
     brokers.become_one()?;
     // What was said about those who asked whether they are one.
@@ -151,15 +199,32 @@ pub(super) fn series(
             .map(|(after, before)| (after - before) as f64 / seconds)
             .collect(),
     };
-    let mut outcomes = Vec::new();
+    keep(Measured::Idle(idle.clone()))?;
     for publishes in publishes {
         for locality in Locality::ALL {
             let (system, locality_name) = (plan.system.name(), locality.name());
             eprintln!("{topology}, {system}, {locality_name}, {publishes} publications");
-            outcomes.push(experiment(&brokers, &idle, *publishes, locality)?);
+            let outcome = experiment(&brokers, &idle, *publishes, locality)?;
+            keep(Measured::Outcome(outcome))?;
         }
     }
-    Ok((idle, outcomes))
+    Ok(())
+}
+
+/// Something that is finished.
+#[derive(Debug)]
+pub(super) enum Measured {
+    Idle(Idle),
+    Outcome(Outcome),
+}
+
+/// How often the publications of an experiment are repeated, and how many there are each time.
+fn rounds(publishes: u32) -> (u32, u32) {
+    match publishes {
+        // As many as the thesis has, or a number of times as many.
+        _ if publishes.is_multiple_of(ROUND) => (publishes / ROUND, ROUND),
+        _ => (1, publishes),
+    }
 }
 
 fn experiment(
@@ -183,99 +248,71 @@ fn experiment(
         .advertised()?
         .zip(told)
         .map(|(after, before)| after - before);
-    let rate = (publishes / SECONDS).clamp(1, RATE);
-    let (bytes, cpu) = (brokers.bytes()?, brokers.cpu());
+    let (rounds, of_round) = rounds(publishes);
+    let rate = f64::from(of_round) / f64::from(SECONDS);
     let start = Instant::now();
-    for n in 0..publishes {
-        let due = start + Duration::from_secs_f64(f64::from(n) / f64::from(rate));
-        thread::sleep(due.saturating_duration_since(Instant::now()));
-        let at = n as usize % clients.len();
-        clients[at].publish(TOPIC, &format!("{n:05}{FILL}"), 1)?;
-    }
-    let expected = u64::from(publishes) * subscribers.len() as u64;
-    let end = Instant::now() + PATIENCE;
-    let count = || {
-        let counts = subscribers.iter().map(|s| s.received().messages.len());
-        counts.sum::<usize>() as u64
-    };
-    while count() < expected && Instant::now() < end && !stalled(&subscribers) {
-        thread::sleep(Duration::from_millis(5));
-    }
-    let last = subscribers.iter().filter_map(|s| s.received().last).max();
-    thread::sleep(SETTLE);
+    let (last, usage) = usage::during(brokers, || {
+        for round in 0..rounds {
+            let start = Instant::now();
+            for n in 0..of_round {
+                let due = start + Duration::from_secs_f64(f64::from(n) / rate);
+                thread::sleep(due.saturating_duration_since(Instant::now()));
+                let at = n as usize % clients.len();
+                let payload = format!("{:05}{FILL}", round * of_round + n);
+                clients[at].publish(TOPIC, &payload, 1)?;
+            }
+            let published = u64::from((round + 1) * of_round);
+            arrived(&subscribers, published * subscribers.len() as u64);
+        }
+        let last = subscribers.iter().filter_map(|s| s.received().last).max();
+        thread::sleep(SETTLE);
+        Ok(last)
+    })?;
+    let time = start.elapsed().as_secs_f64();
     let copies = |s: &Subscriber| -> u64 {
         let received = s.received();
         received.messages.values().map(|(copies, _)| copies).sum()
     };
     let copies: u64 = subscribers.iter().map(copies).sum();
-    let received = count();
-    let after = brokers.bytes()?;
-    let time = start.elapsed().as_secs_f64();
-    let spent = brokers.cpu();
-    let spent = spent.iter().zip(&cpu);
+    let expected = u64::from(publishes) * subscribers.len() as u64;
+    let received = count(&subscribers);
     Ok(Outcome {
         topology: idle.topology,
         system: brokers.system,
         locality,
         publishes,
+        rounds,
         rate,
-        bytes: after.iter().sum::<u64>() - bytes.iter().sum::<u64>(),
+        bytes: usage.bytes(),
         idle_bytes: idle.rates.iter().sum::<f64>() * time,
         expected,
         received,
         lost: expected - received.min(expected),
         duplicates: copies - received,
         seconds: last.map_or(0.0, |at| (at - start).as_secs_f64()),
-        cpu_ms: spent
-            .map(|(after, before)| (after - before) * 1e3)
-            .collect(),
+        usage,
         advertised,
     })
+}
+
+/// Publications that arrived, by subscriber, each counted once.
+fn count(subscribers: &[Subscriber]) -> u64 {
+    let counts = subscribers.iter().map(|s| s.received().messages.len());
+    counts.sum::<usize>() as u64
+}
+
+/// Waits until so many have arrived, or no more do.
+fn arrived(subscribers: &[Subscriber], expected: u64) {
+    let end = Instant::now() + PATIENCE;
+    while count(subscribers) < expected && Instant::now() < end && !stalled(subscribers) {
+        thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// Whether nobody has received anything for long.
 fn stalled(subscribers: &[Subscriber]) -> bool {
     let last = subscribers.iter().filter_map(|s| s.received().last).max();
     last.is_some_and(|at| at.elapsed() > Duration::from_secs(3))
-}
-
-/// What becomes of one publication where connections form a circle.
-#[derive(Debug, Clone, Serialize)]
-pub(super) struct Circle {
-    pub(super) system: System,
-    /// Copies that each subscriber has received in [`CIRCLE`].
-    pub(super) copies: Vec<u64>,
-    /// Bytes between brokers meanwhile.
-    pub(super) bytes: u64,
-}
-
-/// How long copies are counted.
-pub(super) const CIRCLE: Duration = Duration::from_secs(2);
-
-/// One publication at A where A, B and C are connected to each other, D and E to C.
-pub(super) fn circle(plan: &Plan<'_>) -> Result<Circle> {
-    let brokers = Brokers::start(plan)?;
-    if plan.system == System::MosquittoBridges {
-        // A question whether they are one would go round for ever.
-        thread::sleep(Duration::from_secs(4));
-    } else {
-        brokers.become_one()?;
-    }
-    let subscribers = (0..super::NAMES.len())
-        .map(|at| Subscriber::start(&brokers, at, TOPIC, 0))
-        .collect::<Result<Vec<_>>>()?;
-    let mut client = Client::connect(&brokers, 0, "publisher")?;
-    thread::sleep(SETTLE);
-    let before = brokers.bytes()?;
-    client.publish(TOPIC, "once", 0)?;
-    thread::sleep(CIRCLE);
-    let after = brokers.bytes()?;
-    let copies = |s: &Subscriber| s.received().messages.values().map(|(n, _)| n).sum();
-    Ok(Circle {
-        system: plan.system,
-        copies: subscribers.iter().map(copies).collect(),
-        bytes: after.iter().sum::<u64>() - before.iter().sum::<u64>(),
-    })
 }
 
 #[cfg(test)]
@@ -292,5 +329,21 @@ mod tests {
         }
         let ways = TOPOLOGIES.map(|(_, links)| distance(&links, 0, 4));
         assert_eq!(ways, [3, 2, 3]);
+    }
+
+    #[test]
+    fn in_a_cluster_everybody_is_a_neighbour_of_everybody() {
+        let (_, links) = CLUSTER;
+        for from in 0..NAMES.len() {
+            for to in 0..from {
+                assert_eq!(distance(&links, from, to), 1);
+            }
+        }
+    }
+
+    #[test]
+    fn many_publications_are_the_five_hundred_several_times() {
+        let known = [50, 500, 750, 1500].map(rounds);
+        assert_eq!(known, [(1, 50), (1, 500), (1, 750), (3, 500)]);
     }
 }

@@ -1,30 +1,36 @@
 //! `bench federation`: what five brokers send each other for the same publications, by topology,
-//! locality and way of forwarding, and what plain Mosquitto bridges send; how long a mesh takes to
-//! heal; and what a broker on the way costs.
+//! locality and way of forwarding, and what plain Mosquitto bridges and a RabbitMQ cluster send; how
+//! long a mesh takes to heal; and what a broker on the way costs.
 //!
 //! The experiments are those of Antonielli's thesis (chapter 4: tree, star and line of five
-//! brokers; publisher and subscriber at one broker, at two, or at all; 50, 500 and 1500
-//! publications with QoS 1), shown beside its figures.
+//! brokers, and a cluster; publisher and subscriber at one broker, at two, or at all; 50, 500 and
+//! 1500 publications with QoS 1), shown beside its figures.
 
+mod circle;
 mod client;
 mod experiment;
+mod figures;
 mod healing;
 mod hops;
 mod network;
+mod rabbitmq;
 pub(crate) mod relay;
 mod report;
 mod thesis;
 mod throughput;
+mod usage;
 
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use self::experiment::TOPOLOGIES;
+use self::circle::circle;
+use self::experiment::{CLUSTER, TOPOLOGIES};
 use self::healing::{Event, MESH};
 use self::network::{Plan, System};
 use self::report::Report;
@@ -32,6 +38,7 @@ use self::throughput::Places;
 use crate::arguments::seconds;
 use crate::compare::machine::Machine;
 use crate::compare::peers;
+use crate::results_file::{ResultsFile, replace};
 use punctual_measure::{Error, Result};
 use punctual_testbed::netns::Namespace;
 
@@ -66,11 +73,11 @@ pub(crate) struct FederationArgs {
     /// What to measure [default: everything]
     #[arg(long, value_name = "PART", value_delimiter = ',', default_values_t = Part::value_variants().to_vec(), hide_default_value = true)]
     only: Vec<Part>,
-    /// Publications of each experiment, made in 5 s (but at most 100 in a second)
+    /// Publications of each experiment, made in 5 s; multiples of 500 are that many rounds of 500
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [50, 500, 1500], value_parser = clap::value_parser!(u32).range(5..=100_000))]
     publishes: Vec<u32>,
-    /// Topologies: tree, star, line
-    #[arg(long, value_name = "NAME", value_delimiter = ',', default_values_t = TOPOLOGIES.map(|(name, _)| name.to_owned()))]
+    /// Topologies: tree, star, line, and cluster (RabbitMQ, each node connected to each other one)
+    #[arg(long, value_name = "NAME", value_delimiter = ',', default_values_t = topologies())]
     topologies: Vec<String>,
     /// Seconds in which a quiet mesh is measured
     #[arg(long, value_name = "S", default_value = "15", value_parser = seconds)]
@@ -91,10 +98,10 @@ pub(crate) struct FederationArgs {
     /// Directory for configurations and logs
     #[arg(long, value_name = "DIR", default_value = "target/bench/federation")]
     directory: PathBuf,
-    /// File for all results as JSON
+    /// File for all results as JSON, written after each case [default: DIR/results.json]
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// File for a page with all results and the thesis' beside them
+    /// File for a page with all results and the thesis' beside them, written after each case
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
@@ -123,31 +130,25 @@ impl FederationArgs {
             None => peers::punctual()?,
         };
         let mut report = Report::new(Machine::read());
+        let cores = report.machine.cores;
+        if System::present().len() < System::ALL.len() {
+            let what = "Mosquitto's bridges were not measured: mosquitto is not installed";
+            report.left_out.push(what.to_owned());
+        }
+        let keeper = Keeper {
+            report: Mutex::new(report),
+            json: ResultsFile::new(self.json.as_deref(), &self.directory, "results.json")?,
+            html: self.html.as_deref(),
+        };
         if self.only.contains(&Part::Traffic) {
-            for name in &self.topologies {
-                let found = TOPOLOGIES.iter().find(|(known, _)| known == name);
-                let Some((name, links)) = found else {
-                    return Err(Error::Config {
-                        field: "--topologies",
-                        value: name.clone(),
-                        remedy: "write tree, star or line".into(),
-                    });
-                };
-                let series = |system| {
-                    let plan = self.plan(&program, system, links, name);
-                    experiment::series(&plan, name, &self.publishes, self.quiet)
-                };
-                for (idle, outcomes) in of_all(series)? {
-                    report.idle.push(idle);
-                    report.outcomes.extend(outcomes);
-                }
-            }
+            self.traffic(&program, &keeper)?;
         }
         if self.only.contains(&Part::Circle) {
             for system in System::present() {
                 eprintln!("circle, {}", system.name());
                 let plan = self.plan(&program, system, &CIRCLE, "circle");
-                report.circles.push(experiment::circle(&plan)?);
+                let circle = circle(&plan)?;
+                keeper.keep(|report| report.circles.push(circle))?;
             }
         }
         let mesh = self.plan(&program, System::SubscriptionTable, &MESH, "mesh");
@@ -158,31 +159,58 @@ impl FederationArgs {
                 (Event::CableSilent, hello),
             ] {
                 let healing = healing::rounds(&mesh, event, hello, self.heal_rounds)?;
-                report.healing.push(healing);
+                keeper.keep(|report| report.healing.push(healing))?;
             }
         }
-        let places = Places::of(report.machine.cores);
+        let places = Places::of(cores);
         if self.only.contains(&Part::Hops) {
             let line = &TOPOLOGIES[2].1;
             let plan = self.plan(&program, System::SubscriptionTable, line, "hops");
-            report.latencies = hops::measure(&plan, places, self.hop_rounds)?;
+            let latencies = hops::measure(&plan, places, self.hop_rounds)?;
+            keeper.keep(|report| report.latencies = latencies)?;
         }
         if self.only.contains(&Part::Throughput) {
             let line = &TOPOLOGIES[2].1;
             let plan = self.plan(&program, System::SubscriptionTable, line, "throughput");
-            report.throughputs = throughput::measure(&plan, places, self.hop_rounds)?;
+            let throughputs = throughput::measure(&plan, places, self.hop_rounds)?;
+            keeper.keep(|report| report.throughputs = throughputs)?;
         }
-        for (path, text) in [
-            (&self.json, report.json()),
-            (&self.html, report.page().html()),
-        ] {
-            if let Some(path) = path {
-                fs::write(path, text)
-                    .map_err(Error::io(format!("cannot write {}", path.display())))?;
+        keeper.finish(out)
+    }
+
+    /// The thesis' experiments with every topology that was asked for.
+    fn traffic(&self, program: &Path, keeper: &Keeper<'_>) -> Result<()> {
+        let known = topologies();
+        if let Some(unknown) = self.topologies.iter().find(|name| !known.contains(name)) {
+            return Err(Error::Config {
+                field: "--topologies",
+                value: unknown.clone(),
+                remedy: format!("write {}", known.join(", ")),
+            });
+        }
+        let is_wanted = |name: &str| self.topologies.iter().any(|wanted| wanted == name);
+        let keep = |measured| keeper.keep(|report| report.add(measured));
+        for (name, links) in TOPOLOGIES.iter().filter(|(name, _)| is_wanted(name)) {
+            of_all(|system| {
+                let plan = self.plan(program, system, links, name);
+                experiment::series(&plan, name, &self.publishes, self.quiet, &keep)
+            })?;
+        }
+        let (name, links) = &CLUSTER;
+        if is_wanted(name) {
+            let plan = self.plan(program, System::RabbitmqCluster, links, name);
+            // Alone: its nodes keep two processors busy while they start.
+            let measured = rabbitmq::server()
+                .and_then(|_| experiment::series(&plan, name, &self.publishes, self.quiet, &keep));
+            if let Err(why) = measured {
+                eprintln!("\nTHE CLUSTER WAS NOT MEASURED: {why}\n");
+                keeper.keep(|report| {
+                    let what = format!("The cluster was not measured: {why}.");
+                    report.left_out.push(what);
+                })?;
             }
         }
-        out.write_all(report.page().markdown().as_bytes())
-            .map_err(Error::io("cannot write the tables"))
+        Ok(())
     }
 
     fn plan<'a>(
@@ -203,20 +231,56 @@ impl FederationArgs {
     }
 }
 
+/// All results so far, and where they are kept.
+struct Keeper<'a> {
+    report: Mutex<Report>,
+    json: ResultsFile,
+    html: Option<&'a Path>,
+}
+
+impl Keeper<'_> {
+    /// Adds something that is finished and writes the files.
+    fn keep(&self, add: impl FnOnce(&mut Report)) -> Result<()> {
+        let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
+        add(&mut report);
+        self.write(&report, false)
+    }
+
+    /// Writes the files and the tables.
+    fn finish(self, out: &mut dyn Write) -> Result<()> {
+        let report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
+        self.write(&report, true)?;
+        out.write_all(report.page().markdown().as_bytes())
+            .map_err(Error::io("cannot write the tables"))
+    }
+
+    fn write(&self, report: &Report, complete: bool) -> Result<()> {
+        self.json.write(&report.json(), complete)?;
+        self.html
+            .map_or(Ok(()), |path| replace(path, &report.page().html()))
+    }
+}
+
+/// Names of all topologies.
+fn topologies() -> Vec<String> {
+    let names = TOPOLOGIES.iter().map(|(name, _)| *name);
+    names.chain([CLUSTER.0]).map(str::to_owned).collect()
+}
+
 /// Does the same with all ways of forwarding at once: each has its own networks.
-fn of_all<T: Send>(work: impl Fn(System) -> Result<T> + Sync) -> Result<Vec<T>> {
+fn of_all(work: impl Fn(System) -> Result<()> + Sync) -> Result<()> {
     let work = &work;
     thread::scope(|scope| {
         let running: Vec<_> = System::present()
             .into_iter()
             .map(|system| scope.spawn(move || work(system)))
             .collect();
-        let results = running.into_iter().map(|thread| {
+        let mut results = running.into_iter().map(|thread| {
             thread
                 .join()
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         });
-        results.collect()
+        results.try_for_each(|result| result)
     })
 }
 

@@ -7,6 +7,7 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
@@ -16,7 +17,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::client::Client;
-use super::{NAMES, PATIENCE, ROOT};
+use super::{NAMES, PATIENCE, ROOT, rabbitmq};
 use crate::process::Process;
 use crate::sys;
 use punctual_measure::http_get;
@@ -25,22 +26,31 @@ use punctual_testbed::netns::Namespace;
 
 /// By which the brokers know each other.
 const SECRET: &str = "known to the brokers of a benchmark";
+/// Pause between looks at brokers that start.
+const LOOK: Duration = Duration::from_millis(20);
 /// Topic with which is found out whether everybody hears everybody.
 const PROBE: &str = "probe";
 pub(super) const MQTT: u16 = 1883;
+/// Under which each of Mosquitto's bridges carries a topic of its own. `#` does not contain it, so
+/// that what is sent there does not go round where bridges form a circle.
+const EDGE: &str = "$edge";
+/// Room for a namespace's counters.
+const COUNTERS: usize = 16 << 10;
 const HTTP: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
 
 /// What forwards between the brokers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum System {
     SubscriptionTable,
     Flooding,
     RootRelay,
     MosquittoBridges,
+    RabbitmqCluster,
 }
 
 impl System {
+    /// Those that forward along connections that are given.
     pub(super) const ALL: [Self; 4] = [
         Self::SubscriptionTable,
         Self::Flooding,
@@ -54,10 +64,20 @@ impl System {
             Self::Flooding => "flooding",
             Self::RootRelay => "root-relay",
             Self::MosquittoBridges => "mosquitto bridges",
+            Self::RabbitmqCluster => "rabbitmq cluster",
         }
     }
 
-    /// All that can be had here.
+    /// How long the brokers may take to be one. RabbitMQ's nodes take half a minute to start when
+    /// they share two processors.
+    fn patience(self) -> Duration {
+        match self {
+            Self::RabbitmqCluster => PATIENCE * 6,
+            _ => PATIENCE,
+        }
+    }
+
+    /// All of [`Self::ALL`] that can be had here.
     pub(super) fn present() -> Vec<Self> {
         let mut present = Self::ALL.to_vec();
         if !has_mosquitto() {
@@ -71,6 +91,12 @@ impl System {
 /// The two ends of a connection: first that of the broker that connects.
 fn addresses(number: usize) -> [Ipv4Addr; 2] {
     [1, 2].map(|end| Ipv4Addr::new(10, 9, number as u8, end))
+}
+
+/// The hardware addresses of the two ends. They are known beforehand so that nobody has to ask for
+/// them: the question and the answer would be among the bytes of some runs and not of others.
+fn hardware_addresses(number: usize) -> [String; 2] {
+    [1, 2].map(|end| format!("02:00:00:00:{number:02x}:{end:02x}"))
 }
 
 fn has_mosquitto() -> bool {
@@ -107,6 +133,10 @@ pub(super) struct Brokers {
     directory: PathBuf,
     /// They end before their namespaces do.
     processes: Vec<Option<Process>>,
+    /// What RabbitMQ's nodes need beside them.
+    registers: Vec<Process>,
+    /// Counters of the devices of each namespace.
+    counters: Vec<fs::File>,
     spaces: Vec<Namespace>,
 }
 
@@ -119,72 +149,117 @@ impl Brokers {
             .iter()
             .map(|name| Namespace::new(name))
             .collect::<Result<_>>()?;
-        let mut neighbours = vec![Vec::new(); NAMES.len()];
-        for (number, (from, to)) in plan.links.iter().enumerate() {
-            let names = [device(*to), device(*from)];
-            spaces[*from].cable(&names[0], &spaces[*to], &names[1])?;
-            if plan.joins_frames {
-                for (end, name) in [*from, *to].into_iter().zip(&names) {
-                    spaces[end].ip(&format!("link set {name} gso_max_segs 65535"))?;
-                }
-            }
-            let [near, far] = addresses(number);
-            spaces[*from].address(&names[0], near.into(), 24)?;
-            spaces[*to].address(&names[1], far.into(), 24)?;
-            neighbours[*from].push((*to, far));
+        for space in &spaces {
+            // It would send now and then.
+            space.set("net/ipv6/conf/default/disable_ipv6", "1")?;
+        }
+        for number in 0..plan.links.len() {
+            lay(plan, number, &spaces)?;
         }
         let secret = directory.join("mesh.secret");
         fs::write(&secret, SECRET).map_err(Error::io(context()))?;
-        for (at, neighbours) in neighbours.iter().enumerate() {
+        for (at, name) in NAMES.iter().enumerate() {
+            let neighbours = neighbours(plan.links, at);
             let text = match plan.system {
-                System::MosquittoBridges => mosquitto(neighbours, at),
-                system => punctual(system, neighbours, at, plan.hello, &secret),
+                System::MosquittoBridges => mosquitto(&neighbours, at),
+                System::RabbitmqCluster => rabbitmq::configuration(MQTT),
+                system => punctual(system, &neighbours, at, plan.hello, &secret),
             };
-            let path = directory.join(format!("{}.conf", NAMES[at]));
+            let path = directory.join(format!("{name}.conf"));
             fs::write(&path, text).map_err(Error::io(context()))?;
         }
+        let counters = |space: &Namespace| {
+            let open = || fs::File::open("/proc/thread-self/net/dev");
+            space
+                .enter(open)?
+                .map_err(Error::io("cannot read counters"))
+        };
         let mut brokers = Self {
             system: plan.system,
             links: plan.links.to_vec(),
             program: plan.program.to_owned(),
             directory,
             processes: NAMES.iter().map(|_| None).collect(),
+            registers: Vec::new(),
+            counters: spaces.iter().map(counters).collect::<Result<_>>()?,
             spaces,
         };
-        for at in 0..NAMES.len() {
-            brokers.run(at)?;
+        if plan.system == System::RabbitmqCluster {
+            brokers.start_cluster()?;
+        } else {
+            for at in 0..NAMES.len() {
+                brokers.run(at)?;
+            }
         }
         Ok(brokers)
+    }
+
+    /// Starts the nodes of a cluster: the others join the first one, which has to be there.
+    fn start_cluster(&mut self) -> Result<()> {
+        for at in 0..NAMES.len() {
+            let own = format!("address add {}/32 dev lo", rabbitmq::address(at));
+            self.spaces[at].ip(&own)?;
+            rabbitmq::prepare(&self.directory, at)?;
+            let mut names = rabbitmq::names();
+            self.spaces[at].place(&mut names);
+            sys::ends_with_thread(&mut names);
+            let names = Process::spawn(&mut names);
+            self.registers
+                .push(names.map_err(Error::io("cannot start epmd"))?);
+        }
+        for (number, (from, to)) in self.links.iter().enumerate() {
+            let [near, far] = addresses(number);
+            for (at, other, gateway) in [(*from, *to, far), (*to, *from, near)] {
+                let [own, other] = [at, other].map(rabbitmq::address);
+                self.spaces[at].ip(&format!("route add {other}/32 via {gateway} src {own}"))?;
+            }
+        }
+        self.run(0)?;
+        self.connect(0, "probe", Instant::now() + self.system.patience())?;
+        for at in 1..NAMES.len() {
+            self.run(at)?;
+        }
+        Ok(())
     }
 
     /// Starts one broker.
     pub(super) fn run(&mut self, at: usize) -> Result<()> {
         let path = self.directory.join(format!("{}.conf", NAMES[at]));
         let log = self.directory.join(format!("{}.log", NAMES[at]));
-        let log =
-            fs::File::create(&log).map_err(Error::io(format!("cannot write {}", log.display())))?;
+        let context = || format!("cannot write {}", log.display());
+        let log = fs::File::create(&log).map_err(Error::io(context()))?;
+        let log_too = log.try_clone().map_err(Error::io("cannot share the log"))?;
         let mut command = match self.system {
             System::MosquittoBridges => {
                 let mut command = Command::new("mosquitto");
                 command.arg("-c").arg(&path);
                 command
             }
+            System::RabbitmqCluster => rabbitmq::node(&self.directory, &path, at)?,
             _ => {
                 let mut command = Command::new(&self.program);
                 command.args(["serve", "--config"]).arg(&path);
                 command
             }
         };
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log);
+        command.stdin(Stdio::null()).stdout(log).stderr(log_too);
         self.spaces[at].place(&mut command);
         sys::ends_with_thread(&mut command);
         let process = Process::spawn(&mut command);
         let context = || format!("cannot start {command:?}");
         self.processes[at] = Some(process.map_err(Error::io(context()))?);
         Ok(())
+    }
+
+    /// A client, as soon as its broker takes it.
+    fn connect(&self, at: usize, name: &str, end: Instant) -> Result<Client> {
+        loop {
+            match Client::connect(self, at, name) {
+                Ok(client) => return Ok(client),
+                Err(error) if Instant::now() > end => return Err(error),
+                Err(_) => thread::sleep(LOOK),
+            }
+        }
     }
 
     /// Kills one broker: no farewell, its connections are closed by the kernel.
@@ -232,16 +307,10 @@ impl Brokers {
 
     /// Waits until everybody hears everybody.
     pub(super) fn become_one(&self) -> Result<()> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + self.system.patience();
         let mut clients = Vec::new();
         for at in 0..NAMES.len() {
-            let mut client = loop {
-                match Client::connect(self, at, "probe") {
-                    Ok(client) => break client,
-                    Err(error) if Instant::now() > end => return Err(error),
-                    Err(_) => thread::sleep(Duration::from_millis(20)),
-                }
-            };
+            let mut client = self.connect(at, "probe", end)?;
             client.subscribe(&format!("{PROBE}/#"), 1)?;
             clients.push(client);
         }
@@ -249,14 +318,13 @@ impl Brokers {
             let mut heard = vec![false; clients.len()];
             while heard.contains(&false) {
                 if Instant::now() > end {
-                    return Err(Error::Peer {
-                        peer: self.system.name().into(),
-                        why: format!("{} is not heard by all: {heard:?}", NAMES[from]),
-                    });
+                    return Err(
+                        self.not_ready(format!("{} is not heard by all: {heard:?}", NAMES[from]))
+                    );
                 }
                 clients[from].publish(&format!("{PROBE}/{from}"), "?", 1)?;
                 for (client, heard) in clients.iter_mut().zip(&mut heard) {
-                    client.receive(Duration::from_millis(20), |topic, _| {
+                    client.receive(LOOK, |topic, _| {
                         *heard |= topic == format!("{PROBE}/{from}").as_bytes();
                     })?;
                 }
@@ -265,19 +333,90 @@ impl Brokers {
         Ok(())
     }
 
+    /// Waits until every connection carries what is sent, both ways, also where connections form a
+    /// circle.
+    pub(super) fn connect_all(&self) -> Result<()> {
+        match self.system {
+            // A question whether they are one would go round for ever.
+            System::MosquittoBridges => self.bridges_carry(),
+            System::RabbitmqCluster => self.become_one(),
+            _ => {
+                self.links_are_joined()?;
+                self.become_one()
+            }
+        }
+    }
+
+    /// Sends something over each bridge alone, to and fro.
+    fn bridges_carry(&self) -> Result<()> {
+        let end = Instant::now() + self.system.patience();
+        for (from, to) in &self.links {
+            let topic = edge(*from, *to);
+            for (at, other) in [(*from, *to), (*to, *from)] {
+                let mut subscriber = self.connect(other, "hears", end)?;
+                subscriber.subscribe(&format!("{topic}/#"), 1)?;
+                let mut publisher = self.connect(at, "says", end)?;
+                let said = format!("{topic}/{}", NAMES[at]);
+                let mut heard = false;
+                while !heard {
+                    if Instant::now() > end {
+                        let names = [at, other].map(|end| NAMES[end]);
+                        return Err(self.not_ready(format!(
+                            "nothing comes from {} to {} over their bridge",
+                            names[0], names[1]
+                        )));
+                    }
+                    publisher.publish(&said, "?", 1)?;
+                    subscriber.receive(LOOK, |topic, _| heard |= topic == said.as_bytes())?;
+                    publisher.acknowledged(Duration::from_millis(1))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until each broker has a place in the tree for all of its connections.
+    fn links_are_joined(&self) -> Result<()> {
+        let end = Instant::now() + self.system.patience();
+        for (at, name) in NAMES.iter().enumerate() {
+            let own = self.links.iter().filter(|(a, b)| [*a, *b].contains(&at));
+            let wanted = own.count();
+            loop {
+                // It may not serve yet.
+                let status = self.status(at).unwrap_or_default();
+                let links = status["links"].as_array().cloned().unwrap_or_default();
+                let joined = links.iter().filter(|link| link["state"] != "joining");
+                let joined = joined.count();
+                if joined == wanted {
+                    break;
+                }
+                if Instant::now() > end {
+                    let why = format!("{name} has {joined} of {wanted} connections");
+                    return Err(self.not_ready(why));
+                }
+                thread::sleep(LOOK);
+            }
+        }
+        Ok(())
+    }
+
+    fn not_ready(&self, why: String) -> Error {
+        let logs = self.directory.display();
+        Error::Peer {
+            peer: self.system.name().into(),
+            why: format!("{why}; see {logs}"),
+        }
+    }
+
     /// Bytes that passed each connection so far, both ways.
     pub(super) fn bytes(&self) -> Result<Vec<u64>> {
-        let counters = |space: &Namespace| {
-            let read = || fs::read_to_string("/proc/thread-self/net/dev");
-            space
-                .enter(read)?
-                .map_err(Error::io("cannot read counters"))
+        let read = |file: &fs::File| {
+            let mut bytes = vec![0; COUNTERS];
+            let length = file.read_at(&mut bytes, 0);
+            bytes.truncate(length.map_err(Error::io("cannot read counters"))?);
+            Ok(String::from_utf8_lossy(&bytes).into_owned())
         };
-        let texts = self
-            .spaces
-            .iter()
-            .map(counters)
-            .collect::<Result<Vec<_>>>()?;
+        let texts = self.counters.iter().map(read).collect::<Result<Vec<_>>>()?;
         let sent = |from: usize, to: usize| sent_by(&texts[from], &device(to));
         let links = self.links.iter();
         Ok(links
@@ -315,7 +454,10 @@ impl Brokers {
 
     /// Changes of subscriptions told so far, where that is counted.
     pub(super) fn advertised(&self) -> Result<Option<u64>> {
-        if self.system == System::MosquittoBridges {
+        if matches!(
+            self.system,
+            System::MosquittoBridges | System::RabbitmqCluster
+        ) {
             return Ok(None);
         }
         let mut sum = 0;
@@ -324,6 +466,50 @@ impl Brokers {
         }
         Ok(Some(sum))
     }
+}
+
+impl Drop for Brokers {
+    fn drop(&mut self) {
+        // Its nodes take seconds each to end by themselves, and nothing of them is kept.
+        if self.system == System::RabbitmqCluster {
+            self.processes.iter_mut().flatten().for_each(Process::kill);
+        }
+    }
+}
+
+/// Makes the cable of a connection.
+fn lay(plan: &Plan<'_>, number: usize, spaces: &[Namespace]) -> Result<()> {
+    let (from, to) = plan.links[number];
+    let names = [device(to), device(from)];
+    spaces[from].cable(&names[0], &spaces[to], &names[1])?;
+    let (ends, addresses) = ([from, to], addresses(number));
+    let hardware = hardware_addresses(number);
+    for (here, there) in [(0, 1), (1, 0)] {
+        let (space, name) = (&spaces[ends[here]], &names[here]);
+        if plan.joins_frames {
+            space.ip(&format!("link set {name} gso_max_segs 65535"))?;
+        }
+        space.ip(&format!("link set {name} address {}", hardware[here]))?;
+        space.address(name, addresses[here].into(), 24)?;
+        space.ip(&format!(
+            "neighbour replace {} lladdr {} dev {name} nud permanent",
+            addresses[there], hardware[there]
+        ))?;
+    }
+    Ok(())
+}
+
+/// Those that a broker connects to, and where they are.
+fn neighbours(links: &[(usize, usize)], at: usize) -> Vec<(usize, Ipv4Addr)> {
+    let links = links.iter().enumerate();
+    let own = links.filter(|(_, (from, _))| *from == at);
+    own.map(|(number, (_, to))| (*to, addresses(number)[1]))
+        .collect()
+}
+
+/// The topic that only the bridge between two brokers carries.
+fn edge(from: usize, to: usize) -> String {
+    format!("{EDGE}/{}-{}", NAMES[from], NAMES[to])
 }
 
 /// A broker's end of the cable to another one.
@@ -374,9 +560,11 @@ fn mosquitto(neighbours: &[(usize, Ipv4Addr)], at: usize) -> String {
     for (to, address) in neighbours {
         let _ = writeln!(
             text,
-            "connection {}-{}\naddress {address}:{MQTT}\ntopic # both 1\nbridge_protocol_version \
-             mqttv311\ntry_private true",
-            NAMES[at], NAMES[*to]
+            "connection {}-{}\naddress {address}:{MQTT}\ntopic # both 1\ntopic {}/# both 1\n\
+             bridge_protocol_version mqttv311\ntry_private true",
+            NAMES[at],
+            NAMES[*to],
+            edge(at, *to)
         );
     }
     text

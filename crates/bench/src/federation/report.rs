@@ -1,19 +1,19 @@
 //! Results for people and for programs, beside the thesis' and beside what is aimed at.
 
-use punctual_report::{Bars, Group, Page, Unit, bars};
-use serde_json::json;
+use punctual_report::{Page, Part};
+use serde_json::{Value, json};
 
-use super::NAMES;
-use super::experiment::{Circle, Idle, Locality, Outcome, TOPOLOGIES};
+use super::circle::Circle;
+use super::experiment::{Idle, Locality, Measured, Outcome};
 use super::healing::{Event, Healing};
 use super::hops::Latency;
 use super::network::System;
 use super::throughput::Throughput;
-use super::{median, thesis};
+use super::{NAMES, median};
 use crate::compare::machine::Machine;
 
 /// Name and version of the JSON format.
-const FORMAT: &str = "punctual-federation-3";
+const FORMAT: &str = "punctual-federation-4";
 /// Bytes in a second that a connection of a quiet mesh may take.
 const IDLE: f64 = 200.0;
 
@@ -26,6 +26,8 @@ pub(super) struct Report {
     pub(super) healing: Vec<Healing>,
     pub(super) latencies: Vec<Latency>,
     pub(super) throughputs: Vec<Throughput>,
+    /// What could not be measured, and why.
+    pub(super) left_out: Vec<String>,
 }
 
 impl Report {
@@ -38,11 +40,27 @@ impl Report {
             healing: Vec::new(),
             latencies: Vec::new(),
             throughputs: Vec::new(),
+            left_out: Vec::new(),
         }
     }
 
-    pub(super) fn json(&self) -> String {
-        let all = json!({
+    /// Adds something at its place in the tables.
+    pub(super) fn add(&mut self, measured: Measured) {
+        match measured {
+            Measured::Idle(idle) => {
+                let before = self.idle.partition_point(|of| of.place() <= idle.place());
+                self.idle.insert(before, idle);
+            }
+            Measured::Outcome(outcome) => {
+                let place = outcome.place();
+                let before = self.outcomes.partition_point(|of| of.place() <= place);
+                self.outcomes.insert(before, outcome);
+            }
+        }
+    }
+
+    pub(super) fn json(&self) -> Value {
+        json!({
             "format": FORMAT,
             "machine": self.machine,
             "idle": self.idle,
@@ -51,8 +69,8 @@ impl Report {
             "healing": self.healing,
             "latencies": self.latencies,
             "throughputs": self.throughputs,
-        });
-        format!("{all:#}\n")
+            "left_out": self.left_out,
+        })
     }
 
     pub(super) fn page(&self) -> Page {
@@ -62,6 +80,10 @@ impl Report {
             "`punctual bench federation` on {}: {}, {} cores, Linux {}, load average {}.",
             machine.date, machine.cpu, machine.cores, machine.kernel, machine.load_average
         ));
+        if !self.left_out.is_empty() {
+            page.heading("Left out");
+            page.parts.push(Part::List(self.left_out.clone()));
+        }
         self.goals(&mut page);
         self.traffic(&mut page);
         self.thesis(&mut page);
@@ -108,8 +130,8 @@ impl Report {
                     all <= 2.0,
                 );
             }
-            if o.locality == Locality::Apart {
-                let least = o.least() as f64;
+            if let Some(least) = o.least() {
+                let least = least as f64;
                 let (all, net) = (o.bytes as f64 / least, o.net() / least);
                 goal(
                     format!("{what}: of the least"),
@@ -204,11 +226,9 @@ impl Report {
             "duplicates",
             "total time s",
             "messages/s",
-            "CPU ms of A, B, C, D, E",
             "advertisements",
         ];
         let row = |o: &Outcome| {
-            let cpu: Vec<String> = o.cpu_ms.iter().map(|ms| format!("{ms:.0}")).collect();
             vec![
                 o.topology.to_owned(),
                 o.system.name().to_owned(),
@@ -217,16 +237,12 @@ impl Report {
                 o.bytes.to_string(),
                 format!("{:.0}", o.bytes as f64 / f64::from(o.publishes)),
                 format!("{:.0}", o.idle_bytes),
-                match o.locality {
-                    Locality::Apart => o.least().to_string(),
-                    _ => "-".into(),
-                },
+                o.least().map_or("-".into(), |least| least.to_string()),
                 o.received.to_string(),
                 o.lost.to_string(),
                 o.duplicates.to_string(),
                 format!("{:.2}", o.seconds),
                 format!("{:.1}", o.received as f64 / o.seconds.max(1e-9)),
-                cpu.join(", "),
                 o.advertised.map_or("-".into(), |n| n.to_string()),
             ]
         };
@@ -245,91 +261,6 @@ impl Report {
             ["topology", "forwarding", "B/s"].map(String::from).to_vec(),
             rows.collect(),
         );
-    }
-
-    /// Figures 41 to 43 and tables 1 to 6.
-    fn thesis(&self, page: &mut Page) {
-        if self.outcomes.is_empty() {
-            return;
-        }
-        page.heading("Beside the thesis");
-        page.paragraph(
-            "The thesis counts all that its containers sent, clients and pings included, on one \
-             laptop; its totals for 1500 publications are those that its text names. Its figures \
-             41 to 43 are drawn here with what was measured between brokers alone.",
-        );
-        let present: Vec<System> = System::ALL
-            .into_iter()
-            .filter(|system| self.outcomes.iter().any(|o| o.system == *system))
-            .collect();
-        let mut charts = Vec::new();
-        for (number, (topology, _)) in (41..).zip(TOPOLOGIES) {
-            let first = self
-                .outcomes
-                .iter()
-                .filter(|o| o.topology == topology && o.system == present[0]);
-            let group = |o: &Outcome| Group {
-                name: format!("{} {}", o.publishes, o.locality.name()),
-                values: present
-                    .iter()
-                    .map(|system| Some(self.same_as(o, *system)?.bytes as f64 / 1e3))
-                    .collect(),
-                mark: None,
-            };
-            let groups: Vec<Group> = first.map(group).collect();
-            if groups.is_empty() {
-                continue;
-            }
-            let chart = bars(&Bars {
-                title: format!("Bytes between brokers, {topology}"),
-                series: present.iter().map(|s| s.name().to_owned()).collect(),
-                mark: String::new(),
-                unit: Unit::Kilobytes,
-                groups,
-            });
-            charts.push((
-                format!("As figure {number} of the thesis: {topology}"),
-                chart,
-            ));
-        }
-        page.charts(charts);
-        let rows = self.outcomes.iter().filter_map(|o| {
-            let key = (o.topology, o.publishes, o.system, o.locality);
-            let (table, time) = thesis::total_time(key.0, key.1, key.2, key.3)?;
-            Some(vec![
-                format!("{table}: {}", o.topology),
-                o.system.name().to_owned(),
-                o.locality.name().to_owned(),
-                o.publishes.to_string(),
-                format!("{time:.2}"),
-                format!("{:.2}", o.seconds),
-                format!("{:.1}", f64::from(o.publishes) / time),
-                format!("{:.1}", o.received as f64 / o.seconds.max(1e-9)),
-            ])
-        });
-        let header = [
-            "table",
-            "forwarding",
-            "locality",
-            "publications",
-            "thesis s",
-            "here s",
-            "thesis messages/s",
-            "here messages/s",
-        ];
-        page.table(header.map(String::from).to_vec(), rows.collect());
-        let rows = self.outcomes.iter().filter_map(|o| {
-            let thesis = thesis::kilobytes(o.topology, o.publishes, o.system, o.locality)?;
-            Some(vec![
-                o.topology.to_owned(),
-                o.system.name().to_owned(),
-                o.locality.name().to_owned(),
-                format!("{thesis:.0}"),
-                format!("{:.0}", o.bytes as f64 / 1e3),
-            ])
-        });
-        let header = ["topology", "forwarding", "locality", "thesis kB", "here kB"];
-        page.table(header.map(String::from).to_vec(), rows.collect());
     }
 
     fn others(&self, page: &mut Page) {
@@ -477,6 +408,7 @@ fn list(values: &[f64]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::usage::{Cpu, Traffic, Usage};
     use super::*;
 
     fn outcome(system: System, locality: Locality, bytes: u64) -> Outcome {
@@ -485,7 +417,8 @@ mod tests {
             system,
             locality,
             publishes: 500,
-            rate: 100,
+            rounds: 1,
+            rate: 100.0,
             bytes,
             idle_bytes: 800.0,
             expected: 500,
@@ -493,7 +426,25 @@ mod tests {
             lost: 0,
             duplicates: 0,
             seconds: 5.0,
-            cpu_ms: vec![1.0, 2.0, 3.0, 4.0, 5.0],
+            usage: Usage {
+                traffic: vec![
+                    Traffic {
+                        until_ms: 100,
+                        bytes: bytes / 4,
+                    },
+                    Traffic {
+                        until_ms: 200,
+                        bytes: bytes - bytes / 4,
+                    },
+                ],
+                cpu: [1.0, 2.0, 3.0, 4.0, 5.0]
+                    .map(|ms| Cpu {
+                        ms,
+                        peak_percent: 2.0 * ms,
+                        average_percent: ms / 2.0,
+                    })
+                    .to_vec(),
+            },
             advertised: Some(4),
         }
     }
@@ -525,8 +476,54 @@ mod tests {
             "{text}"
         );
         assert!(report.page().html().contains("As figure 42"));
-        let json: serde_json::Value = serde_json::from_str(&report.json()).unwrap();
-        assert_eq!(json["outcomes"][0]["locality"], "100 %");
+        assert_eq!(report.json()["outcomes"][0]["locality"], "100 %");
+    }
+
+    #[test]
+    fn the_cluster_stands_beside_the_star() {
+        let mut report = Report::new(machine());
+        let star = outcome(System::SubscriptionTable, Locality::Same, 4_800);
+        let cluster = Outcome {
+            topology: "cluster",
+            ..outcome(System::RabbitmqCluster, Locality::Same, 900_000)
+        };
+        for measured in [cluster, star] {
+            report.add(Measured::Outcome(measured));
+        }
+        assert_eq!(report.outcomes[0].topology, "star", "the order of tables");
+        let text = report.page().markdown();
+        for row in [
+            "| 7: cluster | rabbitmq cluster | 100 % | 500 | 13.97 | 5.00 | 35.8 | 100.0 |",
+            "| star | subscription-table | 100 % | 500 | 1.0, 2.0, 3.0, 4.0, 5.0 | 0.5, 1.0, 1.5, 2.0, 2.5 | 2.0, 4.0, 6.0, 8.0, 10.0 |",
+        ] {
+            assert!(text.lines().any(|line| line == row), "{row}\n{text}");
+        }
+        assert!(!text.contains("of the least"), "{text}");
+        let html = report.page().html();
+        for caption in [
+            "As figure 21 of the thesis: star, 500 publications",
+            "As figure 22 of the thesis: star, 500 publications, 100 %",
+            "As figure 45 of the thesis: star and cluster, 500 publications",
+        ] {
+            assert!(html.contains(caption), "{caption}");
+        }
+    }
+
+    #[test]
+    fn what_is_left_out_is_said_first() {
+        let mut report = Report::new(machine());
+        report
+            .left_out
+            .push("The cluster was not measured: why.".into());
+        let text = report.page().markdown();
+        assert!(
+            text.contains("- The cluster was not measured: why.\n"),
+            "{text}"
+        );
+        assert_eq!(
+            report.json()["left_out"][0],
+            "The cluster was not measured: why."
+        );
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What the thesis reports: total times of its tables 1 to 6, and the bytes that its text gives
+//! What the thesis reports: total times of its tables 1 to 7, and the bytes that its text gives
 //! for figures 41 to 43.
 
 use super::experiment::Locality;
@@ -29,6 +29,9 @@ const TABLES: [(&str, u32, Times); 6] = [
     ),
 ];
 
+/// Table 7: publications, and seconds at 100 % and at 0 % with HiveMQ's cluster.
+const CLUSTER: [(u32, [f64; 2]); 2] = [(50, [5.021, 5.01]), (500, [13.966, 14.228])];
+
 /// Kilobytes that all brokers sent for 1500 publications, as far as the text says; clients and
 /// upkeep included.
 const KILOBYTES: [(&str, Locality, [Option<f64>; 3]); 4] = [
@@ -55,7 +58,7 @@ fn column(system: System) -> Option<usize> {
         System::SubscriptionTable => Some(0),
         System::Flooding => Some(1),
         System::RootRelay => Some(2),
-        System::MosquittoBridges => None,
+        System::MosquittoBridges | System::RabbitmqCluster => None,
     }
 }
 
@@ -71,6 +74,10 @@ pub(super) fn total_time(
         Locality::Apart => 1,
         Locality::All => return None,
     };
+    if system == System::RabbitmqCluster {
+        let (_, times) = CLUSTER.iter().find(|(n, _)| *n == publishes)?;
+        return Some((TABLES.len() + 1, times[row]));
+    }
     let column = column(system)?;
     let found = |(name, n, _): &(&str, u32, Times)| *name == topology && *n == publishes;
     let at = TABLES.iter().position(found)?;
@@ -104,6 +111,12 @@ mod tests {
             total_time("tree", 50, System::MosquittoBridges, Locality::Same),
             None
         );
+        let cluster = System::RabbitmqCluster;
+        assert_eq!(
+            total_time("cluster", 500, cluster, Locality::Apart),
+            Some((7, 14.228))
+        );
+        assert_eq!(total_time("cluster", 50, cluster, Locality::All), None);
         assert_eq!(
             kilobytes("tree", 1500, System::Flooding, Locality::All),
             None
