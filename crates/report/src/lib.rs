@@ -15,7 +15,7 @@ mod page;
 
 pub use bars::{Bars, Group, Unit, bars};
 pub use chart::{Chart, document};
-pub use curves::{Curve, cumulative};
+pub use curves::{Cumulative, Panel, cumulative};
 pub use lines::{Line, Lines, lines};
 pub use map::{Edge, map};
 pub use page::{Page, Part, Table};

@@ -1,6 +1,6 @@
 //! The report of the experiments: the paper's figures and tables, ours beside its own.
 
-use punctual_report::{Bars, Curve, Group, Page, Part, Unit, bars, cumulative};
+use punctual_report::{Bars, Cumulative, Group, Page, Panel, Part, Unit, bars, cumulative};
 use serde::Serialize;
 
 use super::brokers::{BrokerProgram, MOSQUITTO};
@@ -145,31 +145,38 @@ impl Report<'_> {
             return;
         }
         page.heading("Cumulative round trips (Figs 6 to 8)");
-        let mut charts = Vec::new();
-        for (index, &payload) in self.setting.payloads.iter().enumerate() {
-            for cell in cells.iter().filter(|cell| cell.case.payload == payload) {
-                let curve = |couple: usize| Curve {
-                    name: format!(
-                        "{} (priority {})",
-                        COUPLES[couple].name(),
-                        COUPLES[couple].priority
-                    ),
-                    points: cell.curve(couple),
-                };
-                let curves: Vec<Curve> = by_priority().into_iter().map(curve).collect();
-                let caption = format!("`{}`, {payload} B", cell.case.broker);
-                let svg = cumulative(
-                    &format!("Round trips, {} with {payload} B", cell.case.broker),
-                    &curves,
-                    fastest / 2.0,
-                    (slowest * 1.5).max(fastest * 4.0),
-                );
-                let figure = paper::PAYLOADS.iter().position(|p| *p == payload);
-                let figure = figure.map_or_else(String::new, |at| format!("Fig. {}: ", 6 + at));
-                charts.push((index, (format!("{figure}{caption}"), svg)));
+        page.paragraph(
+            "A row for each broker, a column for each payload. A topic couple that is further left \
+             is faster. The circles are what the paper's text says of its own broker.",
+        );
+        let mut brokers: Vec<&str> = Vec::new();
+        for broker in cells.iter().map(|cell| cell.case.broker) {
+            if !brokers.contains(&broker) {
+                brokers.push(broker);
             }
         }
-        page.charts(charts.into_iter().map(|(_, p)| p).collect());
+        let panels = brokers.iter().flat_map(|broker| {
+            let cells = &cells;
+            self.setting
+                .payloads
+                .iter()
+                .map(move |payload| panel(cells, broker, *payload))
+        });
+        let chart = cumulative(&Cumulative {
+            title: "Round trips by broker and payload".to_owned(),
+            series: by_priority()
+                .map(|couple| {
+                    let couple = &COUPLES[couple];
+                    format!("{} (priority {})", couple.name(), couple.priority)
+                })
+                .to_vec(),
+            mark: "the paper: PrioMQTT".to_owned(),
+            columns: self.setting.payloads.len(),
+            panels: panels.collect(),
+            axis_us: (fastest / 2.0, (slowest * 1.5).max(fastest * 4.0)),
+        });
+        let caption = "Figs 6 to 8: share of round trips that took so long at most".to_owned();
+        page.charts(vec![(caption, chart)]);
     }
 
     /// Table 3, for every payload.
@@ -502,6 +509,26 @@ impl Report<'_> {
     fn cells(&self, experiment: Experiment, payload: usize) -> Vec<&Cell> {
         let cells = self.all.of(experiment);
         cells.filter(|cell| cell.case.payload == payload).collect()
+    }
+}
+
+/// The curves of a broker with a payload, and what the paper says of its own.
+fn panel(cells: &[&Cell], broker: &str, payload: usize) -> Panel {
+    let of = |cell: &&&Cell| cell.case.broker == broker && cell.case.payload == payload;
+    let cell = cells.iter().find(of);
+    let figure = paper::PAYLOADS.iter().position(|p| *p == payload);
+    let figure = figure.map_or_else(String::new, |at| format!("Fig. {}, ", 6 + at));
+    let said = paper::WITHIN.iter().filter(|of| of.payload == payload);
+    let marks = said.flat_map(|within| {
+        let couples = by_priority().into_iter().enumerate();
+        couples.map(|(at, couple)| (at, within.bound_us, within.percent[couple]))
+    });
+    Panel {
+        title: format!("{figure}{payload} B: {broker}"),
+        curves: by_priority()
+            .map(|couple| cell.map_or_else(Vec::new, |cell| cell.curve(couple)))
+            .to_vec(),
+        marks: marks.collect(),
     }
 }
 
