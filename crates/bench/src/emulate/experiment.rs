@@ -18,6 +18,7 @@ use super::fabric::{Driver, Fabric};
 use super::flows::Stream;
 use super::layout::{FlowPath, Layout, back};
 use super::load::{Endpoint, Load, Publisher, Sent, Subscriber, topic};
+use super::loss::{Loss, Losses, Recoveries};
 use super::observe::{Observed, Observer};
 use super::results::{self, PathResult, Processors};
 use super::switching::{self, SwitchDelay};
@@ -61,6 +62,8 @@ pub(crate) struct Experiment {
     pub(crate) priorities: bool,
     pub(crate) background: Vec<Background>,
     pub(crate) seed: u64,
+    /// Packets that hosts discard.
+    pub(crate) loss: Option<Loss>,
     /// Measure the switches first.
     pub(crate) switching: bool,
     /// Broker and clients have a core each, before other programs.
@@ -93,6 +96,7 @@ pub(crate) struct Outcome {
     pub(crate) promised: Option<usize>,
     /// Messages that TCP repeated.
     pub(crate) repeated: u64,
+    pub(crate) losses: Losses,
     /// Packets that the capture missed.
     pub(crate) missed: u64,
     /// Undeclared traffic: what was asked for, bit/s that arrived, and the tool that made it.
@@ -151,13 +155,15 @@ pub(crate) fn run(network: &Network, experiment: &Experiment) -> Result<Outcome>
         .map(|generator| generator.prepare(|host| fabric.host(host)))
         .collect::<Result<Vec<_>>>()?;
 
+    Loss::begin(experiment.loss, &layout, &fabric)?;
     let (ended, seen) = (AtomicBool::new(false), AtomicBool::new(false));
     let arrived: Vec<AtomicU64> = generators.iter().map(|_| AtomicU64::new(0)).collect();
     let begin = Instant::now() + LEAD;
     let whole = experiment.warm_up + experiment.duration;
     let begin_ns = sys::now_ns() + LEAD.as_nanos() as u64;
     let end_ns = begin_ns + whole.as_nanos() as u64;
-    let measured_from = sys::real_time_ns() + (LEAD + experiment.warm_up).as_nanos() as u64;
+    let from = sys::real_time_ns() + (LEAD + experiment.warm_up).as_nanos() as u64;
+    let counted = (from, experiment.loss);
     let (sent, observed, processors, generated) = thread::scope(|scope| -> Result<_> {
         let observing = scope.spawn(|| {
             take_turn(clients_core, fifo(experiment, OBSERVER_FIFO))?;
@@ -209,8 +215,6 @@ pub(crate) fn run(network: &Network, experiment: &Experiment) -> Result<Outcome>
             Ok(rate(generator, bytes, time))
         })
         .collect::<Result<_>>()?;
-    let mut lateness = Recorder::default();
-    lateness.add(&sent.lateness);
     let flows = network.flows.len();
     Ok(Outcome {
         priorities: experiment.priorities,
@@ -218,9 +222,9 @@ pub(crate) fn run(network: &Network, experiment: &Experiment) -> Result<Outcome>
         switches: layout.switches.len(),
         cables: layout.cables.len(),
         set_up_ms,
-        paths: measured(network, &layout, &sent, &observed, measured_from),
+        paths: measured(network, &layout, &sent, &observed, counted),
         switching,
-        lateness: lateness.summary(),
+        lateness: lateness(&sent),
         late: sent.late,
         written: sent.messages[..flows.min(sent.messages.len())].iter().sum(),
         acknowledged: sent.acknowledged[..flows.min(sent.acknowledged.len())]
@@ -231,12 +235,20 @@ pub(crate) fn run(network: &Network, experiment: &Experiment) -> Result<Outcome>
             .broker
             .has_manager()
             .then(|| sent.promised.iter().filter(|promised| **promised).count()),
-        repeated: observed.repeated,
+        repeated: observed.repeated.len() as u64,
+        losses: Losses::of(experiment.loss, &layout, &fabric, &observed)?,
         missed: observed.missed,
         background,
         processors,
         not_emulated: not_emulated(network, &layout),
     })
+}
+
+/// From when messages were due to when they were written.
+fn lateness(sent: &Sent) -> Option<Latency> {
+    let mut lateness = Recorder::default();
+    lateness.add(&sent.lateness);
+    lateness.summary()
 }
 
 /// Starts a broker on every host that has one.
@@ -273,12 +285,13 @@ fn measured(
     layout: &Layout,
     sent: &Sent,
     observed: &Observed,
-    from: u64,
+    (from, loss): (u64, Option<Loss>),
 ) -> Vec<PathResult> {
+    let recoveries = Recoveries::new(loss, &observed.repeated);
     let counted: Vec<_> = observed
         .arrivals
         .iter()
-        .filter(|arrival| arrival.stamp.written >= from)
+        .filter(|arrival| arrival.stamp.written >= from && !recoveries.may_hold_back(arrival))
         .copied()
         .collect();
     results::paths(

@@ -13,12 +13,14 @@ mod fabric;
 mod flows;
 mod layout;
 mod load;
+mod loss;
 mod observe;
 mod openflow;
 mod papers;
 mod recovery;
 mod report;
 mod results;
+mod rt_mqtt;
 mod stamp;
 mod switching;
 mod tools;
@@ -37,6 +39,7 @@ use self::background::Background;
 use self::broker::Kind;
 use self::experiment::Experiment;
 use self::fabric::Driver;
+use self::loss::Loss;
 pub(crate) use self::papers::Paper;
 pub(crate) use self::papers::PapersArgs;
 use self::papers::checked;
@@ -91,6 +94,9 @@ pub(crate) struct EmulateArgs {
     /// Seed of the publishers' phases and release jitter
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    /// Percent of the packets to a broker that its host discards, at random: damaged on the way
+    #[arg(long, value_name = "PERCENT", default_value = "0", value_parser = loss::percent)]
+    loss: f64,
     /// Measure first what each switch takes for a frame: one at a time, with captures at its ports
     #[arg(long)]
     measure_switching: bool,
@@ -166,6 +172,7 @@ impl EmulateArgs {
             priorities: !self.no_priorities,
             background: self.background(&network)?,
             seed: self.seed,
+            loss: Loss::of_percent(self.loss),
             switching: self.measure_switching,
             pinned: !self.unpinned && cores() > 1,
         };

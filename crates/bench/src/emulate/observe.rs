@@ -35,8 +35,8 @@ pub(super) struct Arrival {
 pub(super) struct Observed {
     /// The first arrival of each message at each host.
     pub(super) arrivals: Vec<Arrival>,
-    /// Messages that arrived again: repeated by TCP.
-    pub(super) repeated: u64,
+    /// Messages that arrived again, because TCP repeated them.
+    pub(super) repeated: Vec<Arrival>,
     /// Packets that were not looked at in time.
     pub(super) missed: u64,
 }
@@ -86,14 +86,14 @@ impl Observer {
                     }
                     for stamp in Stamp::all(&buffer[..seen.length]) {
                         let messages = known.entry((*host, stamp.flow)).or_default();
-                        if messages.insert(stamp.sequence) {
-                            observed.arrivals.push(Arrival {
-                                host: *host,
-                                stamp,
-                                time: seen.time,
-                            });
-                        } else {
-                            observed.repeated += 1;
+                        let arrival = Arrival {
+                            host: *host,
+                            stamp,
+                            time: seen.time,
+                        };
+                        match messages.insert(stamp.sequence) {
+                            true => observed.arrivals.push(arrival),
+                            false => observed.repeated.push(arrival),
                         }
                     }
                 }

@@ -20,11 +20,15 @@ use punctual_sim::network::families::{self, Load};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::background::{self, Background};
 use super::broker::Kind;
+use super::cores;
 use super::experiment::{self, Experiment, Outcome};
 use super::fabric::Driver;
+use super::layout::Layout;
+use super::loss::{self, Loss};
+use super::rt_mqtt;
 use super::tools::{self, Wanted};
-use super::{background, cores, layout};
 use crate::arguments::seconds;
 use crate::compare::document;
 use crate::compare::machine::Machine;
@@ -58,6 +62,10 @@ pub(crate) struct PapersArgs {
     /// installed. Without it this program makes all
     #[arg(long, value_name = "TOOL", value_delimiter = ',')]
     tools: Vec<Wanted>,
+    /// Percent of the packets that hosts discard when they arrive, at random: damaged on the way
+    /// [default: that of the paper, 3 for rt-mqtt and 0 for mrt-mqtt]
+    #[arg(long, value_name = "PERCENT", value_parser = loss::percent)]
+    loss: Option<f64>,
     /// Neither pin broker and clients to cores nor put them before other programs
     #[arg(long)]
     unpinned: bool,
@@ -106,6 +114,22 @@ impl Paper {
             (Self::MrtMqtt, Load::Low) => [7.3, 32.7],
             (Self::MrtMqtt, Load::Medium) => [8.5, 34.9],
             (Self::MrtMqtt, Load::High) => [9.7, 36.8],
+        }
+    }
+
+    /// The paper's error rate, percent. The second paper names none.
+    fn loss(self) -> f64 {
+        match self {
+            Self::RtMqtt => 3.0,
+            Self::MrtMqtt => 0.0,
+        }
+    }
+
+    /// What the paper has beside its declared flows.
+    fn background(self, layout: &Layout) -> Vec<Background> {
+        match self {
+            Self::RtMqtt => rt_mqtt::background(),
+            Self::MrtMqtt => background::usual(layout),
         }
     }
 
@@ -200,6 +224,10 @@ impl PapersArgs {
         Ok(())
     }
 
+    fn loss_of(&self, paper: Paper) -> f64 {
+        self.loss.unwrap_or_else(|| paper.loss())
+    }
+
     fn chosen(&self) -> Result<Vec<Load>> {
         let named = |name: &String| {
             let found = Load::ALL.into_iter().find(|load| load.name() == name);
@@ -214,7 +242,7 @@ impl PapersArgs {
 
     fn measure(&self, paper: Paper, load: Load) -> Result<Measured> {
         let network = checked(load.name(), &paper.network(load))?;
-        let mut background = background::usual(&layout::Layout::new(&network)?);
+        let mut background = paper.background(&Layout::new(&network)?);
         tools::assign(&self.tools, &mut background)?;
         let mut runs = Vec::new();
         for priorities in [true, false] {
@@ -228,6 +256,7 @@ impl PapersArgs {
                     priorities,
                     background: background.clone(),
                     seed,
+                    loss: Loss::of_percent(self.loss_of(paper)),
                     switching: false,
                     pinned: !self.unpinned && cores() > 1,
                 };
@@ -294,6 +323,13 @@ impl PapersArgs {
             .to_vec(),
             measured.iter().map(claims).collect(),
         );
+        if self.loss_of(paper) > 0.0 {
+            rt_mqtt::losses(
+                &mut page,
+                self.loss_of(paper),
+                measured.iter().map(|m| (m.load, &m.runs[..])),
+            );
+        }
         for refused in refused {
             page.paragraph(match &refused.reason {
                 Some(reason) => format!(

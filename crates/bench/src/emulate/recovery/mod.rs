@@ -258,7 +258,7 @@ impl RecoveryArgs {
             mechanism,
             goal_ms: mechanism.goal(),
             outages,
-            repeated: observed.repeated,
+            repeated: observed.repeated.len() as u64,
         })
     }
 }
