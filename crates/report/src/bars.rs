@@ -86,7 +86,7 @@ impl Axes {
         let bottom = if turned { BOTTOM_TURNED } else { BOTTOM };
         let room = (bars.series.len() as f64 + 1.0) * BAR * bars.groups.len() as f64;
         let axes = Self {
-            width: LEAST_WIDTH.max(LEFT + RIGHT + room),
+            width: LEAST_WIDTH.max(LEFT + RIGHT + room).max(legend_width(bars)),
             height: HEIGHT + bottom - BOTTOM,
             bottom,
             low: (low / step).floor() * step,
@@ -186,6 +186,16 @@ fn draw(chart: &mut Chart, bars: &Bars, group: &Group, axes: &Axes, (left, width
     ));
 }
 
+/// Room for a name of the legend with its sign.
+fn named(name: &str) -> f64 {
+    30.0 + 6.2 * name.chars().count() as f64
+}
+
+fn legend_width(bars: &Bars) -> f64 {
+    let names = bars.series.iter().chain([&bars.mark]);
+    LEFT + names.map(|name| named(name)).sum::<f64>()
+}
+
 /// In a line above the plot.
 fn legend(chart: &mut Chart, bars: &Bars) {
     let y = TOP - 16.0;
@@ -198,7 +208,7 @@ fn legend(chart: &mut Chart, bars: &Bars) {
             x + 14.0,
             escape(name)
         ));
-        x += 30.0 + 6.2 * name.chars().count() as f64;
+        x += named(name);
     }
     if bars.groups.iter().any(|group| group.mark.is_some()) {
         chart.add(format_args!(
@@ -266,6 +276,15 @@ mod tests {
         );
         assert_eq!(svg.matches("rotate").count(), 100);
         assert!(!svg.contains("small"), "no values on so many bars");
+    }
+
+    #[test]
+    fn a_long_legend_makes_it_wide() {
+        let mut long = example(1);
+        long.series = vec!["a rather long name".into(); 5];
+        let svg = bars(&long).svg();
+        // Five names of 18 letters and one of 8, behind 52.
+        assert!(svg.starts_with("<svg viewBox=\"0 0 840 320\""), "{svg}");
     }
 
     #[test]

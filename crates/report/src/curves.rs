@@ -134,15 +134,20 @@ fn axes(chart: &mut Chart, place: &Place, is_first: bool, (from, to): (f64, f64)
             ));
         }
     }
-    let mut last = f64::NEG_INFINITY;
-    for tick in ticks(from, to) {
+    let mut labels: Vec<f64> = Vec::new();
+    let (mut decades, others): (Vec<f64>, Vec<f64>) = ticks(from, to)
+        .into_iter()
+        .partition(|tick| (tick.log10() - tick.log10().round()).abs() < 1e-9);
+    decades.extend(others);
+    // Powers of ten have their labels first, the others where there is room.
+    for tick in decades {
         let x = place.x(tick);
         chart.add(format_args!(
             "<line class=\"grid\" x1=\"{x:.1}\" y1=\"{:.1}\" x2=\"{x:.1}\" y2=\"{bottom:.1}\"/>",
             place.top
         ));
-        if x - last >= LABELS {
-            last = x;
+        if labels.iter().all(|other| (other - x).abs() >= LABELS) {
+            labels.push(x);
             chart.add(format_args!(
                 "<text class=\"ink\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
                 bottom + 16.0,
@@ -178,7 +183,7 @@ fn draw(chart: &mut Chart, place: &Place, panel: &Panel, (_, to): (f64, f64)) {
     }
     for &(index, us, percent) in &panel.marks {
         chart.add(format_args!(
-            "<circle class=\"node curve s{index}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"4\"/>",
+            "<circle class=\"node curve s{index} d0\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"4\"/>",
             place.x(us),
             place.y(percent)
         ));

@@ -7,6 +7,7 @@ use super::experiment::{CLUSTER, Locality, Outcome, TOPOLOGIES};
 use super::network::System;
 use super::report::Report;
 use super::thesis;
+use super::usage::Cpu;
 
 /// Publications of the thesis' tests.
 const PUBLISHES: [u32; 3] = [50, 500, 1500];
@@ -101,28 +102,23 @@ impl Report {
                     if found.is_empty() {
                         continue;
                     }
-                    let names = found.iter().flat_map(|o| {
-                        ["max", "average"].map(|what| format!("{} {what}", o.system.name()))
-                    });
-                    let groups = NAMES.iter().enumerate().map(|(broker, name)| Group {
-                        name: (*name).to_owned(),
-                        values: found
-                            .iter()
-                            .flat_map(|o| {
-                                let cpu = o.usage.cpu.get(broker);
-                                let of = |value: f64| (value * 10.0_f64).round() / 10.0;
-                                [
-                                    cpu.map(|cpu| of(cpu.peak_percent)),
-                                    cpu.map(|cpu| of(cpu.average_percent)),
-                                ]
-                            })
-                            .collect(),
-                        mark: None,
+                    let share = |broker: usize, of: fn(&Cpu) -> f64| {
+                        let shares = found.iter().map(|o| o.usage.cpu.get(broker).map(of));
+                        shares.collect::<Vec<_>>()
+                    };
+                    let groups = NAMES.iter().enumerate().flat_map(|(broker, name)| {
+                        let most = share(broker, |cpu| cpu.peak_percent);
+                        let average = share(broker, |cpu| cpu.average_percent);
+                        [("most", most), ("average", average)].map(|(what, values)| Group {
+                            name: format!("{name} {what}"),
+                            values,
+                            mark: None,
+                        })
                     });
                     let what = format!("{topology}, {publishes} publications, {}", locality.name());
                     let chart = bars(&Bars {
                         title: format!("Processor of each broker, {what}"),
-                        series: names.collect(),
+                        series: found.iter().map(|o| o.system.name().to_owned()).collect(),
                         mark: String::new(),
                         unit: Unit::Percent,
                         groups: groups.collect(),
@@ -225,7 +221,7 @@ impl Report {
              a laptop's four, looked at each second.",
         );
         let row = |o: &Outcome| {
-            let each = |value: fn(&super::usage::Cpu) -> f64| {
+            let each = |value: fn(&Cpu) -> f64| {
                 let texts = o.usage.cpu.iter().map(|cpu| format!("{:.1}", value(cpu)));
                 texts.collect::<Vec<_>>().join(", ")
             };
