@@ -26,6 +26,7 @@ use self::peers::{BrokerProgram, FLOOR, PEERS, PUNCTUAL, Setup};
 use self::results::Results;
 use self::table::Comparison;
 use crate::arguments::seconds;
+use crate::results_file::ResultsFile;
 use punctual_measure::load::{self, Options, Report};
 use punctual_measure::{Error, Result};
 
@@ -74,7 +75,7 @@ pub(crate) struct CompareArgs {
     /// Markdown file whose generated part is replaced
     #[arg(long, value_name = "FILE")]
     document: Option<PathBuf>,
-    /// File for all results as JSON
+    /// File for all results as JSON, written after each run [default: DIR/compare.json]
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Fail if punctual loses, duplicates or reorders a message, or a run of it fails
@@ -101,6 +102,7 @@ impl CompareArgs {
         });
         let machine = Machine::read();
         let mut results = Results::default();
+        let file = ResultsFile::new(self.json.as_deref(), &self.directory, "compare.json")?;
         let repetitions = self.repeat.unwrap_or(if self.quick { 1 } else { 3 });
         for case in &cases {
             for repetition in 1..=repetitions {
@@ -112,6 +114,7 @@ impl CompareArgs {
                     progress(broker, case, repetition, &outcome);
                     let outcome = outcome.map_err(|error| error.to_string());
                     results.add(&case.title, broker.peer.name, outcome);
+                    file.write(&json(&machine, &brokers, &results), false)?;
                 }
             }
         }
@@ -129,9 +132,7 @@ impl CompareArgs {
         if let Some(path) = &self.document {
             document::update(path, &markdown)?;
         }
-        if let Some(path) = &self.json {
-            write_json(path, &machine, &brokers, &results)?;
-        }
+        file.write(&json(&machine, &brokers, &results), true)?;
         if self.strict {
             check_strictly(&results)?;
         }
@@ -257,23 +258,16 @@ fn progress(broker: &BrokerProgram, case: &Case, repetition: u32, outcome: &Resu
     );
 }
 
-fn write_json(
-    path: &PathBuf,
-    machine: &Machine,
-    brokers: &[BrokerProgram],
-    results: &Results,
-) -> Result<()> {
+fn json(machine: &Machine, brokers: &[BrokerProgram], results: &Results) -> serde_json::Value {
     let versions: serde_json::Map<String, serde_json::Value> = brokers
         .iter()
         .map(|broker| (broker.peer.name.to_owned(), broker.version.clone().into()))
         .collect();
-    let all = serde_json::json!({
+    serde_json::json!({
         "machine": machine,
         "versions": versions,
         "results": results.cells,
-    });
-    fs::write(path, format!("{all:#}\n"))
-        .map_err(Error::io(format!("cannot write {}", path.display())))
+    })
 }
 
 fn check_strictly(results: &Results) -> Result<()> {

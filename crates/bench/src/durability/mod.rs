@@ -28,6 +28,7 @@ use self::throughput::CASES;
 use crate::arguments::seconds;
 use crate::compare::document;
 use crate::compare::machine::Machine;
+use crate::results_file::{ResultsFile, replace};
 use punctual_measure::{Error, Result};
 
 /// Values of `store.group_delay` and `store.group_bytes` that a sweep goes through.
@@ -96,10 +97,13 @@ pub(crate) struct DurabilityArgs {
     /// File for the tables as a page
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// File for all results as JSON
+    /// File for all results as JSON, written after each run [default: DIR/durability.json]
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
+
+/// Keeps what was measured so far.
+type Keep<'a> = &'a dyn Fn(&Results) -> Result<()>;
 
 impl DurabilityArgs {
     /// Runs the experiments; progress goes to standard error, the tables to `out`.
@@ -111,24 +115,27 @@ impl DurabilityArgs {
             fs::create_dir_all(directory)
                 .map_err(Error::io(format!("cannot create {}", directory.display())))?;
         }
+        let file = ResultsFile::new(self.json.as_deref(), &self.directory, "durability.json")?;
+        let keep = |results: &Results| file.write(&results.json(), false);
         let mut results = Results::new(Machine::read(), self.repeat, self.duration);
         let systems = self.systems()?;
         results.systems = systems.iter().map(|it| it.found.clone()).collect();
         if self.wants(Experiment::Throughput) {
-            self.throughput(&systems, &mut results)?;
+            self.throughput(&systems, &mut results, &keep)?;
         }
         if self.wants(Experiment::Plain) {
-            self.plain(&systems, &mut results)?;
+            self.plain(&systems, &mut results, &keep)?;
         }
         if self.wants(Experiment::Restart) {
-            self.restart(&systems, &mut results)?;
+            self.restart(&systems, &mut results, &keep)?;
         }
         if self.wants(Experiment::Loss) {
-            self.loss(&systems, &mut results)?;
+            self.loss(&systems, &mut results, &keep)?;
         }
         if self.experiments.contains(&Experiment::Sweep) {
-            self.sweep(&mut results)?;
+            self.sweep(&mut results, &keep)?;
         }
+        file.write(&results.json(), true)?;
         self.write(&results, out)
     }
 
@@ -171,7 +178,7 @@ impl DurabilityArgs {
         self.cases.is_empty() || self.cases.iter().any(|part| title.contains(part))
     }
 
-    fn throughput(&self, systems: &[System], results: &mut Results) -> Result<()> {
+    fn throughput(&self, systems: &[System], results: &mut Results, keep: Keep<'_>) -> Result<()> {
         for case in CASES.iter().filter(|case| self.wants_case(case.title)) {
             for round in 1..=self.repeat {
                 for system in systems {
@@ -183,13 +190,14 @@ impl DurabilityArgs {
                         run.report.delivered_per_s
                     );
                     results.add_throughput(case.title, system.name(), run);
+                    keep(results)?;
                 }
             }
         }
         Ok(())
     }
 
-    fn plain(&self, systems: &[System], results: &mut Results) -> Result<()> {
+    fn plain(&self, systems: &[System], results: &mut Results, keep: Keep<'_>) -> Result<()> {
         let named = |name| systems.iter().find(|system| system.name() == name);
         let (Some(none), Some(batched)) = (named(NONE), named(BATCHED)) else {
             return Ok(());
@@ -202,11 +210,12 @@ impl DurabilityArgs {
             results.plain.batched.push(run);
             let run = plain::run(none, Bulk::Rate(rate.max(1.0)), self.duration, core)?;
             results.plain.none.push(run);
+            keep(results)?;
         }
         Ok(())
     }
 
-    fn restart(&self, systems: &[System], results: &mut Results) -> Result<()> {
+    fn restart(&self, systems: &[System], results: &mut Results, keep: Keep<'_>) -> Result<()> {
         let size = Size {
             sessions: self.sessions,
             messages: self.messages,
@@ -219,11 +228,12 @@ impl DurabilityArgs {
             eprintln!("restart, {name}: {} messages", size.messages);
             let seen = restart::run(system, size, &[false, true, false])?;
             results.restarts.extend(seen);
+            keep(results)?;
         }
         Ok(())
     }
 
-    fn loss(&self, systems: &[System], results: &mut Results) -> Result<()> {
+    fn loss(&self, systems: &[System], results: &mut Results, keep: Keep<'_>) -> Result<()> {
         for system in systems {
             let mut loss = Loss::default();
             for round in 0..self.repeat {
@@ -238,11 +248,12 @@ impl DurabilityArgs {
                 loss.acknowledged
             );
             results.losses.push((system.name(), loss));
+            keep(results)?;
         }
         Ok(())
     }
 
-    fn sweep(&self, results: &mut Results) -> Result<()> {
+    fn sweep(&self, results: &mut Results, keep: Keep<'_>) -> Result<()> {
         for _ in 0..self.repeat {
             for bytes in BYTES {
                 for delay in DELAYS {
@@ -258,6 +269,7 @@ impl DurabilityArgs {
                             case.title, run.report.delivered_per_s
                         );
                         results.add_sweep(delay, bytes, case.title, run);
+                        keep(results)?;
                     }
                 }
             }
@@ -275,15 +287,8 @@ impl DurabilityArgs {
             // Below a heading of its own there.
             document::update(path, &tables.replace("\n## ", "\n### "))?;
         }
-        let file = |path: &PathBuf, text: String| {
-            fs::write(path, text).map_err(Error::io(format!("cannot write {}", path.display())))
-        };
-        if let Some(path) = &self.html {
-            file(path, page.html())?;
-        }
-        if let Some(path) = &self.json {
-            file(path, format!("{:#}\n", results.json()))?;
-        }
-        Ok(())
+        self.html
+            .as_deref()
+            .map_or(Ok(()), |path| replace(path, &page.html()))
     }
 }

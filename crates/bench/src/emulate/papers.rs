@@ -6,7 +6,6 @@
 //! of flows that no link can carry are not emulated but put to the admission, which says why
 //! not.
 
-use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -32,6 +31,7 @@ use super::tools::{self, Wanted};
 use crate::arguments::seconds;
 use crate::compare::document;
 use crate::compare::machine::Machine;
+use crate::results_file::{ResultsFile, replace};
 use punctual_measure::{Error, Result};
 use punctual_testbed::netns::Namespace;
 
@@ -62,7 +62,7 @@ pub(crate) struct PapersArgs {
     /// installed. Without it this program makes all
     #[arg(long, value_name = "TOOL", value_delimiter = ',')]
     tools: Vec<Wanted>,
-    /// Percent of the packets that hosts discard when they arrive, at random: damaged on the way
+    /// Percent of the packets to a broker that its host discards, at random: damaged on the way
     /// [default: that of the paper, 3 for rt-mqtt and 0 for mrt-mqtt]
     #[arg(long, value_name = "PERCENT", value_parser = loss::percent)]
     loss: Option<f64>,
@@ -75,7 +75,8 @@ pub(crate) struct PapersArgs {
     /// File for the results as a page with charts
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// File for all results as JSON
+    /// File for all results as JSON, written after each run [default: target/bench/rt-mqtt.json or
+    /// mrt-mqtt.json]
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -94,6 +95,14 @@ impl Paper {
         match self {
             Self::RtMqtt => "RT-MQTT, Fig. 3",
             Self::MrtMqtt => "MRT-MQTT, Figs. 16 to 18, inside edge network A",
+        }
+    }
+
+    /// What repeats it.
+    fn command(self) -> &'static str {
+        match self {
+            Self::RtMqtt => "rt-mqtt",
+            Self::MrtMqtt => "mrt-mqtt",
         }
     }
 
@@ -195,33 +204,29 @@ impl PapersArgs {
     pub(crate) fn run(&self, paper: Paper, out: &mut dyn Write) -> Result<()> {
         Namespace::check()?;
         let loads = self.chosen()?;
-        let mut measured = Vec::new();
-        for load in loads {
-            measured.push(self.measure(paper, load)?);
-        }
         let refused: Vec<_> = paper
             .impossible()
             .into_iter()
             .map(|(what, document)| admission(what, &document))
             .collect::<Result<_>>()?;
+        let name = format!("{}.json", paper.command());
+        let file = ResultsFile::new(self.json.as_deref(), "target/bench".as_ref(), &name)?;
+        let mut measured = Vec::new();
+        for load in loads {
+            self.measure(paper, load, &mut measured, &|measured| {
+                file.write(&self.json(paper, measured, &refused), false)
+            })?;
+        }
+        file.write(&self.json(paper, &measured, &refused), true)?;
         let page = self.page(paper, &measured, &refused);
         let markdown = page.markdown();
         writeln!(out, "{markdown}").map_err(Error::io("cannot write the tables"))?;
         if let Some(path) = &self.document {
             document::update(path, &markdown)?;
         }
-        let json = || self.json(paper, &measured, &refused);
-        let files = [
-            (&self.html, page.html()),
-            (&self.json, format!("{:#}\n", json())),
-        ];
-        for (path, text) in files {
-            if let Some(path) = path {
-                let context = format!("cannot write {}", path.display());
-                fs::write(path, text).map_err(Error::io(context))?;
-            }
-        }
-        Ok(())
+        self.html
+            .as_deref()
+            .map_or(Ok(()), |path| replace(path, &page.html()))
     }
 
     fn loss_of(&self, paper: Paper) -> f64 {
@@ -240,11 +245,25 @@ impl PapersArgs {
         self.loads.iter().map(named).collect()
     }
 
-    fn measure(&self, paper: Paper, load: Load) -> Result<Measured> {
+    /// Adds a load, and calls `keep` with all of them after each run.
+    fn measure(
+        &self,
+        paper: Paper,
+        load: Load,
+        all: &mut Vec<Measured>,
+        keep: &dyn Fn(&[Measured]) -> Result<()>,
+    ) -> Result<()> {
         let network = checked(load.name(), &paper.network(load))?;
         let mut background = paper.background(&Layout::new(&network)?);
         tools::assign(&self.tools, &mut background)?;
-        let mut runs = Vec::new();
+        let at = all.len();
+        all.push(Measured {
+            load: load.name(),
+            rows: Vec::new(),
+            doubtful: 0,
+            runs: Vec::new(),
+            claims: paper.claims(load),
+        });
         for priorities in [true, false] {
             for seed in 1..=self.repeats {
                 let experiment = Experiment {
@@ -276,16 +295,14 @@ impl PapersArgs {
                         .processors
                         .map_or(f64::NAN, |processors| processors.idle)
                 );
-                runs.push(outcome);
+                let measured = &mut all[at];
+                measured.doubtful += u64::from(outcome.is_doubtful());
+                measured.runs.push(outcome);
+                measured.rows = rows(&network, &measured.runs);
+                keep(all)?;
             }
         }
-        Ok(Measured {
-            load: load.name(),
-            rows: rows(&network, &runs),
-            doubtful: runs.iter().filter(|run| run.is_doubtful()).count() as u64,
-            runs,
-            claims: paper.claims(load),
-        })
+        Ok(())
     }
 
     fn page(&self, paper: Paper, measured: &[Measured], refused: &[Refused]) -> Page {
@@ -297,10 +314,7 @@ impl PapersArgs {
              at the broker, with the transmission time of each link of the path, which the emulation \
              does not have; µs.",
             machine.date,
-            match paper {
-                Paper::RtMqtt => "rt-mqtt",
-                Paper::MrtMqtt => "mrt-mqtt",
-            },
+            paper.command(),
             machine.cpu,
             machine.cores,
             machine.kernel,

@@ -23,6 +23,7 @@ use self::report::{Report, Waits};
 use self::round::{Case, Rounds};
 use crate::compare::document;
 use crate::compare::machine::Machine;
+use crate::results_file::ResultsFile;
 use crate::sys;
 use punctual_measure::{Error, Result};
 use punctual_testbed::netns::{Namespace, Queue};
@@ -90,7 +91,7 @@ pub(crate) struct LinkArgs {
     /// Markdown file whose generated part is replaced
     #[arg(long, value_name = "FILE")]
     document: Option<PathBuf>,
-    /// File for all samples as JSON
+    /// File for all samples as JSON, written after each case [default: DIR/link.json]
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -126,30 +127,43 @@ impl LinkArgs {
         let context = "cannot give the clients their core and priority";
         sys::pin_to_core(self.clients_core).map_err(Error::io(context))?;
         sys::set_fifo(CLIENTS_FIFO).map_err(Error::io(context))?;
-        let mut results = Vec::new();
-        for broker in &brokers {
-            results.push((broker, self.measure(broker)?));
+        let file = ResultsFile::new(self.json.as_deref(), &self.directory, "link.json")?;
+        let mut results: Vec<(&BrokerProgram, Vec<(Case, Waits)>)> = Vec::new();
+        for (at, broker) in brokers.iter().enumerate() {
+            results.push((broker, Vec::new()));
+            // Each case with a process and connections of its own.
+            for case in Case::ALL {
+                let waits = self.measure_case(broker, case)?;
+                eprintln!("{} | {} | {waits}", broker.variant.name, case.title());
+                results[at].1.push((case, waits));
+                file.write(&self.report(&machine, &results).json(), false)?;
+            }
         }
-        let report = Report {
-            machine: &machine,
+        let report = self.report(&machine, &results);
+        file.write(&report.json(), true)?;
+        let markdown = report.markdown();
+        writeln!(out, "{markdown}").map_err(Error::io("cannot write the table"))?;
+        if let Some(path) = &self.document {
+            document::update(path, &markdown)?;
+        }
+        Ok(())
+    }
+
+    fn report<'a>(
+        &self,
+        machine: &'a Machine,
+        results: &'a [(&'a BrokerProgram, Vec<(Case, Waits)>)],
+    ) -> Report<'a> {
+        Report {
+            machine,
             rounds: self.rounds,
             rate: self.rate,
             bulk: self.bulk,
             message: self.message,
             one_queue: self.one_queue,
             super_packets: self.super_packets,
-            results: &results,
-        };
-        let markdown = report.markdown();
-        writeln!(out, "{markdown}").map_err(Error::io("cannot write the table"))?;
-        if let Some(path) = &self.document {
-            document::update(path, &markdown)?;
+            results,
         }
-        if let Some(path) = &self.json {
-            fs::write(path, format!("{:#}\n", report.json()))
-                .map_err(Error::io(format!("cannot write {}", path.display())))?;
-        }
-        Ok(())
     }
 
     fn find_brokers(&self) -> Result<Vec<BrokerProgram>> {
@@ -183,18 +197,6 @@ impl LinkArgs {
             }
         }
         Ok(found)
-    }
-
-    /// All cases with one broker, each with a process and connections of its own.
-    fn measure(&self, broker: &BrokerProgram) -> Result<Vec<(Case, Waits)>> {
-        Case::ALL
-            .into_iter()
-            .map(|case| {
-                let waits = self.measure_case(broker, case)?;
-                eprintln!("{} | {} | {waits}", broker.variant.name, case.title());
-                Ok((case, waits))
-            })
-            .collect()
     }
 
     fn measure_case(&self, broker: &BrokerProgram, case: Case) -> Result<Waits> {

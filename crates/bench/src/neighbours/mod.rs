@@ -25,6 +25,7 @@ use self::kinds::{KINDS, Kind, Place};
 use crate::arguments::seconds;
 use crate::compare::machine::Machine;
 use crate::compare::peers::{self, BrokerProgram, FLOOR, PEERS, Peer, Running, Setup};
+use crate::results_file::ResultsFile;
 
 /// Messages per second of each of the three.
 const RATE: f64 = 500.0;
@@ -110,7 +111,7 @@ pub(crate) struct NeighboursArgs {
     /// Where configuration and logs go
     #[arg(long, value_name = "DIR", default_value = "target/bench")]
     directory: PathBuf,
-    /// File for the results as JSON
+    /// File for the results as JSON, written after each kind [default: DIR/neighbours.json]
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -222,19 +223,17 @@ impl NeighboursArgs {
 
     fn measure(&self, kinds: &[&'static Kind], out: &mut dyn Write) -> Result<()> {
         let machine = Machine::read();
+        let file = ResultsFile::new(self.json.as_deref(), &self.directory, "neighbours.json")?;
+        let json = |rows: &[Row]| serde_json::json!({"machine": machine, "rows": rows});
         let mut rows = vec![self.floor()?, self.row(None)?];
         for kind in kinds {
             eprintln!("{}: {}", kind.name, kind.what);
             rows.push(self.row(Some(kind))?);
+            file.write(&json(&rows), false)?;
         }
+        file.write(&json(&rows), true)?;
         self.write(&machine, &rows, out)
-            .map_err(Error::io("cannot write the table"))?;
-        if let Some(path) = &self.json {
-            let text = serde_json::to_string_pretty(&rows).unwrap_or_default();
-            fs::write(path, text + "\n")
-                .map_err(Error::io(format!("cannot write {}", path.display())))?;
-        }
-        Ok(())
+            .map_err(Error::io("cannot write the table"))
     }
 
     /// Data directory of brokers with a store.

@@ -18,7 +18,7 @@ mod talk;
 
 use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -31,6 +31,7 @@ use self::results::{Case, Experiment, Results, RunResult};
 use self::run::Setup;
 use crate::arguments::seconds;
 use crate::compare::machine::Machine;
+use crate::results_file::{ResultsFile, replace};
 use punctual_measure::{Error, Result};
 use punctual_testbed::netns::Namespace;
 
@@ -105,7 +106,7 @@ pub(crate) struct PriomqttArgs {
     /// File for the report with its charts [default: DIR/priomqtt.html]
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// File for all results [default: DIR/priomqtt.json]
+    /// File for all results, written after each run [default: DIR/priomqtt.json]
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Fail if a run fails, or one of the floor or of punctual loses, duplicates or reorders a
@@ -128,35 +129,54 @@ impl PriomqttArgs {
         )))?;
         let machine = Machine::read();
         let (brokers, absent) = self.find_brokers()?;
+        let file = ResultsFile::new(self.json.as_deref(), &self.directory, "priomqtt.json")?;
         let mut results = Results::default();
         for part in [Part::Rtt, Part::Queue, Part::Bulk] {
             if self.only.is_empty() || self.only.contains(&part) {
-                self.experiment(part, &brokers, &mut results);
+                let keep = |results: &Results| {
+                    file.write(&self.report(&machine, &brokers, &absent, results), false)
+                };
+                self.experiment(part, &brokers, &mut results, &keep)?;
             }
         }
-        let report = Report {
-            machine: &machine,
-            setting: self.setting(),
-            brokers: brokers.iter().map(BrokerNote::of).collect(),
-            results: &results.cells,
-            all: &results,
-            absent,
-        };
+        let report = self.report(&machine, &brokers, &absent, &results);
+        file.write(&report, true)?;
+        let html = self.html.clone();
+        let html = html.unwrap_or_else(|| self.directory.join("priomqtt.html"));
+        replace(&html, &report.html())?;
+        eprintln!("written: {}", html.display());
         write!(out, "{}", report.markdown()).map_err(Error::io("cannot write the tables"))?;
-        let file = |given: &Option<PathBuf>, name: &str| {
-            given.clone().unwrap_or_else(|| self.directory.join(name))
-        };
-        save(&file(&self.html, "priomqtt.html"), &report.html())?;
-        let json = serde_json::to_string_pretty(&report)
-            .map_err(|e| Error::io("cannot write the results")(e.into()))?;
-        save(&file(&self.json, "priomqtt.json"), &format!("{json}\n"))?;
         if self.strict || self.short {
             check_strictly(&results)?;
         }
         Ok(())
     }
 
-    fn experiment(&self, part: Part, brokers: &[BrokerProgram], all: &mut Results) {
+    fn report<'a>(
+        &self,
+        machine: &'a Machine,
+        brokers: &[BrokerProgram],
+        absent: &[String],
+        results: &'a Results,
+    ) -> Report<'a> {
+        Report {
+            machine,
+            setting: self.setting(),
+            brokers: brokers.iter().map(BrokerNote::of).collect(),
+            results: &results.cells,
+            all: results,
+            absent: absent.to_vec(),
+        }
+    }
+
+    /// Runs a part, and calls `keep` after each run.
+    fn experiment(
+        &self,
+        part: Part,
+        brokers: &[BrokerProgram],
+        all: &mut Results,
+        keep: &dyn Fn(&Results) -> Result<()>,
+    ) -> Result<()> {
         let cases: Vec<(Experiment, usize, bool)> = match part {
             Part::Rtt => {
                 let payloads = self.payloads().into_iter();
@@ -209,9 +229,11 @@ impl PriomqttArgs {
                     let outcome = setup.run(broker, traffic).map_err(|e| e.to_string());
                     progress(&case, repetition, &outcome);
                     all.add(&case, outcome);
+                    keep(all)?;
                 }
             }
         }
+        Ok(())
     }
 
     /// The brokers that take part, and why others do not.
@@ -347,12 +369,6 @@ fn progress(case: &Case, repetition: u32, outcome: &std::result::Result<RunResul
         case.subscribers,
         case.broker
     );
-}
-
-fn save(path: &Path, text: &str) -> Result<()> {
-    fs::write(path, text).map_err(Error::io(format!("cannot write {}", path.display())))?;
-    eprintln!("written: {}", path.display());
-    Ok(())
 }
 
 /// Fails unless every run succeeded and those of our own programs are clean.

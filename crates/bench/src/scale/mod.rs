@@ -25,6 +25,7 @@ use self::report::Outcome;
 use crate::arguments::seconds;
 use crate::compare::machine::Machine;
 use crate::compare::peers::{self, FLOOR, PUNCTUAL, Setup};
+use crate::results_file::ResultsFile;
 use crate::sys;
 
 /// Files that a process has open besides its connections.
@@ -63,7 +64,7 @@ pub(crate) struct ScaleArgs {
     /// Where configurations and logs go
     #[arg(long, value_name = "DIR", default_value = "target/bench")]
     directory: PathBuf,
-    /// File for the results as JSON
+    /// File for the results as JSON, written after each case [default: DIR/scale.json]
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -93,6 +94,7 @@ impl ScaleArgs {
         let files = sys::raise_file_limit().map_err(Error::io("cannot read the file limit"))?;
         let table = Error::io("cannot write the tables");
         self.introduce(&machine, &systems, out).map_err(table)?;
+        let file = ResultsFile::new(self.json.as_deref(), &self.directory, "scale.json")?;
         let mut outcomes = Vec::new();
         for case in cases {
             let outcome = self.outcome(case, &systems, files);
@@ -100,10 +102,9 @@ impl ScaleArgs {
                 .and_then(|()| out.flush())
                 .map_err(Error::io("cannot write the tables"))?;
             outcomes.push(outcome);
-            // What was measured so far is kept, whatever happens to the rest.
-            self.write_json(&machine, &systems, &outcomes)?;
+            file.write(&self.json(&machine, &systems, &outcomes), false)?;
         }
-        Ok(())
+        file.write(&self.json(&machine, &systems, &outcomes), true)
     }
 
     fn cases(&self) -> Result<Vec<&'static Case>> {
@@ -232,24 +233,19 @@ impl ScaleArgs {
         out.flush()
     }
 
-    fn write_json(
+    fn json(
         &self,
         machine: &Machine,
         systems: &[System],
         outcomes: &[Outcome],
-    ) -> Result<()> {
-        let Some(path) = &self.json else {
-            return Ok(());
-        };
+    ) -> serde_json::Value {
         let titles: Vec<String> = systems.iter().map(System::title).collect();
-        let all = serde_json::json!({
+        serde_json::json!({
             "machine": machine,
             "systems": titles,
             "clients": self.clients,
             "duration_s": self.duration.as_secs_f64(),
             "cases": outcomes,
-        });
-        fs::write(path, format!("{all:#}\n"))
-            .map_err(Error::io(format!("cannot write {}", path.display())))
+        })
     }
 }

@@ -8,7 +8,6 @@
 mod control;
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
@@ -34,6 +33,7 @@ use super::openflow::failed;
 use super::stamp::Stamp;
 use crate::compare::document;
 use crate::compare::machine::Machine;
+use crate::results_file::ResultsFile;
 use crate::sys;
 use control::Control;
 use punctual_measure::{Error, Result};
@@ -86,7 +86,7 @@ pub(crate) struct RecoveryArgs {
     /// Markdown file whose generated part is replaced
     #[arg(long, value_name = "FILE")]
     document: Option<PathBuf>,
-    /// File for the results as JSON
+    /// File for the results as JSON, written after each way to recover [default: target/bench/recovery.json]
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -147,21 +147,25 @@ impl RecoveryArgs {
     /// Cuts and looks; progress goes to standard error, the table to `out`.
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<()> {
         Namespace::check()?;
+        let file = ResultsFile::new(
+            self.json.as_deref(),
+            "target/bench".as_ref(),
+            "recovery.json",
+        )?;
+        let machine = Machine::read();
+        let json = |all: &[Series]| json!({"format": FORMAT, "machine": machine, "series": all});
         let mut all = Vec::new();
         for mechanism in Mechanism::ALL {
             let series = self.measure(mechanism)?;
             eprintln!("{}: {}", mechanism.title(), series.cells()[3]);
             all.push(series);
+            file.write(&json(&all), false)?;
         }
+        file.write(&json(&all), true)?;
         let markdown = self.page(&all).markdown();
         writeln!(out, "{markdown}").map_err(Error::io("cannot write the table"))?;
         if let Some(path) = &self.document {
             document::update(path, &markdown)?;
-        }
-        if let Some(path) = &self.json {
-            let text = json!({"format": FORMAT, "machine": Machine::read(), "series": all});
-            let context = format!("cannot write {}", path.display());
-            fs::write(path, format!("{text:#}\n")).map_err(Error::io(context))?;
         }
         Ok(())
     }
