@@ -81,8 +81,8 @@ pub(super) fn losses<'a>(
             "messages written",
             "never acknowledged",
             "packets discarded",
-            "messages repeated",
-            "held back",
+            "messages repeated, plain ones too",
+            "held back, plain ones too",
             "repetition after, median of runs, ms",
             "at most, ms",
         ]
