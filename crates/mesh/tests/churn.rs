@@ -28,12 +28,12 @@ fn build(rng: &mut Rng, n: usize) -> World {
 fn fault(world: &mut World, rng: &mut Rng, crashes: bool) {
     match rng.below(if crashes { 6 } else { 4 }) {
         0 | 1 => {
-            let edge = rng.index(world.edges.len());
+            let edge = rng.index(world.network.edges.len());
             let silently = rng.chance(30);
             world.cut(edge, silently);
         }
         2 | 3 => {
-            for edge in 0..world.edges.len() {
+            for edge in 0..world.network.edges.len() {
                 if rng.chance(50) {
                     world.mend(edge);
                 }
@@ -54,7 +54,7 @@ fn fault(world: &mut World, rng: &mut Rng, crashes: bool) {
 }
 
 fn heal(world: &mut World) {
-    (0..world.edges.len()).for_each(|edge| world.mend(edge));
+    (0..world.network.edges.len()).for_each(|edge| world.mend(edge));
     (0..world.brokers.len()).for_each(|n| world.start(n));
 }
 
@@ -103,20 +103,20 @@ fn five(rng: &mut Rng, hello: Nanos) -> World {
     world.run_for(20);
     world.settle(Nanos::from_secs(60));
     // Ways are measured.
-    world.run(world.now + Nanos(hello.0 * 20));
+    world.run(world.now() + Nanos(hello.0 * 20));
     world
 }
 
 /// Whether a connection over an edge carries messages.
 fn carries(world: &World, edge: usize) -> bool {
-    let [a, b] = world.edges[edge].ends;
+    let [a, b] = world.network.edges[edge].ends;
     let mut held = world.held().into_iter();
     held.any(|ends| ends == (a, b) || ends == (b, a))
 }
 
 /// Whether brokers reach each other only by an edge.
 fn is_needed(world: &mut World, edge: usize) -> bool {
-    world.edges[edge].is_cut = true;
+    world.network.edges[edge].is_cut = true;
     let parts = world.components().len();
     world.mend(edge);
     parts > 1
@@ -130,23 +130,23 @@ fn a_silent_link_is_replaced_within_three_hellos() {
         let mut rng = Rng::new(seed ^ 0x51E);
         let hello = Nanos::from_millis([50, 200, 2000][seed as usize % 3]);
         let mut world = five(&mut rng, hello);
-        for edge in 0..world.edges.len() {
+        for edge in 0..world.network.edges.len() {
             if !carries(&world, edge) || is_needed(&mut world, edge) {
                 continue;
             }
             // At any moment between two hellos.
             let pause = rng.below(hello.0);
-            world.run(world.now + Nanos(pause));
+            world.run(world.now() + Nanos(pause));
             world.cut(edge, true);
-            let start = world.now;
+            let start = world.now();
             while carries(&world, edge) || !world.settled().unwrap() {
                 world.run_for(1);
-                let took = world.now - start;
+                let took = world.now() - start;
                 assert!(took.0 <= hello.0 * 3, "{took:?}, with {hello:?}");
             }
-            shares.push((world.now - start).0 * 100 / hello.0);
+            shares.push((world.now() - start).0 * 100 / hello.0);
             world.mend(edge);
-            world.run(world.now + Nanos(hello.0 * 40));
+            world.run(world.now() + Nanos(hello.0 * 40));
             world.settle(Nanos::from_secs(60));
         }
     }
@@ -186,17 +186,17 @@ fn a_busy_machine_loses_nobody() {
         for _ in 0..20 {
             world.stand_still(Nanos(hello.0 * (1 + rng.below(6))));
             for _ in 0..20 {
-                world.run(world.now + Nanos(hello.0 / 10));
+                world.run(world.now() + Nanos(hello.0 / 10));
                 assert!(world.settled().unwrap(), "seed {seed}");
             }
         }
         assert_eq!(world.connections(), before, "seed {seed}");
         // Ways as before, by times that are noise.
         world.noise = Some((Rng::new(seed), Nanos(hello.0 / 2)));
-        world.run(world.now + Nanos(hello.0 * 40));
+        world.run(world.now() + Nanos(hello.0 * 40));
         let (mut moved, mut held) = (0, world.held());
         for _ in 0..100 {
-            world.run(world.now + hello);
+            world.run(world.now() + hello);
             moved += usize::from(held != world.held());
             held = world.held();
         }
@@ -231,7 +231,7 @@ fn a_quiet_tree_says_little() {
     world.run_for(20);
     world.settle(Nanos::from_secs(20));
     world.run_for(5000);
-    let (bytes, links) = (world.control_bytes, world.edges.len() as u64);
+    let (bytes, links) = (world.control_bytes, world.network.edges.len() as u64);
     world.run_for(60_000);
     let rate = (world.control_bytes - bytes) / links / 60;
     // At ten hellos a second there and back; by default there is one in two seconds.
@@ -249,7 +249,7 @@ fn ways_that_change_take_no_more_hellos() {
     // To the middle between two.
     world.run_for(21_000);
     for round in 0..20 {
-        for edge in &mut world.edges {
+        for edge in &mut world.network.edges {
             edge.delay = Nanos(if round % 2 == 0 { 5_000_000 } else { 100_000 });
         }
         let cost = |world: &World| {

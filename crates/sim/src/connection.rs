@@ -1,8 +1,8 @@
 //! Connections as networks have them: what one end sends arrives at the other in its
 //! order, each end closes for itself, and a network that breaks may tell nobody.
 //!
-//! This holds the state of a connection. Whoever simulates schedules what arrives
-//! ([`crate::Queue`]), and knows who the ends are.
+//! This holds the state of a connection; [`crate::VirtualNetwork`] schedules what arrives, and
+//! knows who the ends are.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +10,9 @@ use punctual_model::{Nanos, Rng};
 
 /// A connection with the ends 0 and 1.
 #[derive(Debug, Clone)]
-pub struct Connection {
+pub(crate) struct Connection {
     /// When it was opened.
-    pub opened: Nanos,
+    pub(crate) opened: Nanos,
     /// Which ends have closed it, or have been told that the other one has.
     closed: [bool; 2],
     /// Nothing arrives any more.
@@ -23,7 +23,7 @@ pub struct Connection {
 
 impl Connection {
     /// Opened at a time.
-    pub fn new(now: Nanos) -> Self {
+    pub(crate) fn new(now: Nanos) -> Self {
         Self {
             opened: now,
             closed: [false; 2],
@@ -33,11 +33,11 @@ impl Connection {
     }
 
     /// When something arrives that the end `from` sends and that would arrive at `at`
-    /// by itself: not before what was sent before it. `None` if it does not arrive, as this end
-    /// has closed the connection or the network is broken.
-    pub fn send(&mut self, from: usize, at: Nanos) -> Option<Nanos> {
+    /// by itself: not before what was sent before it. `None` if this end has closed the connection.
+    /// What arrives over a broken network is lost there ([`Self::is_live`]).
+    pub(crate) fn send(&mut self, from: usize, at: Nanos) -> Option<Nanos> {
         let last = &mut self.last[1 - from];
-        if self.closed[from] || self.is_silent {
+        if self.closed[from] {
             return None;
         }
         *last = at.max(*last);
@@ -45,34 +45,34 @@ impl Connection {
     }
 
     /// The end `side` closes the connection, or is told that the other one has; whether that is new.
-    pub fn close(&mut self, side: usize) -> bool {
+    pub(crate) fn close(&mut self, side: usize) -> bool {
         !std::mem::replace(&mut self.closed[side], true)
     }
 
     /// When the other end is told that `side` has closed the connection, which it does now: after what
     /// was sent before. `None` if it is not told.
-    pub fn end(&self, side: usize, now: Nanos) -> Option<Nanos> {
+    pub(crate) fn end(&self, side: usize, now: Nanos) -> Option<Nanos> {
         (!self.is_silent).then(|| now.max(self.last[1 - side]))
     }
 
     /// Whether the end `side` has not closed the connection.
-    pub fn is_open(&self, side: usize) -> bool {
+    pub(crate) fn is_open(&self, side: usize) -> bool {
         !self.closed[side]
     }
 
     /// Whether the end `side` has not closed the connection and the network is not broken: what it sends
     /// leaves, and what was sent to it arrives.
-    pub fn is_live(&self, side: usize) -> bool {
+    pub(crate) fn is_live(&self, side: usize) -> bool {
         !self.closed[side] && !self.is_silent
     }
 
     /// The network breaks: nothing arrives from now on, and nobody is told.
-    pub fn silence(&mut self) {
+    pub(crate) fn silence(&mut self) {
         self.is_silent = true;
     }
 
     /// Whether the network is broken.
-    pub fn is_silent(&self) -> bool {
+    pub(crate) fn is_silent(&self) -> bool {
         self.is_silent
     }
 }

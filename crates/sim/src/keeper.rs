@@ -5,11 +5,13 @@
 //! nobody is told of a commit that would not survive a crash.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-use punctual_broker::{Nanos, Operations, StoreTrouble};
+use punctual_broker::{Config, Directory, Nanos, Operations, Shard, StoreTrouble};
+use punctual_model::Rng;
 use punctual_store::{Batch, Log, LogConfig, SimulatedDisk, Start, Store, StoreError};
 
-use punctual_model::Rng;
+use crate::broker::SimulatedBroker;
 
 /// Small, so that segments come and go.
 const CONFIG: LogConfig = LogConfig {
@@ -33,7 +35,7 @@ pub(crate) struct Keeper {
     /// Not there while it is being read again.
     store: Option<Log<SimulatedDisk>>,
     /// Wall clock's time at the zero of the world's.
-    pub(crate) wall: u64,
+    wall: u64,
     /// Longest time until a commit ends.
     pub(crate) delay: Nanos,
     waiting: VecDeque<PendingWrite>,
@@ -59,6 +61,16 @@ pub(crate) enum News {
     Committed(u64),
     Failed(StoreTrouble),
     Full(Option<StoreTrouble>),
+}
+
+impl News {
+    pub(crate) fn tell(self, shard: &mut Shard, now: Nanos) {
+        match self {
+            Self::Committed(ticket) => shard.committed(ticket, now),
+            Self::Failed(trouble) => shard.store_failed(trouble, now),
+            Self::Full(why) => shard.store_full(why, now),
+        }
+    }
 }
 
 /// How a commit ended.
@@ -87,7 +99,18 @@ impl Keeper {
         }
     }
 
-    pub(crate) fn store(&mut self) -> &mut Log<SimulatedDisk> {
+    /// Starts a broker with what the store has.
+    pub(crate) fn restore(
+        &mut self,
+        directory: Arc<Directory>,
+        config: &Arc<Config>,
+        now: Nanos,
+    ) -> SimulatedBroker {
+        let wall = self.wall;
+        SimulatedBroker::restore(directory, config, self.store(), wall, now)
+    }
+
+    fn store(&mut self) -> &mut Log<SimulatedDisk> {
         let store = self.store.as_mut();
         store.unwrap_or_else(|| unreachable!("it is there but while it is read"))
     }

@@ -1,15 +1,19 @@
 //! Broker and clients in virtual time, without sockets, threads or clocks.
 //!
-//! [`Queue`] holds the events of virtual time and [`Connection`] is one in a network that
-//! delays and breaks; all simulated networks are made of these, those of other crates' tests
-//! too. [`World`] is the shell of a broker: shards, links with latency and limited
-//! windows, the mail between shards. [`Scenario`] runs one-line scripts for
+//! Simulations consist of the same parts, those in the tests of other crates too. [`Queue`]
+//! holds the events of virtual time. [`VirtualNetwork`] is the clock, with connections that delay
+//! and break, and edges that are cut. [`SimulatedBroker`] is the core of a broker with the
+//! connections that its shards serve.
+//!
+//! [`World`] is one broker with its clients: links with latency and limited windows, a store, the
+//! mail between shards. [`Scenario`] runs one-line scripts for
 //! directed tests. [`random`] lets random clients do random things and checks
 //! all that they see against [`model`], a naive second opinion on what MQTT
 //! means. [`network`] is about networks of links instead, and [`stage`] puts a real
 //! broker into one. A seed determines everything; a failing seed is a bug report.
 #![forbid(unsafe_code)]
 
+mod broker;
 mod connection;
 mod keeper;
 pub mod model;
@@ -18,15 +22,16 @@ mod queue;
 pub mod random;
 mod scenario;
 mod seeds;
-mod shard;
 pub mod stage;
+mod virtual_network;
 mod wire;
 mod world;
 
-pub use connection::{Connection, Edge};
+pub use broker::{Reading, ShardConn, ShardEffect, SimulatedBroker, take_pending};
+pub use connection::Edge;
 pub use queue::Queue;
 pub use scenario::Scenario;
 pub use seeds::{are_seeds_chosen, seeds, trace_lines};
-pub use shard::take_pending;
+pub use virtual_network::{Dialled, NetworkEvent, Socket, VirtualNetwork};
 pub use wire::{Blob, Decoder, Delivered, Incoming};
 pub use world::{Authenticator, LinkId, LinkProfile, ShardCall, Trace, World};

@@ -225,7 +225,8 @@ impl Run {
         }
         let now = self.world.now();
         let patience = self.model.patience(link);
-        let silent = patience.0 > 0 && now - self.world.last_heard(link) >= patience;
+        let heard = self.world.last_heard(link);
+        let silent = patience.0 > 0 && heard.is_none_or(|at| now - at >= patience);
         let known =
             self.facts(link).ending || silent || self.config.queue_full == QueueFull::Disconnect;
         if !known {

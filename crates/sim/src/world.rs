@@ -7,23 +7,18 @@
 //! Bytes of one direction of one link, and messages from one shard to
 //! another, never overtake each other.
 
-use std::collections::{HashMap, VecDeque};
-use std::io::IoSlice;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use punctual_broker::{
     AdmissionRequest, AuthAnswer, AuthRequest, Budget, Config, ConnId, ConnMeta, Directory, Event,
-    Flow, Nanos, Output, RemoteMessage, RestoredSession, Restorer, Scope, Shard, Stats,
-    StoreTrouble,
+    Nanos, Output, RemoteMessage, Shard, StoreTrouble,
 };
-
-use punctual_codec::{Split, split};
-use punctual_store::Store as _;
-
-use crate::connection::Connection;
-use crate::keeper::{End, Keeper, News};
-use crate::queue::Queue;
 use punctual_model::Rng;
+
+use crate::broker::{ShardConn, ShardEffect, SimulatedBroker};
+use crate::keeper::{End, Keeper, News};
+use crate::virtual_network::{NetworkEvent, Socket, VirtualNetwork};
 
 /// Most units of work that a shard is given at a time: some work is done at once, other is not.
 const MOST_UNITS: u64 = 100;
@@ -31,6 +26,27 @@ const MOST_UNITS: u64 = 100;
 /// A network connection between a client and the broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinkId(pub usize);
+
+impl LinkId {
+    /// The client's end.
+    fn client(self) -> Socket {
+        Socket {
+            connection: self.0,
+            side: 0,
+        }
+    }
+
+    /// The broker's end.
+    fn broker(self) -> Socket {
+        self.client().peer()
+    }
+}
+
+impl From<Socket> for LinkId {
+    fn from(socket: Socket) -> Self {
+        Self(socket.connection)
+    }
+}
 
 /// How a link behaves.
 #[derive(Debug, Clone, Copy)]
@@ -115,13 +131,20 @@ type AdmissionHandler = dyn FnMut(u16, AdmissionRequest) -> Vec<(u16, ShardCall)
 
 struct Desk(Box<AdmissionHandler>);
 
+/// What links carry.
+#[derive(Debug)]
+enum Piece {
+    /// The connection itself, to the shard that accepts it.
+    Opening(u16, Box<ConnMeta>),
+    Bytes(Vec<u8>),
+}
+
 #[derive(Debug)]
 enum WorldEvent {
-    Accept(LinkId, Box<ConnMeta>),
-    ToBroker(LinkId, Vec<u8>),
-    EndToBroker(LinkId),
-    ToClient(LinkId, Vec<u8>),
-    EndToClient(LinkId),
+    /// A shard takes a connection that was handed over to it.
+    Accept(LinkId, u16, Box<ConnMeta>),
+    /// The broker reads on.
+    Read(LinkId),
     BrokerNotices(LinkId),
     Post(u16, u16),
     Mail(u16, Vec<RemoteMessage>),
@@ -133,18 +156,10 @@ enum WorldEvent {
     News(u16, News),
 }
 
+/// The client's end of a link.
 #[derive(Debug)]
 struct Link {
     profile: LinkProfile,
-    shard: u16,
-    /// While the broker knows the connection.
-    conn: Option<ConnId>,
-    /// From the client to the broker.
-    connection: Connection,
-    /// Arrived at the broker's side and not consumed.
-    inbox: Vec<u8>,
-    paused: bool,
-    ended_up: bool,
     /// Written by the broker and not yet read by the client.
     outstanding: usize,
     /// Arrived at a client that does not read.
@@ -153,31 +168,22 @@ struct Link {
     ended_down: bool,
     /// For the client to take.
     received: Vec<u8>,
-    /// When the broker last took a packet, or was not to be read from.
-    last_heard: Nanos,
-    paused_since: Nanos,
-    longest_pause: Nanos,
 }
 
 /// Shards, links and the time.
 pub struct World {
-    now: Nanos,
+    network: VirtualNetwork<(), Piece, WorldEvent>,
     rng: Rng,
     /// How much work is done at a time.
     slices: Rng,
-    directory: Arc<Directory>,
-    shards: Vec<Shard>,
+    broker: SimulatedBroker,
     links: Vec<Link>,
-    conns: HashMap<(u16, ConnId), LinkId>,
-    queue: Queue<WorldEvent>,
     /// When the last mail between two shards arrives, by sender and receiver.
     last_mail: Vec<Nanos>,
     posting: Vec<bool>,
     mail_delay: Nanos,
     one_at_a_time: bool,
     trace: Vec<Trace>,
-    dirty: Vec<ConnId>,
-    outputs: Vec<Output>,
     authenticator: Option<Authenticator>,
     desk: Option<Desk>,
     nonce: u128,
@@ -192,46 +198,46 @@ const LONGEST_WAIT: Nanos = Nanos::from_millis(1);
 impl World {
     /// A broker of `shards` shards at time zero.
     pub fn new(config: Config, shards: u16, seed: u64) -> Self {
-        let directory = Directory::new(shards);
-        let config = Arc::new(config);
-        let now = Nanos(0);
-        let count = directory.shards();
-        Self {
-            now,
-            rng: Rng::new(seed),
-            slices: Rng::new(!seed),
-            shards: (0..count)
-                .map(|index| Shard::new(directory.clone(), index, config.clone(), now))
-                .collect(),
-            config,
-            keeper: None,
-            crashes: 0,
-            directory,
-            links: Vec::new(),
-            conns: HashMap::new(),
-            queue: Queue::new(),
-            last_mail: vec![now; usize::from(count) * usize::from(count)],
-            posting: vec![false; usize::from(count) * usize::from(count)],
-            mail_delay: Nanos(20_000),
-            one_at_a_time: false,
-            trace: Vec::new(),
-            dirty: Vec::new(),
-            outputs: Vec::new(),
-            authenticator: None,
-            desk: None,
-            nonce: 0,
-        }
+        Self::with_keeper(config, Directory::new(shards), seed, None)
     }
 
     /// A broker with a store whose commits take up to `delay`.
     pub fn with_store(config: Config, shards: u16, seed: u64, delay: Nanos) -> Self {
-        let mut world = Self::new(config, shards, seed);
-        let keeper = Keeper::new(world.directory.shards(), delay);
-        for shard in &mut world.shards {
-            shard.attach_store(keeper.wall);
+        let directory = Directory::new(shards);
+        let keeper = Keeper::new(directory.shards(), delay);
+        Self::with_keeper(config, directory, seed, Some(keeper))
+    }
+
+    fn with_keeper(
+        config: Config,
+        directory: Arc<Directory>,
+        seed: u64,
+        mut keeper: Option<Keeper>,
+    ) -> Self {
+        let (config, now) = (Arc::new(config), Nanos(0));
+        let pairs = usize::from(directory.shards()).pow(2);
+        let broker = match &mut keeper {
+            Some(keeper) => keeper.restore(directory, &config, now),
+            None => SimulatedBroker::new(directory, &config, now),
+        };
+        Self {
+            network: VirtualNetwork::new(now, Vec::new()),
+            rng: Rng::new(seed),
+            slices: Rng::new(!seed),
+            broker,
+            links: Vec::new(),
+            last_mail: vec![now; pairs],
+            posting: vec![false; pairs],
+            mail_delay: Nanos(20_000),
+            one_at_a_time: false,
+            trace: Vec::new(),
+            authenticator: None,
+            desk: None,
+            nonce: 0,
+            config,
+            keeper,
+            crashes: 0,
         }
-        world.keeper = Some(keeper);
-        world
     }
 
     /// The broker's process ends without warning or its power fails, and another
@@ -245,41 +251,15 @@ impl World {
         };
         self.crashes += 1;
         keeper.crash(&mut self.rng);
-        self.now = self.now + down;
-        self.queue.clear();
+        self.network.clear();
+        self.network.advance(self.network.now() + down);
         self.posting.fill(false);
-        self.conns.clear();
-        self.outputs.clear();
-        self.dirty.clear();
         for link in &mut self.links {
-            link.connection.silence();
-            link.conn = None;
             link.unread.clear();
         }
-        let count = self.directory.shards();
-        self.directory = Directory::new(count);
-        let (config, now) = (&self.config, self.now);
-        self.shards = (0..count)
-            .map(|index| Shard::new(self.directory.clone(), index, config.clone(), now))
-            .collect();
-        let mut restorer = Restorer::new(self.directory.clone(), keeper.wall);
-        for shard in &mut self.shards {
-            shard.attach_store(keeper.wall);
-        }
-        let shards = &mut self.shards;
-        let mut restore = |session: RestoredSession| {
-            let home = session.home(count);
-            assert!(
-                shards[usize::from(home)].restore(session, now),
-                "two sessions of one client in the store"
-            );
-        };
-        let recovered = keeper.store().recover(&mut |op| {
-            restorer.take(&op).into_iter().for_each(&mut restore);
-        });
-        assert!(recovered.is_ok(), "what was open can be read");
-        restorer.finish().into_iter().for_each(&mut restore);
-        for shard in 0..count {
+        let directory = Directory::new(self.broker.directory().shards());
+        self.broker = keeper.restore(directory, &self.config, self.network.now());
+        for shard in 0..self.broker.shards.len() as u16 {
             self.settle(shard);
         }
     }
@@ -315,17 +295,17 @@ impl World {
 
     /// The time.
     pub fn now(&self) -> Nanos {
-        self.now
+        self.network.now()
     }
 
     /// What the shards share.
     pub fn directory(&self) -> &Arc<Directory> {
-        &self.directory
+        self.broker.directory()
     }
 
     /// The shards, for questions.
     pub fn shards(&mut self) -> &mut [Shard] {
-        &mut self.shards
+        &mut self.broker.shards
     }
 
     /// Longest time between the posting of a message to another shard and its
@@ -356,13 +336,13 @@ impl World {
     /// Does something to a shard that the desk was not asked for: after what it has
     /// answered so far.
     pub fn call(&mut self, shard: u16, call: ShardCall) {
-        self.queue
-            .schedule(self.now + DECISION, WorldEvent::Call(shard, call));
+        let at = self.now() + DECISION;
+        self.network.schedule(at, WorldEvent::Call(shard, call));
     }
 
     /// Opens a connection to a random shard.
     pub fn connect(&mut self, profile: LinkProfile) -> LinkId {
-        let shard = self.rng.below(self.shards.len() as u64) as u16;
+        let shard = self.rng.below(self.broker.shards.len() as u64) as u16;
         self.connect_to(shard, profile)
     }
 
@@ -379,68 +359,49 @@ impl World {
 
     /// Opens a connection with what the shell would know of it.
     pub fn connect_with(&mut self, shard: u16, profile: LinkProfile, meta: ConnMeta) -> LinkId {
-        let id = LinkId(self.links.len());
-        let now = self.now;
         self.links.push(Link {
             profile,
-            shard,
-            conn: None,
-            connection: Connection::new(now),
-            inbox: Vec::new(),
-            paused: false,
-            ended_up: false,
             outstanding: 0,
             unread: VecDeque::new(),
             reading: true,
             ended_down: false,
             received: Vec::new(),
-            last_heard: now,
-            paused_since: now,
-            longest_pause: Nanos(0),
         });
-        let at = self.arrival(id, true);
-        self.queue
-            .schedule(at, WorldEvent::Accept(id, Box::new(meta)));
+        let id = LinkId(self.network.connect([(), ()], profile.latency));
+        let late = self.late(id);
+        let opening = Piece::Opening(shard, Box::new(meta));
+        self.network.send(id.client(), opening, late);
         id
     }
 
     /// The client writes bytes.
     pub fn write(&mut self, id: LinkId, bytes: &[u8]) {
-        let link = &self.links[id.0];
-        if bytes.is_empty() || link.connection.is_silent() {
-            return;
-        }
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let n = self.piece(id, rest.len());
-            let at = self.arrival(id, true);
-            self.queue
-                .schedule(at, WorldEvent::ToBroker(id, rest[..n].to_vec()));
-            rest = &rest[n..];
+        if !self.network.is_silent(id.0) {
+            self.send(id, id.client(), bytes);
         }
     }
 
     /// The client closes the connection after what it wrote.
     pub fn finish(&mut self, id: LinkId) {
-        if !self.links[id.0].connection.is_silent() {
-            let at = self.arrival(id, true);
-            self.queue.schedule(at, WorldEvent::EndToBroker(id));
+        if !self.network.is_silent(id.0) {
+            let late = self.late(id);
+            self.network.finish(id.client(), late);
         }
     }
 
     /// The network breaks: nothing that is under way arrives, in neither
     /// direction. The broker notices after a while, or never.
     pub fn cut(&mut self, id: LinkId, noticed_after: Option<Nanos>) {
-        let link = &mut self.links[id.0];
-        if link.connection.is_silent() {
+        if self.network.is_silent(id.0) {
             return;
         }
-        link.connection.silence();
+        self.network.silence(id.0);
+        let link = &mut self.links[id.0];
         link.unread.clear();
         link.outstanding = link.outstanding.min(link.profile.window);
         if let Some(after) = noticed_after {
-            let at = self.now + after;
-            self.queue.schedule(at, WorldEvent::BrokerNotices(id));
+            let at = self.now() + after;
+            self.network.schedule(at, WorldEvent::BrokerNotices(id));
         }
     }
 
@@ -456,9 +417,8 @@ impl World {
             }
             if freed > 0 {
                 link.outstanding -= freed;
-                let shard = link.shard;
                 self.flush(id);
-                self.settle(shard);
+                self.settle_link(id);
             }
         }
     }
@@ -472,23 +432,23 @@ impl World {
     /// closed the connection, or the network broke.
     pub fn is_ended(&self, id: LinkId) -> bool {
         let link = &self.links[id.0];
-        link.connection.is_silent() || (link.ended_down && link.unread.is_empty())
+        self.network.is_silent(id.0) || (link.ended_down && link.unread.is_empty())
     }
 
     /// Shard and identity of a link while the broker knows it.
     pub fn conn(&self, id: LinkId) -> Option<(u16, ConnId)> {
-        let link = &self.links[id.0];
-        link.conn.map(|conn| (link.shard, conn))
+        let conn = self.broker.conn(id.broker())?;
+        Some((conn.shard, conn.id))
     }
 
     /// Whether the broker holds the link's client back.
     pub fn is_paused(&self, id: LinkId) -> bool {
-        self.links[id.0].paused
+        self.broker.is_paused(id.broker())
     }
 
-    /// When the broker last heard from the link's client.
-    pub fn last_heard(&self, id: LinkId) -> Nanos {
-        self.links[id.0].last_heard
+    /// When the broker last heard from the link's client; `None` before the first time since it started.
+    pub fn last_heard(&self, id: LinkId) -> Option<Nanos> {
+        self.broker.last_heard(id.broker())
     }
 
     /// Whether something arrived that the client has not taken.
@@ -498,13 +458,7 @@ impl World {
 
     /// The longest time the broker has held the link's client back at once.
     pub fn longest_pause(&self, id: LinkId) -> Nanos {
-        let link = &self.links[id.0];
-        let current = if link.paused {
-            self.now - link.paused_since
-        } else {
-            Nanos(0)
-        };
-        current.max(link.longest_pause)
+        self.broker.longest_pause(id.broker(), self.now())
     }
 
     /// Moves what happened since the last call to the end of `trace`.
@@ -515,36 +469,32 @@ impl World {
     /// Lets the next thing happen, unless it lies after `until`; then the time
     /// is `until`, and the answer false.
     pub fn step(&mut self, until: Nanos) -> bool {
-        let timer = self
-            .shards
-            .iter()
-            .filter_map(Shard::next_timeout)
-            .min()
-            .unwrap_or(Nanos::MAX);
-        let event = self.queue.next_time().unwrap_or(Nanos::MAX);
+        let timer = self.broker.next_timeout().unwrap_or(Nanos::MAX);
+        let event = self.network.next_time().unwrap_or(Nanos::MAX);
         // Work that waits takes time: other things happen between its pieces. But no machine lets it wait
         // for seconds, in which timers would be late, too.
-        let soon = until.min(self.now + LONGEST_WAIT);
+        let soon = until.min(self.now() + LONGEST_WAIT);
         let timer = match timer {
             Nanos(0) if event <= soon && self.slices.below(2) == 0 => Nanos::MAX,
             timer => timer,
         };
         let at = timer.min(event);
         if at > until {
-            self.now = self.now.max(until);
+            self.network.advance(until);
             return false;
         }
-        self.now = self.now.max(at);
         if timer <= event {
-            for shard in 0..self.shards.len() {
-                let due = self.shards[shard].next_timeout();
-                if due.is_some_and(|due| due <= self.now) {
+            self.network.advance(at);
+            let now = self.now();
+            for shard in 0..self.broker.shards.len() as u16 {
+                let due = self.broker.shard(shard).next_timeout();
+                if due.is_some_and(|due| due <= now) {
                     let mut budget = Budget::new(1 + self.slices.below(MOST_UNITS));
-                    self.shards[shard].work(self.now, &mut budget);
-                    self.settle(shard as u16);
+                    self.broker.shard(shard).work(now, &mut budget);
+                    self.settle(shard);
                 }
             }
-        } else if let Some((_, next)) = self.queue.pop(at) {
+        } else if let Some(next) = self.network.next(at) {
             self.happen(next);
         }
         true
@@ -552,7 +502,7 @@ impl World {
 
     /// Whether nothing is under way: no bytes, no mail and no answer.
     pub fn is_quiet(&self) -> bool {
-        self.queue.is_empty()
+        self.network.is_quiet()
     }
 
     /// Lets everything happen until a time.
@@ -560,186 +510,150 @@ impl World {
         while self.step(until) {}
     }
 
-    fn happen(&mut self, what: WorldEvent) {
+    fn happen(&mut self, what: NetworkEvent<Piece, WorldEvent>) {
         match what {
-            WorldEvent::Accept(id, meta) => self.accept(id, *meta),
-            WorldEvent::ToBroker(id, bytes) => {
-                let link = &mut self.links[id.0];
-                if !link.connection.is_silent() {
-                    link.inbox.extend_from_slice(&bytes);
-                    self.read(id);
+            NetworkEvent::Arrived(at, piece) if at == LinkId::from(at).broker() => match piece {
+                Piece::Opening(shard, meta) => self.accept(at.into(), shard, *meta),
+                Piece::Bytes(bytes) => {
+                    self.broker.inbox(at).extend(bytes);
+                    self.read(at.into());
                 }
-            }
-            WorldEvent::EndToBroker(id) => {
-                self.links[id.0].ended_up = true;
-                self.read(id);
-            }
-            WorldEvent::ToClient(id, bytes) => {
-                let link = &mut self.links[id.0];
-                if link.connection.is_silent() {
-                    return;
-                }
+            },
+            NetworkEvent::Arrived(at, Piece::Bytes(bytes)) => {
+                let link = &mut self.links[at.connection];
                 if link.reading {
                     link.outstanding -= bytes.len();
                     link.received.extend_from_slice(&bytes);
-                    let shard = link.shard;
-                    self.flush(id);
-                    self.settle(shard);
+                    self.flush(at.into());
+                    self.settle_link(at.into());
                 } else {
                     link.unread.push_back(bytes);
                 }
             }
-            WorldEvent::EndToClient(id) => self.links[id.0].ended_down = true,
+            NetworkEvent::Ended(at) if at == LinkId::from(at).broker() => {
+                self.broker.end(at);
+                self.read(at.into());
+            }
+            NetworkEvent::Ended(at) => self.links[at.connection].ended_down = true,
+            // Nobody opens connections but clients, and there are no edges.
+            NetworkEvent::Arrived(_, Piece::Opening(..)) | NetworkEvent::Dial(_) => {}
+            NetworkEvent::Other(event) => self.happen_inside(event),
+        }
+    }
+
+    fn happen_inside(&mut self, what: WorldEvent) {
+        let now = self.now();
+        match what {
+            WorldEvent::Accept(id, shard, meta) => self.accept(id, shard, *meta),
+            WorldEvent::Read(id) => {
+                if !self.network.is_silent(id.0) {
+                    self.read(id);
+                }
+            }
             WorldEvent::BrokerNotices(id) => self.lose(id),
             WorldEvent::Post(from, to) => self.post(from, to),
             WorldEvent::Mail(to, messages) => {
-                self.shards[usize::from(to)].remote(messages.into_iter(), self.now);
+                self.broker.shard(to).remote(messages.into_iter(), now);
                 self.settle(to);
             }
             WorldEvent::Commit => self.commit(),
             WorldEvent::News(to, news) => {
-                let (shard, now) = (&mut self.shards[usize::from(to)], self.now);
-                match news {
-                    News::Committed(ticket) => shard.committed(ticket, now),
-                    News::Failed(trouble) => shard.store_failed(trouble, now),
-                    News::Full(why) => shard.store_full(why, now),
-                }
+                news.tell(self.broker.shard(to), now);
                 self.settle(to);
             }
             WorldEvent::Call(shard, call) => {
-                (call.0)(&mut self.shards[usize::from(shard)], self.now);
+                (call.0)(self.broker.shard(shard), now);
                 self.settle(shard);
             }
             WorldEvent::Answer(id, answer) => {
                 if let Some((shard, conn)) = self.conn(id) {
                     self.trace.push(Trace::Answered(id, answer.clone()));
-                    self.shards[usize::from(shard)].authenticated(conn, answer, self.now);
+                    self.broker.shard(shard).authenticated(conn, answer, now);
                     self.settle(shard);
                 }
             }
         }
     }
 
-    fn accept(&mut self, id: LinkId, meta: ConnMeta) {
-        let link = &mut self.links[id.0];
-        let conn = self.shards[usize::from(link.shard)].open(meta, self.now);
-        link.conn = Some(conn);
-        link.paused = false;
-        self.conns.insert((link.shard, conn), id);
+    fn accept(&mut self, id: LinkId, shard: u16, meta: ConnMeta) {
+        self.broker.accept(id.broker(), shard, meta, self.now());
         self.read(id);
     }
 
     /// Hands what arrived to the broker, as far as it reads.
     fn read(&mut self, id: LinkId) {
-        let link = &self.links[id.0];
-        let Some(conn) = link.conn else {
-            return;
-        };
-        while self.links[id.0].conn == Some(conn) && self.read_once(id, conn) {}
-        let link = &self.links[id.0];
-        if link.ended_up && !link.paused && link.conn == Some(conn) {
+        let (at, single) = (id.broker(), self.one_at_a_time);
+        while let Some(reading) = self.broker.read(at, single, self.now()) {
+            if !reading.packets.is_empty() {
+                self.trace.push(Trace::Consumed {
+                    link: id,
+                    packets: reading.packets,
+                    closed: reading.is_closed,
+                    refused: reading.refused,
+                });
+            }
+            self.settle(reading.shard);
+            if !reading.has_more {
+                break;
+            }
+        }
+        if self.broker.reads_end(at) {
             self.lose(id);
         }
     }
 
-    /// Whether there may be more to read.
-    fn read_once(&mut self, id: LinkId, conn: ConnId) -> bool {
-        let link = &mut self.links[id.0];
-        if link.paused || link.inbox.is_empty() {
-            return false;
+    fn lose(&mut self, id: LinkId) {
+        if let Some((shard, _)) = self.conn(id) {
+            self.trace.push(Trace::Lost(id));
+            self.broker.lose(id.broker(), self.now());
+            self.settle(shard);
         }
-        let offered = match split(&link.inbox, u32::MAX) {
-            Ok(Split::Frame(frame)) if self.one_at_a_time => frame.bytes.len(),
-            _ => link.inbox.len(),
-        };
-        let shard = &mut self.shards[usize::from(link.shard)];
-        let before = refusals(shard.stats());
-        let received = shard.receive(conn, &link.inbox[..offered], self.now);
-        assert!(received.consumed <= offered, "consumed more than offered");
-        if received.flow == Flow::Read {
-            assert!(
-                received.needed == 0 || received.needed > offered - received.consumed,
-                "a whole packet was left unread"
-            );
-        }
-        let packets: Vec<u8> = link.inbox.drain(..received.consumed).collect();
-        // A part of a packet is no sign of life.
-        if received.consumed > 0 || received.flow != Flow::Read {
-            link.last_heard = self.now;
-        }
-        link.paused = received.flow == Flow::Pause;
-        link.paused_since = self.now;
-        let more = received.consumed == offered && received.flow == Flow::Read;
-        if !packets.is_empty() {
-            self.trace.push(Trace::Consumed {
-                link: id,
-                packets,
-                closed: received.flow == Flow::Closed,
-                refused: refusals(shard.stats()) - before,
-            });
-        }
-        let shard = link.shard;
-        self.settle(shard);
-        more
     }
 
-    fn lose(&mut self, id: LinkId) {
-        let link = &self.links[id.0];
-        if let Some(conn) = link.conn {
-            let shard = link.shard;
-            self.trace.push(Trace::Lost(id));
-            self.shards[usize::from(shard)].closed(conn, "connection closed by peer", self.now);
+    /// Does what the shard asks for that serves a link, if one does.
+    fn settle_link(&mut self, id: LinkId) {
+        if let Some((shard, _)) = self.conn(id) {
             self.settle(shard);
         }
     }
 
     /// Does what a shard asks for, and writes what it has to say.
     fn settle(&mut self, shard: u16) {
-        let at = usize::from(shard);
         loop {
             self.hear(shard);
+            let now = self.now();
+            let asking = self.broker.shard(shard);
             if let Some(keeper) = &mut self.keeper
-                && let Some(operations) = self.shards[at].take_operations(self.now)
+                && let Some(operations) = asking.take_operations(now)
                 && keeper.post(shard, operations)
             {
                 self.schedule_commit();
             }
             // What need not be handed over may let answers go.
-            if !self.shards[at].has_dirty() && !self.shards[at].has_outputs() {
+            let asking = self.broker.shard(shard);
+            if !asking.has_dirty() && !asking.has_outputs() {
                 break;
             }
         }
-        for other in 0..self.shards.len() as u16 {
+        for other in 0..self.broker.shards.len() as u16 {
             let pair = self.pair(shard, other);
-            if other != shard && self.shards[at].has_outbox(other) && !self.posting[pair] {
+            if other != shard && self.broker.shard(shard).has_outbox(other) && !self.posting[pair] {
                 self.posting[pair] = true;
-                let when = self.now + Nanos(self.rng.below(self.mail_delay.0 + 1));
-                self.queue.schedule(when, WorldEvent::Post(shard, other));
+                let when = self.now() + self.any_mail_delay();
+                self.network.schedule(when, WorldEvent::Post(shard, other));
             }
         }
     }
 
     /// The same without what is to survive.
     fn hear(&mut self, shard: u16) {
-        let at = usize::from(shard);
         loop {
-            let mut outputs = std::mem::take(&mut self.outputs);
-            self.shards[at].take_outputs(&mut outputs);
-            let mut dirty = std::mem::take(&mut self.dirty);
-            self.shards[at].take_dirty(&mut dirty);
-            let idle = outputs.is_empty() && dirty.is_empty();
-            for output in outputs.drain(..) {
-                self.act(shard, output);
+            let effects = self.broker.effects(shard, self.now());
+            if effects.is_empty() {
+                return;
             }
-            for conn in dirty.drain(..) {
-                if let Some(id) = self.conns.get(&(shard, conn)).copied() {
-                    self.flush(id);
-                }
-            }
-            self.outputs = outputs;
-            self.dirty = dirty;
-            if idle {
-                break;
+            for effect in effects {
+                self.act(shard, effect);
             }
         }
     }
@@ -749,8 +663,8 @@ impl World {
             return;
         };
         let pause = if keeper.is_failing() { RETRY } else { Nanos(0) };
-        let at = self.now + pause + Nanos(self.rng.below(keeper.delay.0 + 1));
-        self.queue.schedule(at, WorldEvent::Commit);
+        let at = self.now() + pause + Nanos(self.rng.below(keeper.delay.0 + 1));
+        self.network.schedule(at, WorldEvent::Commit);
     }
 
     fn commit(&mut self) {
@@ -771,59 +685,46 @@ impl World {
     /// Tells shards of their store, in order.
     fn tell(&mut self, news: Vec<(u16, News)>) {
         for (shard, news) in news {
-            let delay = Nanos(self.rng.below(self.mail_delay.0 + 1));
+            let at = self.now() + self.any_mail_delay();
             let Some(keeper) = &mut self.keeper else {
                 return;
             };
             let last = &mut keeper.last[usize::from(shard)];
-            *last = (self.now + delay).max(*last);
-            let at = *last;
-            self.queue.schedule(at, WorldEvent::News(shard, news));
+            *last = at.max(*last);
+            self.network.schedule(*last, WorldEvent::News(shard, news));
         }
     }
 
-    fn act(&mut self, shard: u16, output: Output) {
-        match output {
-            Output::Close { conn, tail } => {
-                let Some(id) = self.conns.remove(&(shard, conn)) else {
-                    return;
-                };
-                let link = &mut self.links[id.0];
-                link.conn = None;
+    fn act(&mut self, shard: u16, effect: ShardEffect) {
+        let now = self.now();
+        match effect {
+            ShardEffect::Write(at) => self.flush(at.into()),
+            ShardEffect::Close(at, tail) => {
+                let id = at.into();
                 self.trace.push(Trace::Closed(id));
                 self.transmit(id, &tail);
-                let at = self.arrival(id, false);
-                self.queue.schedule(at, WorldEvent::EndToClient(id));
+                let late = self.late(id);
+                self.network.finish(at, late);
             }
-            Output::Resume(conn) => {
-                if let Some(id) = self.conns.get(&(shard, conn)).copied() {
-                    let now = self.now;
-                    let link = &mut self.links[id.0];
-                    if link.paused {
-                        let pause = now - link.paused_since;
-                        link.longest_pause = link.longest_pause.max(pause);
-                    }
-                    link.paused = false;
-                    self.queue
-                        .schedule(now, WorldEvent::ToBroker(id, Vec::new()));
-                }
+            ShardEffect::Resume(at) => self.network.schedule(now, WorldEvent::Read(at.into())),
+            ShardEffect::HandOver(at, to, meta) => {
+                let when = now + self.any_mail_delay();
+                let event = WorldEvent::Accept(at.into(), to, meta);
+                self.network.schedule(when, event);
             }
-            Output::Handover {
-                conn,
-                shard: to,
-                meta,
-            } => {
-                let Some(id) = self.conns.remove(&(shard, conn)) else {
-                    return;
-                };
-                let link = &mut self.links[id.0];
-                link.conn = None;
-                link.shard = to;
-                let at = self.now + Nanos(self.rng.below(self.mail_delay.0 + 1));
-                self.queue.schedule(at, WorldEvent::Accept(id, meta));
-            }
+            ShardEffect::Other(output) => self.act_inside(shard, output),
+        }
+    }
+
+    fn act_inside(&mut self, shard: u16, output: Output) {
+        let now = self.now();
+        match output {
             Output::Authenticate(request) => {
-                let Some(id) = self.conns.get(&(shard, request.conn)).copied() else {
+                let conn = ShardConn {
+                    shard,
+                    id: request.conn,
+                };
+                let Some(id) = self.broker.socket(conn).map(LinkId::from) else {
                     return;
                 };
                 let answer = match &mut self.authenticator {
@@ -835,8 +736,8 @@ impl World {
                     },
                 };
                 self.trace.push(Trace::Asked(id, request));
-                let at = self.now + Nanos(self.rng.within(1..=1_000_000));
-                self.queue.schedule(at, WorldEvent::Answer(id, answer));
+                let at = now + Nanos(self.rng.within(1..=1_000_000));
+                self.network.schedule(at, WorldEvent::Answer(id, answer));
             }
             Output::Admission(request) => {
                 let Some(desk) = &mut self.desk else {
@@ -844,45 +745,42 @@ impl World {
                 };
                 let calls = (desk.0)(shard, *request);
                 // The same for all, for answers keep their order.
-                let at = self.now + DECISION;
+                let at = now + DECISION;
                 for (shard, call) in calls {
-                    self.queue.schedule(at, WorldEvent::Call(shard, call));
+                    self.network.schedule(at, WorldEvent::Call(shard, call));
                 }
             }
             Output::Event(event) => self.trace.push(Trace::Event(event)),
+            // These are effects of their own.
+            Output::Close { .. } | Output::Resume(_) | Output::Handover { .. } => {}
         }
     }
 
     /// Writes what waits for a link, as far as its window allows.
     fn flush(&mut self, id: LinkId) {
         loop {
-            let link = &self.links[id.0];
-            let Some(conn) = link.conn else {
-                return;
-            };
-            let shard = usize::from(link.shard);
-            let room = link.profile.window.saturating_sub(link.outstanding);
+            let Link {
+                profile,
+                outstanding,
+                ..
+            } = &self.links[id.0];
+            let room = profile.window.saturating_sub(*outstanding);
             if room == 0 {
                 return;
             }
-            let mut bytes = Vec::new();
-            {
-                let mut slices = [IoSlice::new(&[]); 4];
-                let filled = self.shards[shard].pending(conn, Scope::All, self.now, &mut slices);
-                for slice in &slices[..filled] {
-                    let n = slice.len().min(room - bytes.len());
-                    bytes.extend_from_slice(&slice[..n]);
+            let (is_cut, rng) = (profile.piece > 0, &mut self.rng);
+            let now = self.network.now();
+            let bytes = self.broker.take_output(id.broker(), now, |all| {
+                let fits = all.min(room);
+                // A partial write.
+                match is_cut && rng.chance(20) {
+                    true => rng.within(1..=fits as u64) as usize,
+                    false => fits,
                 }
-            }
+            });
             if bytes.is_empty() {
                 return;
             }
-            if link.profile.piece > 0 && self.rng.chance(20) {
-                // A partial write.
-                let n = self.rng.within(1..=bytes.len() as u64) as usize;
-                bytes.truncate(n);
-            }
-            self.shards[shard].sent(conn, bytes.len(), self.now);
             self.transmit(id, &bytes);
         }
     }
@@ -890,12 +788,16 @@ impl World {
     /// Sends bytes to the client.
     fn transmit(&mut self, id: LinkId, bytes: &[u8]) {
         self.links[id.0].outstanding += bytes.len();
+        self.send(id, id.broker(), bytes);
+    }
+
+    fn send(&mut self, id: LinkId, from: Socket, bytes: &[u8]) {
         let mut rest = bytes;
         while !rest.is_empty() {
             let n = self.piece(id, rest.len());
-            let at = self.arrival(id, false);
-            self.queue
-                .schedule(at, WorldEvent::ToClient(id, rest[..n].to_vec()));
+            let late = self.late(id);
+            let piece = Piece::Bytes(rest[..n].to_vec());
+            self.network.send(from, piece, late);
             rest = &rest[n..];
         }
     }
@@ -904,22 +806,25 @@ impl World {
         let pair = self.pair(from, to);
         if self.rng.chance(10) {
             // The other shard's mailbox is full for now.
-            let when = self.now + Nanos(self.rng.within(1..=self.mail_delay.0.max(1)));
-            self.queue.schedule(when, WorldEvent::Post(from, to));
+            let when = self.now() + Nanos(self.rng.within(1..=self.mail_delay.0.max(1)));
+            self.network.schedule(when, WorldEvent::Post(from, to));
             return;
         }
         self.posting[pair] = false;
         let mut messages = Vec::new();
-        self.shards[usize::from(from)].take_outbox(to, &mut messages);
-        let delay = Nanos(self.rng.below(self.mail_delay.0 + 1));
-        let at = (self.now + delay).max(self.last_mail[pair]);
+        self.broker.shard(from).take_outbox(to, &mut messages);
+        let at = (self.now() + self.any_mail_delay()).max(self.last_mail[pair]);
         self.last_mail[pair] = at;
-        self.queue.schedule(at, WorldEvent::Mail(to, messages));
+        self.network.schedule(at, WorldEvent::Mail(to, messages));
         self.settle(from);
     }
 
+    fn any_mail_delay(&mut self) -> Nanos {
+        Nanos(self.rng.below(self.mail_delay.0 + 1))
+    }
+
     fn pair(&self, from: u16, to: u16) -> usize {
-        usize::from(from) * self.shards.len() + usize::from(to)
+        usize::from(from) * self.broker.shards.len() + usize::from(to)
     }
 
     fn piece(&mut self, id: LinkId, len: usize) -> usize {
@@ -931,16 +836,9 @@ impl World {
         }
     }
 
-    /// When what is sent now arrives, at the broker or at the client. After a cut it is ignored there.
-    fn arrival(&mut self, id: LinkId, up: bool) -> Nanos {
+    /// How much later than by the link's least latency what is sent now arrives.
+    fn late(&mut self, id: LinkId) -> Nanos {
         let profile = self.links[id.0].profile;
-        let at = self.now + profile.latency + Nanos(self.rng.below(profile.jitter.0 + 1));
-        let connection = &mut self.links[id.0].connection;
-        connection.send(usize::from(!up), at).unwrap_or(at)
+        Nanos(self.rng.below(profile.jitter.0 + 1))
     }
-}
-
-/// Publications refused for lack of room.
-fn refusals(stats: &Stats) -> u64 {
-    stats.refused_queue_full + stats.refused_retained_full
 }

@@ -8,7 +8,7 @@ use punctual_codec::{
     ReasonCode, Subscribe, Version, Will,
 };
 use punctual_model::Nanos;
-use punctual_sim::{Decoder, Incoming};
+use punctual_sim::{Decoder, Incoming, Socket};
 
 /// What a publisher knows of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +79,7 @@ pub struct Client {
     pub bequest: Option<Bequest>,
     /// Broker it connects to.
     pub home: usize,
-    pub pipe: Option<usize>,
+    pub socket: Option<Socket>,
     decoder: Decoder,
     connected: bool,
     /// It was told that its session subscribes.
@@ -127,7 +127,7 @@ impl Client {
             clean_start: false,
             bequest: None,
             home,
-            pipe: None,
+            socket: None,
             decoder: decoder(),
             connected: false,
             subscribed: false,
@@ -168,8 +168,8 @@ impl Client {
     }
 
     /// On a new connection.
-    pub fn connect(&mut self, pipe: usize) {
-        self.pipe = Some(pipe);
+    pub fn connect(&mut self, socket: Socket) {
+        self.socket = Some(socket);
         self.decoder = decoder();
         let mut properties = PropertyBuf::new();
         let lasts = self.lasts;
@@ -213,7 +213,7 @@ impl Client {
 
     /// The connection is gone.
     pub fn lose(&mut self) {
-        (self.pipe, self.connected) = (None, false);
+        (self.socket, self.connected) = (None, false);
         self.out.clear();
         if self.anew.is_none() {
             let lost = self.sent.drain(..).filter(|sent| !sent.released);

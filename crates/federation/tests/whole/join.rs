@@ -80,7 +80,7 @@ fn run(seed: u64, start: Start) -> usize {
     }
     if start == Start::Emptied || !has_store(seed) {
         // It waits for the neighbours that it names, and knows of no others.
-        for edge in &mut world.edges {
+        for edge in &mut world.network.edges {
             if edge.ends[1] == site {
                 edge.ends.reverse();
             }

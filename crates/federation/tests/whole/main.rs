@@ -78,7 +78,7 @@ const CRASHES: Faults = Faults {
 fn fault(world: &mut World, faults: Faults) {
     match world.rng.below(8) {
         0 | 1 if faults.links => {
-            let edge = world.rng.index(world.edges.len());
+            let edge = world.rng.index(world.network.edges.len());
             let silently = world.rng.chance(30);
             world.cut(edge, silently);
         }
@@ -98,7 +98,7 @@ fn fault(world: &mut World, faults: Faults) {
             }
         }
         _ => {
-            for edge in 0..world.edges.len() {
+            for edge in 0..world.network.edges.len() {
                 if world.rng.chance(40) {
                     world.mend(edge);
                 }
@@ -167,7 +167,7 @@ fn world_of(
 /// Brokers that are so many times as far from each other, and say as rarely that they are there.
 fn world_far_apart(far: u64, seed: u64, faults: Faults) -> World {
     let mut world = world_with(seed, faults, |settings| settings.tree.hello.0 *= far);
-    for edge in &mut world.edges {
+    for edge in &mut world.network.edges {
         edge.delay.0 *= far;
     }
     world
@@ -180,8 +180,8 @@ fn world_with_long_queues(seed: u64, faults: Faults) -> World {
         settings.session_wait = Nanos::from_secs(10);
     });
     world.window = 2;
-    for edge in 0..world.edges.len() {
-        world.edges[edge].delay = Nanos(world.rng.within(10_000_000..=60_000_000));
+    for edge in 0..world.network.edges.len() {
+        world.network.edges[edge].delay = Nanos(world.rng.within(10_000_000..=60_000_000));
     }
     world
 }
@@ -275,16 +275,16 @@ fn live(
 fn drain(world: &mut World) {
     let waits = |site: &site::Site| {
         let running = site.running.as_ref();
-        running.is_some_and(|running| running.directory.totals().queued_bytes > 0)
+        running.is_some_and(|running| running.directory().totals().queued_bytes > 0)
     };
-    let end = world.now + Nanos::from_secs(600);
-    while world.now < end && world.sites.iter().any(waits) {
+    let end = world.now() + Nanos::from_secs(600);
+    while world.now() < end && world.sites.iter().any(waits) {
         world.run_for(5000);
     }
 }
 
 fn heal(world: &mut World) {
-    (0..world.edges.len()).for_each(|edge| world.mend(edge));
+    (0..world.network.edges.len()).for_each(|edge| world.mend(edge));
     (0..world.sites.len()).for_each(|n| world.start(n));
     (0..world.sites.len()).for_each(|n| world.make_room(n));
     connect_all(world);
@@ -434,7 +434,7 @@ fn check(seed: u64, world: &World, once: bool, outcome: &mut Outcome) {
         let node = running.member.node();
         assert!(node.tree().is_attached(), "seed {seed}: {n}");
         assert!(!node.are_brokers_away(), "seed {seed}: {n} misses somebody");
-        let totals = running.directory.totals();
+        let totals = running.directory().totals();
         assert_eq!(
             totals.queued_bytes,
             0,

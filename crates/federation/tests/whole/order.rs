@@ -133,7 +133,7 @@ fn run(case: Case, away: u64, seed: u64, (store, window, pace): (bool, u16, u64)
         world.cut(*edge, silently);
     }
     load(&mut world, away, pace);
-    let back = world.now;
+    let back = world.now();
     for edge in case.back {
         world.mend(*edge);
     }

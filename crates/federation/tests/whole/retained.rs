@@ -24,7 +24,7 @@ fn publish(world: &mut World, topic: &'static str, is_empty: bool) {
         qos,
         retain: true,
         is_empty,
-        sent: world.now,
+        sent: world.now(),
         fate: Fate::Unknown,
     });
 }
@@ -88,7 +88,7 @@ fn run(seed: u64, faults: Faults) {
 /// What all brokers have.
 fn agreed(seed: u64, world: &World) -> BTreeMap<String, u64> {
     let all = world.sites.iter().enumerate().map(|(n, site)| {
-        let retained = site.running.as_ref().unwrap().retains(world.now);
+        let retained = site.running.as_ref().unwrap().retains(world.now());
         let number = |payload: String| payload.parse().unwrap();
         let retained = retained.into_iter();
         let retained: BTreeMap<String, u64> = retained

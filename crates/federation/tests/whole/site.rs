@@ -9,16 +9,15 @@ use std::sync::{Arc, Mutex};
 
 use punctual_auth::Secret;
 use punctual_broker::{
-    Budget, ClientView, Config, ConnId, ConnMeta, Directory, LinkLimits, Message, Output, Received,
-    RemoteMessage, RestoredSession, Restorer, RetainedCursor, ScanPosition, Shard, Stats,
-    StoreTrouble,
+    Budget, ClientView, Config, ConnMeta, Directory, LinkLimits, Message, RemoteMessage,
+    RetainedCursor, ScanPosition, Stats, StoreTrouble,
 };
 use punctual_federation::{Member, Notice, Port, ShardEvent, ShardTask, Shards};
 use punctual_mesh::transfer::Record;
 use punctual_mesh::wire::Open;
 use punctual_mesh::{BrokerId, Settings};
 use punctual_model::{Nanos, Rng};
-use punctual_sim::take_pending;
+use punctual_sim::{Reading, ShardConn, ShardEffect, SimulatedBroker, Socket};
 use punctual_store::{Batch, Memory, Store};
 
 /// Wall clock's time at the zero of the world's.
@@ -27,13 +26,6 @@ const WALL: u64 = 1_700_000_000_000_000_000;
 const MOST_LATE: Nanos = Nanos(300_000);
 /// The secret of the mesh.
 pub const SECRET: &str = "the secret of all brokers";
-
-/// A connection of a broker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Conn {
-    pub shard: u16,
-    pub id: ConnId,
-}
 
 /// A piece of mail for a shard.
 enum Mail {
@@ -52,11 +44,11 @@ impl Shards for Mailboxes {
 
 /// What the world has to do for a broker.
 pub enum Effect {
-    Write(Conn, Vec<u8>),
-    Close(Conn),
-    Resume(Conn),
+    Write(Socket, Vec<u8>),
+    Close(Socket),
+    Resume(Socket),
     /// A connection goes to another shard.
-    HandOver(Conn, u16, Box<ConnMeta>),
+    HandOver(Socket, u16, Box<ConnMeta>),
     /// Something is to be committed.
     Commit,
 }
@@ -77,13 +69,12 @@ pub struct Site {
 }
 
 pub struct Running {
-    shards: Vec<Shard>,
+    pub broker: SimulatedBroker,
     mailboxes: Mailboxes,
     /// Chooses the shard that runs next, or the member.
     turns: Rng,
     /// The time at which that one runs, if it is late.
     next_turn: Option<Nanos>,
-    pub directory: Arc<Directory>,
     port: Arc<Port>,
     pub member: Member,
     /// Neighbours that the member has refused.
@@ -138,36 +129,26 @@ impl Site {
         ));
         let directory = Directory::new(self.shards);
         directory.set_federation(port.clone());
-        let (count, config) = (self.shards, &self.config);
-        let shard = |index| Shard::new(directory.clone(), index, config.clone(), now);
-        let mut shards: Vec<Shard> = (0..count).map(shard).collect();
-        if let Some(store) = &mut self.store {
-            shards.iter_mut().for_each(|shard| shard.attach_store(WALL));
-            let mut restorer = Restorer::new(directory.clone(), WALL);
-            let mut restore = |session: RestoredSession| {
-                let home = usize::from(session.home(count));
-                assert!(shards[home].restore(session, now));
-            };
-            let recovered = store.recover(&mut |op| {
-                restorer.take(&op).into_iter().for_each(&mut restore);
-            });
-            recovered.unwrap();
-            restorer.finish().into_iter().for_each(&mut restore);
-            let trouble = self.is_short.then_some(StoreTrouble::Full);
-            for shard in &mut shards {
-                shard.store_full(trouble, now);
+        let mut broker = match &mut self.store {
+            Some(store) => {
+                SimulatedBroker::restore(directory.clone(), &self.config, store, WALL, now)
             }
+            None => SimulatedBroker::new(directory.clone(), &self.config, now),
+        };
+        let trouble = self.is_short.then_some(StoreTrouble::Full);
+        if self.store.is_some() {
+            let shards = broker.shards.iter_mut();
+            shards.for_each(|shard| shard.store_full(trouble, now));
         }
         let settings = self.settings.clone();
-        let mut member = Member::new(settings, port.clone(), directory.clone(), now);
-        member.remember(shards[0].links(), now);
-        let mailboxes = shards.iter().map(|_| VecDeque::new()).collect();
+        let mut member = Member::new(settings, port.clone(), directory, now);
+        member.remember(broker.shards[0].links(), now);
+        let mailboxes = broker.shards.iter().map(|_| VecDeque::new()).collect();
         self.running = Some(Running {
-            shards,
+            broker,
             mailboxes: Mailboxes(mailboxes),
             turns: Rng::new(u64::from(origin)),
             next_turn: None,
-            directory,
             port,
             member,
             refused: BTreeSet::new(),
@@ -202,7 +183,7 @@ impl Site {
             self.is_short = short;
             if let Some(running) = &mut self.running {
                 let why = short.then_some(StoreTrouble::Full);
-                for shard in &mut running.shards {
+                for shard in &mut running.broker.shards {
                     shard.store_full(why, now);
                 }
             }
@@ -226,11 +207,14 @@ impl Site {
             // A shard that waits for nothing is not told: it would not be told of the end, either.
             let failing: BTreeSet<u16> = running.uncommitted.iter().map(|it| it.0).collect();
             for shard in failing {
-                running.shards[usize::from(shard)].store_failed(StoreTrouble::Full, now);
+                running
+                    .broker
+                    .shard(shard)
+                    .store_failed(StoreTrouble::Full, now);
             }
         } else if let Some((shard, ticket, batch)) = running.uncommitted.pop_front() {
             store.commit(&batch).unwrap();
-            running.shards[usize::from(shard)].committed(ticket, now);
+            running.broker.shard(shard).committed(ticket, now);
         }
     }
 }
@@ -242,16 +226,17 @@ impl Running {
     }
 
     /// A connection to a neighbour is open, and it has said who it is.
-    pub fn dialled(&mut self, peer: Open, window: u16, nonce: u128, now: Nanos) -> Conn {
+    pub fn dialled(&mut self, at: Socket, peer: Open, window: u16, nonce: u128, now: Nanos) {
         let limits = LinkLimits {
             receive_maximum: window,
             max_packet: 1 << 20,
             topic_aliases: 4,
         };
-        let id = peer.id.clone();
+        let name = peer.id.clone();
         self.member.expect(peer);
-        let id = self.shards[0].open_link(meta(nonce), id.as_str(), limits, now);
-        Conn { shard: 0, id }
+        let shard = self.broker.shard(0);
+        let id = shard.open_link(meta(nonce), name.as_str(), limits, now);
+        self.broker.adopt(at, ShardConn { shard: 0, id });
     }
 
     /// Whether the member has a link to a neighbour, or has refused one.
@@ -260,42 +245,38 @@ impl Running {
     }
 
     /// Somebody has connected.
-    pub fn accept(&mut self, nonce: u128, now: Nanos) -> Conn {
-        let shard = self.turns.below(self.shards.len() as u64) as u16;
+    pub fn accept(&mut self, at: Socket, nonce: u128, now: Nanos) {
+        let shards = self.broker.shards.len() as u64;
+        let shard = self.turns.below(shards) as u16;
         // New sessions are placed by load.
-        let busy = self.turns.below(self.shards.len() as u64 + 1);
-        for shard in 0..self.directory.shards() {
-            let load = if u64::from(shard) == busy { 1000 } else { 0 };
-            self.directory.set_load(shard, load);
+        let busy = self.turns.below(shards + 1);
+        for shard in 0..shards {
+            let load = if shard == busy { 1000 } else { 0 };
+            self.directory().set_load(shard as u16, load);
         }
-        self.open_on(shard, meta(nonce), now)
+        self.broker.accept(at, shard, meta(nonce), now);
     }
 
-    /// A shard takes a connection.
-    pub fn open_on(&mut self, shard: u16, meta: ConnMeta, now: Nanos) -> Conn {
-        let id = self.shards[usize::from(shard)].open(meta, now);
-        Conn { shard, id }
+    pub fn directory(&self) -> &Arc<Directory> {
+        self.broker.directory()
     }
 
-    pub fn receive(&mut self, conn: Conn, bytes: &[u8], now: Nanos) -> Received {
+    pub fn read(&mut self, at: Socket, now: Nanos) -> Option<Reading> {
         self.clock.store(now.0, Ordering::Relaxed);
-        self.shards[usize::from(conn.shard)].receive(conn.id, bytes, now)
-    }
-
-    /// A connection is closed by its other end.
-    pub fn closed(&mut self, conn: Conn, now: Nanos) {
-        let why = "closed by the other end";
-        self.shards[usize::from(conn.shard)].closed(conn.id, why, now);
+        self.broker.read(at, false, now)
     }
 
     /// What there is of a client's session.
     pub fn client(&self, name: &str) -> Option<ClientView<'_>> {
-        self.shards.iter().find_map(|shard| shard.client(name))
+        self.broker
+            .shards
+            .iter()
+            .find_map(|shard| shard.client(name))
     }
 
     /// The sum of a counter over all shards.
     pub fn count(&mut self, counter: impl Fn(&Stats) -> u64) -> u64 {
-        let shards = self.shards.iter_mut();
+        let shards = self.broker.shards.iter_mut();
         shards.map(|shard| counter(shard.stats())).sum()
     }
 
@@ -303,7 +284,7 @@ impl Running {
     pub fn retains(&self, now: Nanos) -> Vec<(String, String)> {
         let (from, mut budget) = (RetainedCursor::default(), Budget::unlimited());
         let (messages, more) =
-            (self.directory).retained_page("#", &from, usize::MAX, &mut budget, now);
+            (self.directory()).retained_page("#", &from, usize::MAX, &mut budget, now);
         assert_eq!(more, None);
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
         let both = |message: &Arc<Message>| (message.topic().into(), text(message.payload()));
@@ -315,7 +296,7 @@ impl Running {
     pub fn waiting(&self) -> Vec<(Arc<str>, usize, Option<Record>)> {
         let mut waiting = Vec::new();
         let all = ScanPosition::default();
-        for shard in &self.shards {
+        for shard in &self.broker.shards {
             shard.scan_clients(all, u32::MAX, |client| {
                 let info = client.info();
                 if info.queued_bytes > 0 {
@@ -332,7 +313,7 @@ impl Running {
     pub fn settle(&mut self, now: Nanos) -> Vec<Effect> {
         loop {
             let mut busy = self.hear(now);
-            let member = self.shards.len();
+            let member = self.broker.shards.len();
             let is_waiting = |at: usize| match self.mailboxes.0.get(at) {
                 Some(mailbox) => !mailbox.is_empty(),
                 None => !self.events.lock().unwrap().is_empty(),
@@ -352,8 +333,10 @@ impl Running {
             if !waiting.is_empty() && self.next_turn.is_none() {
                 let turn = waiting[self.turns.below(waiting.len() as u64) as usize];
                 match self.mailboxes.0.get_mut(turn).and_then(VecDeque::pop_front) {
-                    Some(Mail::Task(task)) => task(&mut self.shards[turn], now),
-                    Some(Mail::Messages(all)) => self.shards[turn].remote(all.into_iter(), now),
+                    Some(Mail::Task(task)) => task(&mut self.broker.shards[turn], now),
+                    Some(Mail::Messages(all)) => {
+                        self.broker.shards[turn].remote(all.into_iter(), now);
+                    }
                     None => {
                         let event = self.events.lock().unwrap().pop_front();
                         if let Some(event) = event {
@@ -380,48 +363,38 @@ impl Running {
     /// Collects the shards' outputs for the store, for each other and for the world; returns whether
     /// there were any.
     fn hear(&mut self, now: Nanos) -> bool {
-        let (mut outputs, mut dirty, mut busy) = (Vec::new(), Vec::new(), false);
-        for (index, shard) in (0..).zip(&mut self.shards) {
-            if let Some(operations) = shard.take_operations(now) {
+        let mut busy = false;
+        let shards = self.directory().shards();
+        for index in 0..shards {
+            if let Some(operations) = self.broker.shard(index).take_operations(now) {
                 let (ticket, batch) = (operations.ticket, operations.batch);
                 self.uncommitted.push_back((index, ticket, batch));
                 self.effects.push(Effect::Commit);
             }
-            shard.take_dirty(&mut dirty);
-            shard.take_urgent(&mut dirty);
-            for id in dirty.drain(..) {
-                let bytes = take_pending(shard, id, now);
-                if !bytes.is_empty() {
-                    let conn = Conn { shard: index, id };
-                    self.effects.push(Effect::Write(conn, bytes));
-                    busy = true;
+            for effect in self.broker.effects(index, now) {
+                match effect {
+                    ShardEffect::Write(at) => {
+                        let bytes = self.broker.take_all_output(at, now);
+                        if bytes.is_empty() {
+                            continue;
+                        }
+                        self.effects.push(Effect::Write(at, bytes));
+                    }
+                    ShardEffect::Close(at, tail) => {
+                        self.effects.push(Effect::Write(at, tail));
+                        self.effects.push(Effect::Close(at));
+                    }
+                    ShardEffect::Resume(at) => self.effects.push(Effect::Resume(at)),
+                    ShardEffect::HandOver(at, to, meta) => {
+                        self.effects.push(Effect::HandOver(at, to, meta));
+                    }
+                    ShardEffect::Other(_) => {}
                 }
-            }
-            shard.take_outputs(&mut outputs);
-            for output in outputs.drain(..) {
                 busy = true;
-                match output {
-                    Output::Close { conn: id, tail } => {
-                        let conn = Conn { shard: index, id };
-                        self.effects.push(Effect::Write(conn, tail));
-                        self.effects.push(Effect::Close(conn));
-                    }
-                    Output::Resume(id) => {
-                        self.effects.push(Effect::Resume(Conn { shard: index, id }));
-                    }
-                    Output::Handover {
-                        conn: id,
-                        shard: to,
-                        meta,
-                    } => {
-                        let conn = Conn { shard: index, id };
-                        self.effects.push(Effect::HandOver(conn, to, meta));
-                    }
-                    _ => {}
-                }
             }
-            for to in 0..self.directory.shards() {
-                if to != index && shard.has_outbox(to) {
+            let shard = self.broker.shard(index);
+            for to in (0..shards).filter(|to| *to != index) {
+                if shard.has_outbox(to) {
                     let mut messages = Vec::new();
                     shard.take_outbox(to, &mut messages);
                     self.mailboxes.0[usize::from(to)].push_back(Mail::Messages(messages));
@@ -434,8 +407,7 @@ impl Running {
 
     /// When time matters next.
     pub fn next_timeout(&self) -> Nanos {
-        let shards = self.shards.iter().filter_map(Shard::next_timeout);
-        let shards = shards.min().unwrap_or(Nanos::MAX);
+        let shards = self.broker.next_timeout().unwrap_or(Nanos::MAX);
         let turn = self.next_turn.unwrap_or(Nanos::MAX);
         shards.min(turn).min(self.member.next_timeout())
     }
@@ -443,7 +415,7 @@ impl Running {
     pub fn tick(&mut self, now: Nanos) {
         self.clock.store(now.0, Ordering::Relaxed);
         self.member.tick(now);
-        for shard in &mut self.shards {
+        for shard in &mut self.broker.shards {
             shard.tick(now);
         }
     }

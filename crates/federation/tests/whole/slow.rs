@@ -68,7 +68,7 @@ fn a_slow_disk_does_not_make_healing_slow() {
         let mut world = circle(seed);
         load(&mut world, 1000);
         for (edge, silently) in [(0, false), (2, false), (0, true)] {
-            let start = world.now;
+            let start = world.now();
             world.cut(edge, silently);
             load(&mut world, 3000);
             world.run_for(10_000);

@@ -20,7 +20,7 @@ fn row(n: usize) -> World {
 
 fn sessions(world: &World, site: usize) -> usize {
     let running = world.sites[site].running.as_ref();
-    running.unwrap().directory.totals().sessions
+    running.unwrap().directory().totals().sessions
 }
 
 #[test]

@@ -32,7 +32,7 @@ fn holds_without(world: &World, lost: usize) -> bool {
     let mut reached = BTreeSet::from([first]);
     loop {
         let before = reached.len();
-        for edge in &world.edges {
+        for edge in &world.network.edges {
             let [a, b] = edge.ends;
             if a != lost && b != lost && (reached.contains(&a) || reached.contains(&b)) {
                 reached.extend([a, b]);
@@ -88,8 +88,8 @@ fn run(seed: u64, loss: Loss) {
 
     let lost = world.rng.below(n as u64) as usize;
     let holds = holds_without(&world, lost);
-    let cut: Vec<usize> = (0..world.edges.len())
-        .filter(|edge| world.edges[*edge].ends.contains(&lost))
+    let cut: Vec<usize> = (0..world.network.edges.len())
+        .filter(|edge| world.network.edges[*edge].ends.contains(&lost))
         .collect();
     match loss {
         Loss::Cut => {

@@ -2,7 +2,7 @@
 //! their order on a connection; connections break, fall silent and come again,
 //! brokers crash and start again, and a seed decides all of it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use punctual_broker::{Config, LINK_PREFIX, SECRET_USER};
 use punctual_codec::{
@@ -12,55 +12,45 @@ use punctual_codec::{
 use punctual_mesh::wire::{Message, TOPIC};
 use punctual_mesh::{BrokerId, Dialling, Membership, Settings};
 use punctual_model::{Nanos, Rng};
-use punctual_sim::{Connection, Edge, Queue};
+use punctual_sim::{Dialled, Edge, NetworkEvent, Socket, VirtualNetwork};
 
 use crate::client::{Client, Fate, Published};
 use crate::shards;
-use crate::site::{Conn, Effect, SECRET, Site};
+use crate::site::{Effect, SECRET, Site};
 
 /// What is at one end of a connection.
 #[derive(Debug, Clone, Copy)]
-enum End {
-    Site(usize, Conn),
+pub enum End {
+    Site(usize),
     /// A broker that has not heard who the other is.
     Dialling(usize),
-    /// Whoever comes to a broker.
-    Accepting(usize),
     Client(usize),
+    /// A client that takes what comes, and says nothing.
+    Listener,
+}
+
+impl End {
+    fn is_at(self, site: usize) -> bool {
+        matches!(self, Self::Site(n) | Self::Dialling(n) if n == site)
+    }
 }
 
 #[derive(Debug)]
-struct Pipe {
-    ends: [End; 2],
-    delay: Nanos,
-    connection: Connection,
-    /// What arrived there and is not consumed.
-    inbox: [Vec<u8>; 2],
-}
-
-#[derive(Debug)]
-enum Event {
-    Bytes(usize, usize, Vec<u8>),
-    End(usize, usize),
+pub enum Event {
     Tick(usize),
     Commit(usize, u64),
-    Dial(usize),
     /// A client connects that was refused for a moment.
     Retry(usize),
 }
 
 pub struct World {
-    pub now: Nanos,
+    pub network: VirtualNetwork<End, Vec<u8>, Event>,
     pub rng: Rng,
     pub sites: Vec<Site>,
-    pub edges: Vec<Edge>,
     /// Those over which the broker that dials could not connect, at least once since it started.
     missed: BTreeSet<usize>,
     pub clients: Vec<Client>,
     pub published: BTreeMap<u64, Published>,
-    pipes: Vec<Pipe>,
-    conns: HashMap<(usize, Conn), (usize, usize)>,
-    events: Queue<Event>,
     /// Longest time that the stores take.
     pub commit: Nanos,
     /// Each store writes one group after the other, and takes [`Self::commit`] for each; what comes
@@ -91,16 +81,12 @@ impl World {
         change: impl Fn(&mut Settings),
     ) -> Self {
         let mut world = Self {
-            now: Nanos::from_secs(1),
+            network: VirtualNetwork::new(Nanos::from_secs(1), edges),
             rng,
             sites: Vec::new(),
-            edges,
             missed: BTreeSet::new(),
             clients: Vec::new(),
             published: BTreeMap::new(),
-            pipes: Vec::new(),
-            conns: HashMap::new(),
-            events: Queue::new(),
             commit: Nanos::from_millis(3),
             one_by_one: false,
             writing: BTreeMap::new(),
@@ -118,28 +104,28 @@ impl World {
                 .push(Site::new(settings, config.clone(), store, shards()));
             world.start(site);
         }
-        for edge in 0..world.edges.len() {
-            world.events.schedule(world.now, Event::Dial(edge));
-        }
+        world.network.dial_all();
         world
     }
 
-    pub fn run_for(&mut self, millis: u64) {
-        self.run(self.now + Nanos::from_millis(millis));
+    pub fn now(&self) -> Nanos {
+        self.network.now()
     }
 
-    fn run(&mut self, until: Nanos) {
-        while let Some((at, event)) = self.events.pop(until) {
-            self.now = at;
+    pub fn run_for(&mut self, millis: u64) {
+        let until = self.now() + Nanos::from_millis(millis);
+        while let Some(event) = self.network.next(until) {
             self.happen(event);
         }
-        self.now = until;
     }
 
-    fn happen(&mut self, event: Event) {
-        let now = self.now;
+    fn happen(&mut self, event: NetworkEvent<Vec<u8>, Event>) {
+        let now = self.now();
         match event {
-            Event::Tick(n) => {
+            NetworkEvent::Arrived(at, bytes) => self.arrived(at, &bytes),
+            NetworkEvent::Ended(at) => self.ended(at),
+            NetworkEvent::Dial(edge) => self.dial(edge),
+            NetworkEvent::Other(Event::Tick(n)) => {
                 if let Some(running) = &mut self.sites[n].running
                     && running.next_timeout() <= now
                 {
@@ -147,7 +133,7 @@ impl World {
                     self.settle(n);
                 }
             }
-            Event::Commit(n, instance) => {
+            NetworkEvent::Other(Event::Commit(n, instance)) => {
                 if self.sites[n].settings.instance == instance {
                     let group = self.writing.remove(&n).unwrap_or(1);
                     (0..group).for_each(|_| self.sites[n].commit(now));
@@ -157,65 +143,62 @@ impl World {
                     }
                 }
             }
-            Event::Dial(edge) => {
-                self.dial(edge);
-                self.events
-                    .schedule(now + Nanos::from_millis(100), Event::Dial(edge));
-            }
-            Event::Retry(client) => {
+            NetworkEvent::Other(Event::Retry(client)) => {
                 if self.clients[client].refused.is_some() {
                     self.connect(client);
                 }
             }
-            Event::End(pipe, to) => self.ended(pipe, to),
-            Event::Bytes(pipe, to, bytes) => {
-                let found = &mut self.pipes[pipe];
-                if found.connection.is_live(to) {
-                    found.inbox[to].extend(bytes);
-                    self.read(pipe, to);
+        }
+    }
+
+    fn arrived(&mut self, at: Socket, bytes: &[u8]) {
+        let now = self.now();
+        match *self.network.end(at) {
+            End::Client(client) => {
+                self.clients[client].receive(bytes, now);
+                self.flush(client);
+            }
+            End::Listener => {}
+            End::Site(n) => {
+                if let Some(running) = &mut self.sites[n].running {
+                    running.broker.inbox(at).extend(bytes);
+                    if running.broker.conn(at).is_none() {
+                        let nonce = u128::from(self.rng.any());
+                        running.accept(at, nonce, now);
+                    }
+                    self.read(n, at);
+                }
+            }
+            End::Dialling(n) => {
+                if let Some(running) = &mut self.sites[n].running {
+                    running.broker.inbox(at).extend(bytes);
+                    self.introduced(at, n);
                 }
             }
         }
     }
 
-    fn write(&mut self, pipe: usize, from: usize, bytes: Vec<u8>) {
+    fn write(&mut self, from: Socket, bytes: Vec<u8>) {
         if bytes.is_empty() {
             return;
         }
-        let found = &mut self.pipes[pipe];
-        let Some(at) = found.connection.send(from, self.now + found.delay) else {
-            return;
-        };
-        let to = 1 - from;
-        if let (Some(carried), [End::Site(..), End::Site(..)], End::Site(n, _)) =
-            (&mut self.carried, found.ends, found.ends[to])
-        {
+        let ends = [from, from.peer()].map(|socket| *self.network.end(socket));
+        if let (Some(carried), [End::Site(_), End::Site(n)]) = (&mut self.carried, ends) {
             carried.extend(numbers(&bytes).map(|number| (n, number)));
         }
-        self.events.schedule(at, Event::Bytes(pipe, to, bytes));
-    }
-
-    /// One end closes a connection.
-    fn close(&mut self, pipe: usize, side: usize) {
-        let connection = &mut self.pipes[pipe].connection;
-        if connection.close(side)
-            && let Some(at) = connection.end(side, self.now)
-        {
-            self.events.schedule(at, Event::End(pipe, 1 - side));
-        }
+        self.network.send(from, bytes, Nanos(0));
     }
 
     /// One end sees that the other has closed.
-    fn ended(&mut self, pipe: usize, to: usize) {
-        let found = &mut self.pipes[pipe];
-        if !found.connection.close(to) {
+    fn ended(&mut self, at: Socket) {
+        if !self.network.drop_end(at) {
             return;
         }
-        match found.ends[to] {
-            End::Site(n, conn) => {
-                let now = self.now;
+        let now = self.now();
+        match *self.network.end(at) {
+            End::Site(n) => {
                 if let Some(running) = &mut self.sites[n].running {
-                    running.closed(conn, now);
+                    running.broker.lose(at, now);
                     self.settle(n);
                 }
             }
@@ -223,77 +206,48 @@ impl World {
                 self.clients[client].lose();
                 if self.clients[client].refused.is_some() {
                     let pause = Nanos::from_millis(self.rng.within(100..=300));
-                    self.events.schedule(self.now + pause, Event::Retry(client));
+                    self.network.schedule(now + pause, Event::Retry(client));
                 }
             }
-            End::Dialling(_) | End::Accepting(_) => {}
+            End::Dialling(_) | End::Listener => {}
         }
     }
 
-    fn read(&mut self, pipe: usize, to: usize) {
-        let now = self.now;
-        match self.pipes[pipe].ends[to] {
-            End::Client(client) => {
-                let bytes = std::mem::take(&mut self.pipes[pipe].inbox[to]);
-                self.clients[client].receive(&bytes, now);
-                self.flush(client);
+    /// A broker reads what has come over a connection.
+    fn read(&mut self, n: usize, at: Socket) {
+        let now = self.now();
+        while let Some(running) = &mut self.sites[n].running
+            && let Some(reading) = running.read(at, now)
+        {
+            self.settle(n);
+            if !reading.has_more {
+                return;
             }
-            End::Accepting(n) => {
-                let nonce = u128::from(self.rng.any());
-                let Some(running) = &mut self.sites[n].running else {
-                    return;
-                };
-                let conn = running.accept(nonce, now);
-                self.pipes[pipe].ends[to] = End::Site(n, conn);
-                self.conns.insert((n, conn), (pipe, to));
-                self.read(pipe, to);
-            }
-            End::Site(n, conn) => {
-                let bytes = std::mem::take(&mut self.pipes[pipe].inbox[to]);
-                let Some(running) = &mut self.sites[n].running else {
-                    return;
-                };
-                let received = running.receive(conn, &bytes, now);
-                let rest = bytes[received.consumed..].to_vec();
-                self.pipes[pipe].inbox[to] = rest;
-                self.settle(n);
-            }
-            End::Dialling(n) => self.introduced(pipe, to, n),
         }
     }
 
     fn dial(&mut self, edge: usize) {
-        let Edge {
-            ends,
-            is_cut,
-            delay,
-        } = self.edges[edge];
-        let of = |pipe: &Pipe| match pipe.ends {
-            [
-                End::Dialling(a) | End::Site(a, _),
-                End::Accepting(b) | End::Site(b, _),
-            ] => [a, b] == ends,
-            _ => false,
-        };
-        let is_open = |pipe: &Pipe| of(pipe) && pipe.connection.is_open(0);
-        if let Some(open) = self.pipes.iter().position(is_open) {
-            // Who does not say who it is is not waited for.
-            let pipe = &self.pipes[open];
-            let mute = self.now - pipe.connection.opened > Nanos::from_secs(1);
-            if mute && matches!(pipe.ends[0], End::Dialling(_)) {
-                self.close(open, 0);
+        let Edge { ends, .. } = self.network.edges[edge];
+        let runs = |n: usize| self.sites[n].running.is_some();
+        let has_heard = |end: &End| matches!(end, End::Site(_));
+        match self.network.dial(edge, runs, has_heard) {
+            Dialled::Nothing => {}
+            Dialled::GivesUp(socket) => _ = self.network.close(socket),
+            Dialled::Fails => {
+                if self.missed.insert(edge) {
+                    self.settle(ends[0]);
+                }
             }
-            return;
+            Dialled::Connects => self.introduce(edge),
         }
+    }
+
+    /// A broker connects to a neighbour, and says who it is.
+    fn introduce(&mut self, edge: usize) {
+        let Edge { ends, .. } = self.network.edges[edge];
         let Some(running) = &self.sites[ends[0]].running else {
             return;
         };
-        if is_cut || self.sites[ends[1]].running.is_none() {
-            if self.missed.insert(edge) {
-                self.settle(ends[0]);
-            }
-            return;
-        }
         let open = Message::Open(running.open(true)).encode();
         let mut bytes = Vec::new();
         let mut properties = PropertyBuf::new();
@@ -320,28 +274,29 @@ impl World {
             payload: &open,
         });
         told.encode(Version::V5, &mut bytes).unwrap();
-        let pipe = self.pipe([End::Dialling(ends[0]), End::Accepting(ends[1])], delay);
-        self.write(pipe, 0, bytes);
-    }
-
-    fn pipe(&mut self, ends: [End; 2], delay: Nanos) -> usize {
-        self.pipes.push(Pipe {
-            ends,
-            delay,
-            connection: Connection::new(self.now),
-            inbox: [Vec::new(), Vec::new()],
-        });
-        self.pipes.len() - 1
+        let ends = [End::Dialling(ends[0]), End::Site(ends[1])];
+        let connection = self.network.connect_over(edge, ends);
+        self.write(
+            Socket {
+                connection,
+                side: 0,
+            },
+            bytes,
+        );
     }
 
     /// The first words of a neighbour that a broker has connected to.
-    fn introduced(&mut self, pipe: usize, to: usize, n: usize) {
-        let inbox = &mut self.pipes[pipe].inbox[to];
+    fn introduced(&mut self, at: Socket, n: usize) {
+        let now = self.now();
+        let Some(running) = &mut self.sites[n].running else {
+            return;
+        };
+        let inbox = running.broker.inbox(at);
         while let Ok(Split::Frame(frame)) = split(inbox, 1 << 20) {
             let length = frame.bytes.len();
             let open = match Packet::decode(frame, Version::V5).unwrap() {
                 Packet::ConnAck(answer) if answer.reason.is_error() => {
-                    self.close(pipe, to);
+                    self.network.close(at);
                     return;
                 }
                 Packet::Publish(publish) => match Message::decode(publish.payload) {
@@ -353,22 +308,17 @@ impl World {
             inbox.drain(..length);
             if let Some(open) = open {
                 let nonce = u128::from(self.rng.any());
-                let now = self.now;
-                let Some(running) = &mut self.sites[n].running else {
-                    return;
-                };
-                let conn = running.dialled(open, self.window, nonce, now);
-                self.pipes[pipe].ends[to] = End::Site(n, conn);
-                self.conns.insert((n, conn), (pipe, to));
+                running.dialled(at, open, self.window, nonce, now);
+                *self.network.end_mut(at) = End::Site(n);
                 self.settle(n);
-                self.read(pipe, to);
+                self.read(n, at);
                 return;
             }
         }
     }
 
     fn settle(&mut self, n: usize) {
-        let now = self.now;
+        let now = self.now();
         loop {
             self.tell_dialling(n);
             let Some(running) = &mut self.sites[n].running else {
@@ -378,67 +328,59 @@ impl World {
             if effects.is_empty() {
                 let at = running.next_timeout();
                 if at < Nanos::MAX {
-                    self.events.schedule(at.max(now + Nanos(1)), Event::Tick(n));
+                    let at = at.max(now + Nanos(1));
+                    self.network.schedule(at, Event::Tick(n));
                 }
                 return;
             }
             let mut resumed = Vec::new();
             for effect in effects {
                 match effect {
-                    Effect::Write(conn, bytes) => {
-                        if let Some((pipe, side)) = self.conns.get(&(n, conn)).copied() {
-                            self.write(pipe, side, bytes);
-                        }
-                    }
-                    Effect::Close(conn) => {
-                        if let Some((pipe, side)) = self.conns.remove(&(n, conn)) {
-                            self.close(pipe, side);
-                        }
-                    }
-                    Effect::Resume(conn) => resumed.extend(self.conns.get(&(n, conn))),
-                    Effect::HandOver(conn, shard, meta) => {
-                        if let Some((pipe, side)) = self.conns.remove(&(n, conn))
-                            && let Some(running) = &mut self.sites[n].running
-                        {
-                            let conn = running.open_on(shard, *meta, now);
-                            self.pipes[pipe].ends[side] = End::Site(n, conn);
-                            self.conns.insert((n, conn), (pipe, side));
-                            resumed.push((pipe, side));
+                    Effect::Write(at, bytes) => self.write(at, bytes),
+                    Effect::Close(at) => _ = self.network.close(at),
+                    Effect::Resume(at) => resumed.push(at),
+                    Effect::HandOver(at, shard, meta) => {
+                        if let Some(running) = &mut self.sites[n].running {
+                            running.broker.accept(at, shard, *meta, now);
+                            resumed.push(at);
                         }
                     }
                     Effect::Commit => self.commit_soon(n),
                 }
             }
-            for (pipe, side) in resumed {
-                self.read(pipe, side);
+            for at in resumed {
+                self.read(n, at);
             }
         }
     }
 
     pub fn start(&mut self, n: usize) {
         if self.sites[n].running.is_none() {
-            self.sites[n].start(self.now);
-            let edges = &self.edges;
+            self.sites[n].start(self.network.now());
+            let edges = &self.network.edges;
             self.missed.retain(|edge| edges[*edge].ends[0] != n);
-            self.mended = self.now;
+            self.mended = self.now();
             self.settle(n);
         }
     }
 
     /// A broker that is joining is told whether its neighbours were tried, if it is one that names them.
     fn tell_dialling(&mut self, n: usize) {
+        let now = self.now();
         let Site { named, running, .. } = &mut self.sites[n];
         let named = *named;
         if let Some(running) = running
             && running.member.node().membership() == Membership::Joining
         {
-            let mut own = (0..).zip(&self.edges).filter(|(_, it)| it.ends[0] == n);
+            let mut own = (0..)
+                .zip(&self.network.edges)
+                .filter(|(_, it)| it.ends[0] == n);
             let is_untried = |(edge, it): (usize, &Edge)| {
                 !self.missed.contains(&edge) && !running.has_answered(&name(it.ends[1]))
             };
             let untried = named && own.any(is_untried);
             let dialling = Dialling { named, untried };
-            running.member.set_dialling(dialling, self.now);
+            running.member.set_dialling(dialling, now);
         }
     }
 
@@ -452,24 +394,26 @@ impl World {
             took = self.commit;
         }
         let instance = self.sites[n].settings.instance;
-        self.events
-            .schedule(self.now + took, Event::Commit(n, instance));
+        let at = self.now() + took;
+        self.network.schedule(at, Event::Commit(n, instance));
     }
 
     /// The store of a broker has room only for what is on its way.
     pub fn fill(&mut self, n: usize) {
-        self.sites[n].set_short(true, self.now);
+        let now = self.now();
+        self.sites[n].set_short(true, now);
         self.settle(n);
     }
 
     /// The store of a broker can write again, and has room.
     pub fn make_room(&mut self, n: usize) {
-        if self.sites[n].set_short(false, self.now) {
-            self.mended = self.now;
+        let now = self.now();
+        if self.sites[n].set_short(false, now) {
+            self.mended = now;
             self.settle(n);
         }
         if std::mem::take(&mut self.sites[n].is_full) {
-            self.mended = self.now;
+            self.mended = now;
             for _ in 0..self.sites[n].uncommitted() {
                 self.commit_soon(n);
             }
@@ -481,61 +425,31 @@ impl World {
         self.writing.remove(&n);
         self.sites[n].crash(survive as usize);
         self.part();
-        let lost: Vec<(usize, Conn)> = self
-            .conns
-            .keys()
-            .filter(|(m, _)| *m == n)
-            .copied()
-            .collect();
-        lost.iter().for_each(|conn| {
-            self.conns.remove(conn);
-        });
-        for pipe in 0..self.pipes.len() {
-            for side in 0..2 {
-                let end = self.pipes[pipe].ends[side];
-                if let End::Site(m, _) | End::Dialling(m) | End::Accepting(m) = end
-                    && m == n
-                {
-                    self.close(pipe, side);
-                }
-            }
+        for socket in self.network.sockets(|end| end.is_at(n)) {
+            self.network.close(socket);
         }
     }
 
     /// Nothing passes an edge from now on; with `silently`, nobody is told.
     pub fn cut(&mut self, edge: usize, silently: bool) {
-        self.edges[edge].is_cut = true;
         self.part();
-        let ends = self.edges[edge].ends;
-        for pipe in 0..self.pipes.len() {
-            let found = &mut self.pipes[pipe];
-            let [a, b] = found.ends.map(|end| match end {
-                End::Site(n, _) | End::Dialling(n) | End::Accepting(n) => Some(n),
-                End::Client(_) => None,
-            });
-            if [a, b] == ends.map(Some)
-                && (found.connection.is_open(0) || found.connection.is_open(1))
-            {
-                found.connection.silence();
-                if !silently {
-                    self.ended(pipe, 0);
-                    self.ended(pipe, 1);
-                }
+        for connection in self.network.cut(edge) {
+            for side in (0..2).filter(|_| !silently) {
+                self.ended(Socket { connection, side });
             }
         }
     }
 
     pub fn mend(&mut self, edge: usize) {
-        if self.edges[edge].is_cut {
-            self.mended = self.now;
+        if self.network.mend(edge) {
+            self.mended = self.now();
         }
-        self.edges[edge].is_cut = false;
     }
 
     /// Who waits for CONNACK may be told of another session than the one that it has.
     fn part(&mut self) {
         for client in &mut self.clients {
-            client.parted |= client.pipe.is_some() && !client.is_connected();
+            client.parted |= client.socket.is_some() && !client.is_connected();
         }
     }
 
@@ -544,26 +458,25 @@ impl World {
         let home = self.clients[client].home;
         let site = self.sites.get(home);
         let runs = site.is_some_and(|site| site.running.is_some());
-        if self.clients[client].pipe.is_none() && runs {
+        if self.clients[client].socket.is_none() && runs {
             let delay = Nanos(self.rng.within(50_000..=1_000_000));
-            let pipe = self.pipe([End::Client(client), End::Accepting(home)], delay);
+            let ends = [End::Client(client), End::Site(home)];
+            let connection = self.network.connect(ends, delay);
+            let socket = Socket {
+                connection,
+                side: 0,
+            };
             if self.clients[client].refused.is_none() {
                 self.bequeath(client);
             }
             self.clients[client].parted = !self.is_whole(Nanos::from_secs(3));
-            self.clients[client].connect(pipe);
+            self.clients[client].connect(socket);
             self.flush(client);
         }
     }
 
     /// A client that is always there subscribes to all these filters at a broker.
     pub fn subscribe_much(&mut self, n: usize, filters: Vec<String>) {
-        let now = self.now;
-        let nonce = u128::from(self.rng.any());
-        let Some(running) = &mut self.sites[n].running else {
-            return;
-        };
-        let conn = running.accept(nonce, now);
         let mut bytes = Vec::new();
         let connect = Packet::Connect(Connect {
             version: Version::V5,
@@ -587,20 +500,27 @@ impl World {
             let subscribe = Packet::Subscribe(subscribe);
             subscribe.encode(Version::V5, &mut bytes).unwrap();
         }
-        running.receive(conn, &bytes, now);
-        self.settle(n);
+        let ends = [End::Listener, End::Site(n)];
+        let connection = self.network.connect(ends, Nanos(0));
+        self.arrived(
+            Socket {
+                connection,
+                side: 1,
+            },
+            &bytes,
+        );
     }
 
     /// Whether all brokers run and all edges have been there for as long.
     pub fn is_whole(&self, since: Nanos) -> bool {
-        let whole = self.edges.iter().all(|edge| !edge.is_cut)
+        let whole = self.network.edges.iter().all(|edge| !edge.is_cut)
             && self.sites.iter().all(|site| site.running.is_some());
-        whole && self.now - self.mended > since
+        whole && self.now() - self.mended > since
     }
 
     /// What a client leaves behind with its next connection is another message.
     fn bequeath(&mut self, client: usize) {
-        let number = self.published.len() as u64;
+        let (number, sent) = (self.published.len() as u64, self.now());
         if let Some(bequest) = &mut self.clients[client].bequest {
             bequest.numbers.push(number);
             let message = Published {
@@ -609,7 +529,7 @@ impl World {
                 qos: bequest.qos,
                 retain: bequest.retain,
                 is_empty: false,
-                sent: self.now,
+                sent,
                 fate: Fate::Unknown,
             };
             self.published.insert(number, message);
@@ -621,10 +541,10 @@ impl World {
         if let Some(clean) = self.clients[client].refused.take() {
             self.clients[client].clean_start |= clean;
         }
-        if let Some(pipe) = self.clients[client].pipe {
-            self.pipes[pipe].connection.silence();
-            self.ended(pipe, 0);
-            self.ended(pipe, 1);
+        if let Some(socket) = self.clients[client].socket {
+            self.network.silence(socket.connection);
+            self.ended(socket);
+            self.ended(socket.peer());
         }
     }
 
@@ -637,16 +557,16 @@ impl World {
 
     /// A client's connection breaks, and its broker does not notice.
     pub fn vanish(&mut self, client: usize) {
-        if let Some(pipe) = self.clients[client].pipe {
-            self.pipes[pipe].connection.silence();
-            self.ended(pipe, 0);
+        if let Some(socket) = self.clients[client].socket {
+            self.network.silence(socket.connection);
+            self.ended(socket);
         }
     }
 
     fn flush(&mut self, client: usize) {
-        if let Some(pipe) = self.clients[client].pipe {
+        if let Some(socket) = self.clients[client].socket {
             let bytes = self.clients[client].take_out();
-            self.write(pipe, 0, bytes);
+            self.write(socket, bytes);
         }
     }
 
@@ -665,7 +585,7 @@ impl World {
             qos,
             retain: false,
             is_empty: false,
-            sent: self.now,
+            sent: self.now(),
             fate: Fate::Unknown,
         });
     }

@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use punctual_mesh::wire::{Message, Open};
 use punctual_mesh::{BrokerId, LinkId, Node, Output, Settings};
 use punctual_model::{Nanos, Rng};
-use punctual_sim::{Connection, Edge, Queue};
+use punctual_sim::{Dialled, Edge, NetworkEvent, Socket, VirtualNetwork};
 
 #[derive(Debug)]
-enum Frame {
+pub enum Frame {
     Open(Open),
     Mesh(Vec<u8>),
 }
@@ -22,38 +22,30 @@ pub struct Broker {
     own: BTreeSet<String>,
     /// What neighbours want, as its store has it.
     interest: BTreeMap<BrokerId, BTreeSet<Box<str>>>,
-    conns: BTreeMap<LinkId, usize>,
+    sockets: BTreeMap<LinkId, Socket>,
 }
 
+/// One end of a connection.
 #[derive(Debug)]
-struct Conn {
-    /// Who dialled first.
-    ends: [usize; 2],
-    links: [Option<LinkId>; 2],
-    connection: Connection,
+pub struct End {
+    broker: usize,
+    /// Once its neighbour has said who it is.
+    link: Option<LinkId>,
 }
 
-#[derive(Debug)]
-enum Event {
-    Frame {
-        conn: usize,
-        to: usize,
-        frame: Frame,
-    },
-    End {
-        conn: usize,
-        to: usize,
-    },
-    Tick(usize),
-    Dial(usize),
+impl End {
+    fn new(broker: usize) -> Self {
+        Self { broker, link: None }
+    }
 }
+
+/// The time of a broker has come.
+#[derive(Debug)]
+pub struct Tick(usize);
 
 pub struct World {
-    pub now: Nanos,
+    pub network: VirtualNetwork<End, Frame, Tick>,
     pub brokers: Vec<Broker>,
-    pub edges: Vec<Edge>,
-    conns: Vec<Conn>,
-    events: Queue<Event>,
     /// From which broker nothing comes to which, over connections that both take to be open.
     pub mute: BTreeSet<[usize; 2]>,
     /// By how much frames are late, each by another time, and in their order.
@@ -80,15 +72,12 @@ impl World {
                 settings,
                 own: BTreeSet::new(),
                 interest: BTreeMap::new(),
-                conns: BTreeMap::new(),
+                sockets: BTreeMap::new(),
             }
         });
         let mut world = Self {
-            now: Nanos::from_secs(1),
+            network: VirtualNetwork::new(Nanos::from_secs(1), edges),
             brokers: brokers.collect(),
-            edges,
-            conns: Vec::new(),
-            events: Queue::new(),
             mute: BTreeSet::new(),
             noise: None,
             control_bytes: 0,
@@ -97,15 +86,17 @@ impl World {
         for broker in 0..world.brokers.len() {
             world.start(broker);
         }
-        for edge in 0..world.edges.len() {
-            world.events.schedule(world.now, Event::Dial(edge));
-        }
+        world.network.dial_all();
         world
+    }
+
+    pub fn now(&self) -> Nanos {
+        self.network.now()
     }
 
     /// Starts a broker with what it kept.
     pub fn start(&mut self, n: usize) {
-        let now = self.now;
+        let now = self.now();
         let broker = &mut self.brokers[n];
         if broker.node.is_some() {
             return;
@@ -126,57 +117,42 @@ impl World {
     /// Ends a broker without a word; its system closes the connections.
     pub fn crash(&mut self, n: usize) {
         self.brokers[n].node = None;
-        self.brokers[n].conns.clear();
-        for conn in 0..self.conns.len() {
-            if let Some(side) = self.conns[conn].ends.iter().position(|end| *end == n) {
-                self.close(conn, side);
-            }
+        self.brokers[n].sockets.clear();
+        for socket in self.network.sockets(|end| end.broker == n) {
+            self.close(socket);
         }
     }
 
-    /// Nothing passes an edge from now on, and nobody is told.
+    /// Nothing passes an edge from now on; with `silently`, nobody is told.
     pub fn cut(&mut self, edge: usize, silently: bool) {
-        self.edges[edge].is_cut = true;
-        let ends = self.edges[edge].ends;
-        for conn in 0..self.conns.len() {
-            let found = &mut self.conns[conn];
-            if found.ends == ends || found.ends == [ends[1], ends[0]] {
-                if silently {
-                    found.connection.silence();
-                } else {
-                    self.close(conn, 0);
-                    self.close(conn, 1);
-                }
+        for connection in self.network.cut(edge) {
+            for side in (0..2).filter(|_| !silently) {
+                self.close(Socket { connection, side });
             }
         }
     }
 
     pub fn mend(&mut self, edge: usize) {
-        self.edges[edge].is_cut = false;
+        self.network.mend(edge);
     }
 
     /// One end of a connection closes it.
-    fn close(&mut self, conn: usize, side: usize) {
-        let connection = &mut self.conns[conn].connection;
-        if !connection.close(side) {
-            return;
+    fn close(&mut self, at: Socket) {
+        if self.network.close(at) {
+            self.ended(at, "closed here");
         }
-        if let Some(at) = connection.end(side, self.now) {
-            let to = 1 - side;
-            self.events.schedule(at, Event::End { conn, to });
-        }
-        let n = self.conns[conn].ends[side];
-        self.ended(conn, n, side, "closed here");
     }
 
-    fn ended(&mut self, conn: usize, n: usize, side: usize, why: &str) {
-        let now = self.now;
-        let Some(link) = self.conns[conn].links[side].take() else {
+    fn ended(&mut self, at: Socket, why: &str) {
+        let now = self.now();
+        let end = self.network.end_mut(at);
+        let n = end.broker;
+        let Some(link) = end.link.take() else {
             return;
         };
         let broker = &mut self.brokers[n];
-        if broker.conns.get(&link) == Some(&conn) {
-            broker.conns.remove(&link);
+        if broker.sockets.get(&link) == Some(&at) {
+            broker.sockets.remove(&link);
             if let Some(node) = &mut broker.node {
                 node.link_down(link, why, now);
             }
@@ -184,72 +160,47 @@ impl World {
         self.after(n);
     }
 
-    fn send(&mut self, conn: usize, from: usize, frame: Frame) {
-        let Some(side) = self.conns[conn].ends.iter().position(|end| *end == from) else {
-            return;
-        };
-        if !self.conns[conn].connection.is_live(side) {
+    fn send(&mut self, from: Socket, frame: Frame) {
+        if !self.network.is_live(from) {
             return;
         }
         if let Frame::Mesh(bytes) = &frame {
             self.control_bytes += bytes.len() as u64;
             self.hellos += u64::from(matches!(Message::decode(bytes), Ok(Message::Hello(_))));
         }
-        let to = 1 - side;
-        let is_mute = self.mute.contains(&[from, self.conns[conn].ends[to]]);
-        if is_mute && !matches!(frame, Frame::Open(_)) {
+        let ends = [from, from.peer()].map(|socket| self.network.end(socket).broker);
+        if self.mute.contains(&ends) && !matches!(frame, Frame::Open(_)) {
             return;
         }
         let late = self
             .noise
             .as_mut()
             .map_or(Nanos(0), |(rng, most)| Nanos(rng.below(most.0)));
-        let at = self.now + self.delay(conn) + late;
-        if let Some(at) = self.conns[conn].connection.send(side, at) {
-            self.events.schedule(at, Event::Frame { conn, to, frame });
-        }
-    }
-
-    fn delay(&self, conn: usize) -> Nanos {
-        let [a, b] = self.conns[conn].ends;
-        let edge = self
-            .edges
-            .iter()
-            .find(|e| e.ends == [a, b] || e.ends == [b, a]);
-        edge.map_or(Nanos(0), |edge| edge.delay)
+        self.network.send(from, frame, late);
     }
 
     /// Lets time pass.
     pub fn run(&mut self, until: Nanos) {
-        while let Some((at, event)) = self.events.pop(until) {
-            self.now = at;
+        while let Some(event) = self.network.next(until) {
             self.handle(event);
         }
-        self.now = until;
     }
 
     /// No broker runs for a while: what happens meanwhile happens then, and clocks have gone on before
     /// anybody reads what has come.
     pub fn stand_still(&mut self, time: Nanos) {
-        let until = self.now + time;
-        let due: Vec<_> = std::iter::from_fn(|| self.events.pop(until)).collect();
-        self.now = until;
-        for n in 0..self.brokers.len() {
-            self.events.schedule(until, Event::Tick(n));
-        }
-        for (_, event) in due {
-            self.events.schedule(until, event);
-        }
+        let ticks = (0..self.brokers.len()).map(Tick);
+        self.network.stand_still(time, ticks);
     }
 
     pub fn run_for(&mut self, millis: u64) {
-        self.run(self.now + Nanos::from_millis(millis));
+        self.run(self.now() + Nanos::from_millis(millis));
     }
 
-    fn handle(&mut self, event: Event) {
-        let now = self.now;
+    fn handle(&mut self, event: NetworkEvent<Frame, Tick>) {
+        let now = self.now();
         match event {
-            Event::Tick(n) => {
+            NetworkEvent::Other(Tick(n)) => {
                 if let Some(node) = &mut self.brokers[n].node
                     && node.next_timeout() <= now
                 {
@@ -257,56 +208,42 @@ impl World {
                     self.after(n);
                 }
             }
-            Event::Dial(edge) => {
-                self.dial(edge);
-                self.events
-                    .schedule(now + Nanos::from_millis(100), Event::Dial(edge));
+            NetworkEvent::Dial(edge) => self.dial(edge),
+            NetworkEvent::Ended(at) => {
+                self.network.drop_end(at);
+                self.ended(at, "closed by the neighbour");
             }
-            Event::End { conn, to } => {
-                let n = self.conns[conn].ends[to];
-                self.conns[conn].connection.close(to);
-                self.ended(conn, n, to, "closed by the neighbour");
-            }
-            Event::Frame { conn, to, frame } => {
-                if !self.conns[conn].connection.is_live(to) {
-                    return;
-                }
-                let n = self.conns[conn].ends[to];
-                self.received(n, conn, to, frame);
-                self.after(n);
-            }
+            NetworkEvent::Arrived(at, frame) => self.received(at, frame),
         }
     }
 
     fn dial(&mut self, edge: usize) {
-        let Edge { ends, is_cut, .. } = self.edges[edge];
-        // Who does not say who it is is not waited for.
-        let is_open = |conn: &Conn| conn.ends == ends && conn.connection.is_open(0);
-        let mute = |conn: &Conn| {
-            let patience = Nanos::from_secs(1);
-            conn.links[0].is_none() && self.now - conn.connection.opened > patience
-        };
-        if let Some(mute) = self.conns.iter().position(|c| is_open(c) && mute(c)) {
-            self.close(mute, 0);
+        let runs = |n: usize| self.brokers[n].node.is_some();
+        let has_heard = |end: &End| end.link.is_some();
+        match self.network.dial(edge, runs, has_heard) {
+            Dialled::Nothing | Dialled::Fails => {}
+            Dialled::GivesUp(socket) => {
+                self.close(socket);
+                self.dial(edge);
+            }
+            Dialled::Connects => {
+                let ends = self.network.edges[edge].ends;
+                if let Some(node) = &self.brokers[ends[0]].node {
+                    let open = node.open(true);
+                    let connection = self.network.connect_over(edge, ends.map(End::new));
+                    let socket = Socket {
+                        connection,
+                        side: 0,
+                    };
+                    self.send(socket, Frame::Open(open));
+                }
+            }
         }
-        let connected = self.conns.iter().any(is_open);
-        let Some(node) = &self.brokers[ends[0]].node else {
-            return;
-        };
-        if is_cut || connected || self.brokers[ends[1]].node.is_none() {
-            return;
-        }
-        let open = node.open(true);
-        self.conns.push(Conn {
-            ends,
-            links: [None, None],
-            connection: Connection::new(self.now),
-        });
-        self.send(self.conns.len() - 1, ends[0], Frame::Open(open));
     }
 
-    fn received(&mut self, n: usize, conn: usize, side: usize, frame: Frame) {
-        let now = self.now;
+    fn received(&mut self, at: Socket, frame: Frame) {
+        let now = self.now();
+        let n = self.network.end(at).broker;
         let broker = &mut self.brokers[n];
         let Some(node) = &mut broker.node else {
             return;
@@ -317,40 +254,39 @@ impl World {
                 match node.link_up(&open, 1.0, now) {
                     Ok(link) => {
                         // A replaced connection is closed by an output.
-                        let old = broker.conns.insert(link, conn);
-                        self.conns[conn].links[side] = Some(link);
+                        let old = broker.sockets.insert(link, at);
+                        self.network.end_mut(at).link = Some(link);
                         if let Some(answer) = answer {
-                            self.send(conn, n, Frame::Open(answer));
+                            self.send(at, Frame::Open(answer));
                         }
                         if let Some(old) = old {
-                            self.abandon(old, n);
+                            self.abandon(old);
                         }
                     }
-                    Err(_) => self.close(conn, side),
+                    Err(_) => self.close(at),
                 }
             }
             Frame::Mesh(bytes) => {
-                if let Some(link) = self.conns[conn].links[side]
-                    && broker.conns.get(&link) == Some(&conn)
+                if let Some(link) = self.network.end(at).link
+                    && broker.sockets.get(&link) == Some(&at)
                 {
                     node.receive(link, &bytes, now)
                         .expect("neighbours speak well");
                 }
             }
         }
+        self.after(n);
     }
 
     /// Closes a connection that another has replaced.
-    fn abandon(&mut self, conn: usize, n: usize) {
-        if let Some(side) = self.conns[conn].ends.iter().position(|end| *end == n) {
-            self.conns[conn].links[side] = None;
-            self.close(conn, side);
-        }
+    fn abandon(&mut self, at: Socket) {
+        self.network.end_mut(at).link = None;
+        self.close(at);
     }
 
     /// A client of a broker subscribes.
     pub fn subscribe(&mut self, n: usize, filter: &str) {
-        let now = self.now;
+        let now = self.now();
         let broker = &mut self.brokers[n];
         if broker.own.insert(filter.into())
             && let Some(node) = &mut broker.node
@@ -370,7 +306,7 @@ impl World {
             if outputs.is_empty() {
                 let at = node.next_timeout();
                 if at < Nanos::MAX {
-                    self.events.schedule(at.max(self.now), Event::Tick(n));
+                    self.network.schedule(at.max(self.now()), Tick(n));
                 }
                 return;
             }
@@ -381,20 +317,20 @@ impl World {
     }
 
     fn act(&mut self, n: usize, output: Output) {
-        let now = self.now;
+        let now = self.now();
         let broker = &mut self.brokers[n];
         let Some(node) = &mut broker.node else {
             return;
         };
         match output {
             Output::Send(link, bytes) => {
-                if let Some(conn) = broker.conns.get(&link).copied() {
-                    self.send(conn, n, Frame::Mesh(bytes));
+                if let Some(socket) = broker.sockets.get(&link).copied() {
+                    self.send(socket, Frame::Mesh(bytes));
                 }
             }
             Output::Close(link, _) => {
-                if let Some(conn) = broker.conns.remove(&link) {
-                    self.abandon(conn, n);
+                if let Some(socket) = broker.sockets.remove(&link) {
+                    self.abandon(socket);
                 }
             }
             Output::Interest { link, add, remove } => {
@@ -448,6 +384,7 @@ impl World {
             let mut component = BTreeSet::from([first]);
             loop {
                 let next: Vec<usize> = self
+                    .network
                     .edges
                     .iter()
                     .filter(|edge| !edge.is_cut)
@@ -470,7 +407,7 @@ impl World {
 
     /// Connections so far.
     pub fn connections(&self) -> usize {
-        self.conns.len()
+        self.network.connections()
     }
 
     /// Links held by both ends, child first.
@@ -538,11 +475,11 @@ impl World {
 
     /// Runs until [`Self::settled`], at most that long; says how long it took.
     pub fn settle(&mut self, most: Nanos) -> Nanos {
-        let start = self.now;
+        let start = self.now();
         while !self.settled().unwrap() {
-            assert!(self.now - start < most, "not settled after {most:?}");
+            assert!(self.now() - start < most, "not settled after {most:?}");
             self.run_for(5);
         }
-        self.now - start
+        self.now() - start
     }
 }
