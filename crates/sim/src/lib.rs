@@ -3,7 +3,7 @@
 //! Simulations consist of the same parts, those in the tests of other crates too. [`Queue`]
 //! holds the events of virtual time. [`VirtualNetwork`] is the clock, with connections that delay
 //! and break, and edges that are cut. [`SimulatedBroker`] is the core of a broker with the
-//! connections that its shards serve.
+//! connections that its shards serve, and [`SimulatedStore`] what survives its crashes.
 //!
 //! [`World`] is one broker with its clients: links with latency and limited windows, a store, the
 //! mail between shards. [`Scenario`] runs one-line scripts for
@@ -15,13 +15,13 @@
 
 mod broker;
 mod connection;
-mod keeper;
 pub mod model;
 pub mod network;
 mod queue;
 pub mod random;
 mod scenario;
 mod seeds;
+mod simulated_store;
 pub mod stage;
 mod virtual_network;
 mod wire;
@@ -32,6 +32,7 @@ pub use connection::Edge;
 pub use queue::Queue;
 pub use scenario::Scenario;
 pub use seeds::{are_seeds_chosen, seeds, trace_lines};
+pub use simulated_store::{CommitEnd, Commits, SimulatedStore, StoreNews, WALL};
 pub use virtual_network::{Dialled, NetworkEvent, Socket, VirtualNetwork};
 pub use wire::{Blob, Decoder, Delivered, Incoming};
 pub use world::{Authenticator, LinkId, LinkProfile, ShardCall, Trace, World};

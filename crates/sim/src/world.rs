@@ -17,7 +17,7 @@ use punctual_broker::{
 use punctual_model::Rng;
 
 use crate::broker::{ShardConn, ShardEffect, SimulatedBroker};
-use crate::keeper::{End, Keeper, News};
+use crate::simulated_store::{CommitEnd, Commits, SimulatedStore, StoreNews};
 use crate::virtual_network::{NetworkEvent, Socket, VirtualNetwork};
 
 /// Most units of work that a shard is given at a time: some work is done at once, other is not.
@@ -102,9 +102,6 @@ pub enum Trace {
 /// Answers authentication requests; the World delivers the answer later.
 pub type Authenticator = Box<dyn FnMut(&AuthRequest) -> AuthAnswer>;
 
-/// Time between two attempts to commit the same.
-const RETRY: Nanos = Nanos(2_000_000);
-
 /// Time that a decision about a flow takes.
 const DECISION: Nanos = Nanos(300_000);
 
@@ -153,7 +150,7 @@ enum WorldEvent {
     /// The commit that is under way ends.
     Commit,
     /// A shard hears of a commit.
-    News(u16, News),
+    News(u16, StoreNews),
 }
 
 /// The client's end of a link.
@@ -180,6 +177,8 @@ pub struct World {
     links: Vec<Link>,
     /// When the last mail between two shards arrives, by sender and receiver.
     last_mail: Vec<Nanos>,
+    /// When the last news of the store for each shard arrives.
+    last_news: Vec<Nanos>,
     posting: Vec<bool>,
     mail_delay: Nanos,
     one_at_a_time: bool,
@@ -188,7 +187,7 @@ pub struct World {
     desk: Option<Desk>,
     nonce: u128,
     config: Arc<Config>,
-    keeper: Option<Keeper>,
+    store: Option<SimulatedStore>,
     crashes: u32,
 }
 
@@ -198,26 +197,26 @@ const LONGEST_WAIT: Nanos = Nanos::from_millis(1);
 impl World {
     /// A broker of `shards` shards at time zero.
     pub fn new(config: Config, shards: u16, seed: u64) -> Self {
-        Self::with_keeper(config, Directory::new(shards), seed, None)
+        Self::start(config, Directory::new(shards), seed, None)
     }
 
     /// A broker with a store whose commits take up to `delay`.
     pub fn with_store(config: Config, shards: u16, seed: u64, delay: Nanos) -> Self {
         let directory = Directory::new(shards);
-        let keeper = Keeper::new(directory.shards(), delay);
-        Self::with_keeper(config, directory, seed, Some(keeper))
+        let store = SimulatedStore::new(directory.shards(), Commits::Groups, [Nanos(0), delay]);
+        Self::start(config, directory, seed, Some(store))
     }
 
-    fn with_keeper(
+    fn start(
         config: Config,
         directory: Arc<Directory>,
         seed: u64,
-        mut keeper: Option<Keeper>,
+        mut store: Option<SimulatedStore>,
     ) -> Self {
         let (config, now) = (Arc::new(config), Nanos(0));
-        let pairs = usize::from(directory.shards()).pow(2);
-        let broker = match &mut keeper {
-            Some(keeper) => keeper.restore(directory, &config, now),
+        let shards = usize::from(directory.shards());
+        let broker = match &mut store {
+            Some(store) => store.restore(directory, &config, now),
             None => SimulatedBroker::new(directory, &config, now),
         };
         Self {
@@ -226,8 +225,9 @@ impl World {
             slices: Rng::new(!seed),
             broker,
             links: Vec::new(),
-            last_mail: vec![now; pairs],
-            posting: vec![false; pairs],
+            last_mail: vec![now; shards * shards],
+            last_news: vec![now; shards],
+            posting: vec![false; shards * shards],
             mail_delay: Nanos(20_000),
             one_at_a_time: false,
             trace: Vec::new(),
@@ -235,7 +235,7 @@ impl World {
             desk: None,
             nonce: 0,
             config,
-            keeper,
+            store,
             crashes: 0,
         }
     }
@@ -246,19 +246,20 @@ impl World {
     /// # Panics
     /// Without a store; if what was confirmed of it cannot be read.
     pub fn crash(&mut self, down: Nanos) {
-        let Some(keeper) = &mut self.keeper else {
+        let Some(store) = &mut self.store else {
             panic!("a broker without store crashes only once");
         };
         self.crashes += 1;
-        keeper.crash(&mut self.rng);
+        store.crash(&mut self.rng);
         self.network.clear();
         self.network.advance(self.network.now() + down);
         self.posting.fill(false);
+        self.last_news.fill(Nanos(0));
         for link in &mut self.links {
             link.unread.clear();
         }
         let directory = Directory::new(self.broker.directory().shards());
-        self.broker = keeper.restore(directory, &self.config, self.network.now());
+        self.broker = store.restore(directory, &self.config, self.network.now());
         for shard in 0..self.broker.shards.len() as u16 {
             self.settle(shard);
         }
@@ -272,9 +273,8 @@ impl World {
     /// Whether the disk fails, and how. Commits are tried again; as long as a full
     /// one has something in reserve they succeed.
     pub fn set_store_trouble(&mut self, trouble: Option<StoreTrouble>) {
-        if let Some(keeper) = &mut self.keeper {
-            keeper.set_trouble(trouble);
-            let news = keeper.look();
+        if let Some(store) = &mut self.store {
+            let news = store.set_trouble(trouble);
             self.tell(news);
         }
     }
@@ -282,15 +282,15 @@ impl World {
     /// The power fails, and comes back, with the call of the disk that follows so
     /// many others.
     pub fn set_power_failure(&mut self, calls: u64) {
-        if let Some(keeper) = &mut self.keeper {
-            keeper.set_power(calls);
+        if let Some(store) = &mut self.store {
+            store.set_power(calls);
         }
     }
 
     /// Whether that is still to come.
     pub fn expects_power_failure(&self) -> bool {
-        let keeper = self.keeper.as_ref();
-        keeper.is_some_and(Keeper::has_power_left)
+        let store = self.store.as_ref();
+        store.is_some_and(SimulatedStore::has_power_left)
     }
 
     /// The time.
@@ -623,11 +623,11 @@ impl World {
             self.hear(shard);
             let now = self.now();
             let asking = self.broker.shard(shard);
-            if let Some(keeper) = &mut self.keeper
+            if let Some(store) = &mut self.store
                 && let Some(operations) = asking.take_operations(now)
-                && keeper.post(shard, operations)
             {
-                self.schedule_commit();
+                store.post(shard, operations);
+                self.begin_commit();
             }
             // What need not be handed over may let answers go.
             let asking = self.broker.shard(shard);
@@ -658,38 +658,34 @@ impl World {
         }
     }
 
-    fn schedule_commit(&mut self) {
-        let Some(keeper) = &self.keeper else {
-            return;
-        };
-        let pause = if keeper.is_failing() { RETRY } else { Nanos(0) };
-        let at = self.now() + pause + Nanos(self.rng.below(keeper.delay.0 + 1));
-        self.network.schedule(at, WorldEvent::Commit);
+    /// Begins a commit of what waits for one, unless one has to end before.
+    fn begin_commit(&mut self) {
+        if let Some(store) = &mut self.store
+            && let Some(takes) = store.begin(&mut self.rng)
+        {
+            let at = self.now() + takes;
+            self.network.schedule(at, WorldEvent::Commit);
+        }
     }
 
     fn commit(&mut self) {
-        let Some(keeper) = &mut self.keeper else {
+        let Some(store) = &mut self.store else {
             return;
         };
-        let news = match keeper.end(&mut self.rng) {
-            End::Told(news) => news,
-            End::Power => return self.crash(Nanos(0)),
-        };
-        let again = keeper.begin();
-        self.tell(news);
-        if again {
-            self.schedule_commit();
+        match store.end(&mut self.rng) {
+            CommitEnd::Told(news) => {
+                self.tell(news);
+                self.begin_commit();
+            }
+            CommitEnd::Power => self.crash(Nanos(0)),
         }
     }
 
     /// Tells shards of their store, in order.
-    fn tell(&mut self, news: Vec<(u16, News)>) {
+    fn tell(&mut self, news: Vec<(u16, StoreNews)>) {
         for (shard, news) in news {
             let at = self.now() + self.any_mail_delay();
-            let Some(keeper) = &mut self.keeper else {
-                return;
-            };
-            let last = &mut keeper.last[usize::from(shard)];
+            let last = &mut self.last_news[usize::from(shard)];
             *last = at.max(*last);
             self.network.schedule(*last, WorldEvent::News(shard, news));
         }

@@ -27,7 +27,7 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use client::{Client, Fate};
-use punctual_broker::{Config, QueueFull};
+use punctual_broker::{Config, QueueFull, StoreTrouble};
 use punctual_codec::{QoS, topic};
 use punctual_mesh::{BrokerId, Settings};
 use punctual_model::{Nanos, Rng};
@@ -92,10 +92,11 @@ fn fault(world: &mut World, faults: Faults) {
         }
         4 if faults.stores => {
             let n = world.rng.index(world.sites.len());
-            match world.rng.chance(50) {
-                true => world.sites[n].is_full = true,
-                false => world.fill(n),
-            }
+            let trouble = match world.rng.chance(50) {
+                true => StoreTrouble::Failed,
+                false => StoreTrouble::Full,
+            };
+            world.trouble(n, trouble);
         }
         _ => {
             for edge in 0..world.network.edges.len() {
@@ -108,7 +109,7 @@ fn fault(world: &mut World, faults: Faults) {
                     world.start(n);
                 }
                 if faults.stores && world.rng.chance(40) {
-                    world.make_room(n);
+                    world.repair(n);
                 }
             }
             for client in 0..world.clients.len() {
@@ -286,7 +287,7 @@ fn drain(world: &mut World) {
 fn heal(world: &mut World) {
     (0..world.network.edges.len()).for_each(|edge| world.mend(edge));
     (0..world.sites.len()).for_each(|n| world.start(n));
-    (0..world.sites.len()).for_each(|n| world.make_room(n));
+    (0..world.sites.len()).for_each(|n| world.repair(n));
     connect_all(world);
 }
 

@@ -1,5 +1,5 @@
-//! One broker of the mesh: the real core with one or more shards, the real member of the mesh, and a store
-//! in memory. Where there are several shards, they and the member take turns at random, and may be late: what
+//! One broker of the mesh: the real core with one or more shards, the real member of the mesh, and the real log
+//! on a simulated disk. Where there are several shards, they and the member take turns at random, and may be late: what
 //! waits for one of them is taken in order, and in any order otherwise.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -9,19 +9,21 @@ use std::sync::{Arc, Mutex};
 
 use punctual_auth::Secret;
 use punctual_broker::{
-    Budget, ClientView, Config, ConnMeta, Directory, LinkLimits, Message, RemoteMessage,
-    RetainedCursor, ScanPosition, Stats, StoreTrouble,
+    Budget, ClientView, Config, ConnMeta, Directory, LinkLimits, Message, Operations,
+    RemoteMessage, RetainedCursor, ScanPosition, Stats, StoreTrouble,
 };
 use punctual_federation::{Member, Notice, Port, ShardEvent, ShardTask, Shards};
 use punctual_mesh::transfer::Record;
 use punctual_mesh::wire::Open;
 use punctual_mesh::{BrokerId, Settings};
 use punctual_model::{Nanos, Rng};
-use punctual_sim::{Reading, ShardConn, ShardEffect, SimulatedBroker, Socket};
-use punctual_store::{Batch, Memory, Store};
+use punctual_sim::{
+    CommitEnd, Commits, Reading, ShardConn, ShardEffect, SimulatedBroker, SimulatedStore, Socket,
+    StoreNews, WALL,
+};
 
-/// Wall clock's time at the zero of the world's.
-const WALL: u64 = 1_700_000_000_000_000_000;
+/// The least and the greatest time that a commit takes.
+const COMMIT: [Nanos; 2] = [Nanos(1), Nanos::from_millis(3)];
 /// The longest time for which a shard or the member does not run although its mailbox is not empty.
 const MOST_LATE: Nanos = Nanos(300_000);
 /// The secret of the mesh.
@@ -49,19 +51,15 @@ pub enum Effect {
     Resume(Socket),
     /// A connection goes to another shard.
     HandOver(Socket, u16, Box<ConnMeta>),
-    /// Something is to be committed.
-    Commit,
+    /// What a shard hands over is to be committed.
+    Store(u16, Operations),
 }
 
 pub struct Site {
     pub settings: Settings,
     config: Arc<Config>,
     /// Kept over crashes; without, nothing is.
-    store: Option<Memory>,
-    /// It cannot write.
-    pub is_full: bool,
-    /// The store accepts messages in transit only.
-    is_short: bool,
+    pub store: Option<SimulatedStore>,
     /// Its neighbours are named: it waits for them when it starts.
     pub named: bool,
     shards: u16,
@@ -83,8 +81,6 @@ pub struct Running {
     events: Arc<Mutex<VecDeque<ShardEvent>>>,
     /// The world's time, for the wall clock.
     clock: Arc<AtomicU64>,
-    /// What the store is writing.
-    uncommitted: VecDeque<(u16, u64, Batch)>,
     effects: Vec<Effect>,
 }
 
@@ -101,9 +97,7 @@ impl Site {
         Self {
             settings,
             config: Arc::new(config),
-            store: store.then(Memory::default),
-            is_full: false,
-            is_short: false,
+            store: store.then(|| SimulatedStore::new(shards, Commits::Batches, COMMIT)),
             named: false,
             shards,
             running: None,
@@ -129,17 +123,10 @@ impl Site {
         ));
         let directory = Directory::new(self.shards);
         directory.set_federation(port.clone());
-        let mut broker = match &mut self.store {
-            Some(store) => {
-                SimulatedBroker::restore(directory.clone(), &self.config, store, WALL, now)
-            }
+        let broker = match &mut self.store {
+            Some(store) => store.restore(directory.clone(), &self.config, now),
             None => SimulatedBroker::new(directory.clone(), &self.config, now),
         };
-        let trouble = self.is_short.then_some(StoreTrouble::Full);
-        if self.store.is_some() {
-            let shards = broker.shards.iter_mut();
-            shards.for_each(|shard| shard.store_full(trouble, now));
-        }
         let settings = self.settings.clone();
         let mut member = Member::new(settings, port.clone(), directory, now);
         member.remember(broker.shards[0].links(), now);
@@ -154,67 +141,50 @@ impl Site {
             refused: BTreeSet::new(),
             events,
             clock,
-            uncommitted: VecDeque::new(),
             effects: Vec::new(),
         });
+        let news = self.store.as_mut().map(SimulatedStore::look);
+        self.tell(news.unwrap_or_default(), now);
     }
 
     /// Nothing is left of what it had stored.
     pub fn replace_store(&mut self) {
-        self.store = self.store.take().map(|_| Memory::default());
+        let store = self.store.is_some();
+        self.store = store.then(|| SimulatedStore::new(self.shards, Commits::Batches, COMMIT));
     }
 
-    /// The broker crashes. Of the batches that are being written, the first `survive` are on disk.
-    pub fn crash(&mut self, survive: usize) {
-        let Some(running) = self.running.take() else {
-            return;
+    /// The broker crashes.
+    pub fn crash(&mut self, rng: &mut Rng) {
+        if let (Some(_), Some(store)) = (self.running.take(), &mut self.store) {
+            store.crash(rng);
+        }
+    }
+
+    /// Sets what is wrong with the disk; returns whether that is a change.
+    pub fn set_trouble(&mut self, trouble: Option<StoreTrouble>, now: Nanos) -> bool {
+        let Some(store) = &mut self.store else {
+            return false;
         };
-        if let (Some(store), false) = (&mut self.store, self.is_full) {
-            for (_, _, batch) in running.uncommitted.iter().take(survive) {
-                store.commit(batch).unwrap();
-            }
-        }
-    }
-
-    /// Sets whether the store accepts messages in transit only; returns whether that is a change.
-    pub fn set_short(&mut self, short: bool, now: Nanos) -> bool {
-        let changed = self.store.is_some() && self.is_short != short;
-        if changed {
-            self.is_short = short;
-            if let Some(running) = &mut self.running {
-                let why = short.then_some(StoreTrouble::Full);
-                for shard in &mut running.broker.shards {
-                    shard.store_full(why, now);
-                }
-            }
-        }
+        let changed = store.has_trouble() != trouble.is_some();
+        let news = store.set_trouble(trouble);
+        self.tell(news, now);
         changed
     }
 
-    /// Batches that are being written.
-    pub fn uncommitted(&self) -> usize {
-        self.running
-            .as_ref()
-            .map_or(0, |running| running.uncommitted.len())
+    /// The commit that is under way ends.
+    pub fn commit(&mut self, rng: &mut Rng, now: Nanos) {
+        let end = self.store.as_mut().map(|store| store.end(rng));
+        if let Some(CommitEnd::Told(news)) = end {
+            self.tell(news, now);
+        }
     }
 
-    /// The store has written the first batch, or cannot.
-    pub fn commit(&mut self, now: Nanos) {
-        let (Some(running), Some(store)) = (&mut self.running, &mut self.store) else {
-            return;
-        };
-        if self.is_full {
-            // A shard that waits for nothing is not told: it would not be told of the end, either.
-            let failing: BTreeSet<u16> = running.uncommitted.iter().map(|it| it.0).collect();
-            for shard in failing {
-                running
-                    .broker
-                    .shard(shard)
-                    .store_failed(StoreTrouble::Full, now);
+    /// Tells shards of their store.
+    fn tell(&mut self, news: Vec<(u16, StoreNews)>, now: Nanos) {
+        if let Some(running) = &mut self.running {
+            for (shard, news) in news {
+                news.tell(running.broker.shard(shard), now);
             }
-        } else if let Some((shard, ticket, batch)) = running.uncommitted.pop_front() {
-            store.commit(&batch).unwrap();
-            running.broker.shard(shard).committed(ticket, now);
         }
     }
 }
@@ -367,9 +337,7 @@ impl Running {
         let shards = self.directory().shards();
         for index in 0..shards {
             if let Some(operations) = self.broker.shard(index).take_operations(now) {
-                let (ticket, batch) = (operations.ticket, operations.batch);
-                self.uncommitted.push_back((index, ticket, batch));
-                self.effects.push(Effect::Commit);
+                self.effects.push(Effect::Store(index, operations));
             }
             for effect in self.broker.effects(index, now) {
                 match effect {

@@ -4,7 +4,7 @@
 use punctual_broker::Config;
 use punctual_codec::QoS;
 use punctual_model::{Nanos, Rng};
-use punctual_sim::Edge;
+use punctual_sim::{Commits, Edge};
 
 use crate::client::Fate;
 use crate::world::{World, name};
@@ -22,7 +22,13 @@ fn circle(seed: u64) -> World {
         settings.tree.hello = Nanos::from_millis(200);
         settings.capacity = u64::from(settings.id == name(0));
     });
-    (world.commit, world.one_by_one) = (COMMIT, true);
+    for store in world
+        .sites
+        .iter_mut()
+        .filter_map(|site| site.store.as_mut())
+    {
+        store.set_commits(Commits::Groups, [COMMIT, COMMIT]);
+    }
     world.window = 1000;
     a_pair_at_each(&mut world);
     world.run_for(3000);

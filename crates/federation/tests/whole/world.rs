@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use punctual_broker::{Config, LINK_PREFIX, SECRET_USER};
+use punctual_broker::{Config, LINK_PREFIX, SECRET_USER, StoreTrouble};
 use punctual_codec::{
     Connect, Packet, Properties, PropertyBuf, PropertyId, Publish, QoS, Split, Subscribe, Version,
     split,
@@ -51,13 +51,6 @@ pub struct World {
     missed: BTreeSet<usize>,
     pub clients: Vec<Client>,
     pub published: BTreeMap<u64, Published>,
-    /// Longest time that the stores take.
-    pub commit: Nanos,
-    /// Each store writes one group after the other, and takes [`Self::commit`] for each; what comes
-    /// meanwhile is the next group. Otherwise each batch takes a time of its own, up to that.
-    pub one_by_one: bool,
-    /// Batches of the group that each store writes.
-    writing: BTreeMap<usize, usize>,
     /// Messages in flight between two brokers.
     pub window: u16,
     /// When something last came back.
@@ -87,9 +80,6 @@ impl World {
             missed: BTreeSet::new(),
             clients: Vec::new(),
             published: BTreeMap::new(),
-            commit: Nanos::from_millis(3),
-            one_by_one: false,
-            writing: BTreeMap::new(),
             window: 16,
             mended: Nanos(0),
             carried: None,
@@ -135,12 +125,9 @@ impl World {
             }
             NetworkEvent::Other(Event::Commit(n, instance)) => {
                 if self.sites[n].settings.instance == instance {
-                    let group = self.writing.remove(&n).unwrap_or(1);
-                    (0..group).for_each(|_| self.sites[n].commit(now));
+                    self.sites[n].commit(&mut self.rng, now);
+                    self.begin_commit(n);
                     self.settle(n);
-                    if self.one_by_one && self.sites[n].uncommitted() > 0 {
-                        self.commit_soon(n);
-                    }
                 }
             }
             NetworkEvent::Other(Event::Retry(client)) => {
@@ -345,7 +332,12 @@ impl World {
                             resumed.push(at);
                         }
                     }
-                    Effect::Commit => self.commit_soon(n),
+                    Effect::Store(shard, operations) => {
+                        if let Some(store) = &mut self.sites[n].store {
+                            store.post(shard, operations);
+                            self.begin_commit(n);
+                        }
+                    }
                 }
             }
             for at in resumed {
@@ -384,46 +376,36 @@ impl World {
         }
     }
 
-    fn commit_soon(&mut self, n: usize) {
-        let mut took = Nanos(self.rng.within(1..=self.commit.0));
-        if self.one_by_one {
-            if self.writing.contains_key(&n) {
-                return;
-            }
-            self.writing.insert(n, self.sites[n].uncommitted());
-            took = self.commit;
+    /// Begins the commits of what waits for one at a broker.
+    fn begin_commit(&mut self, n: usize) {
+        let site = &mut self.sites[n];
+        let instance = site.settings.instance;
+        while let Some(store) = &mut site.store
+            && let Some(takes) = store.begin(&mut self.rng)
+        {
+            let at = self.network.now() + takes;
+            self.network.schedule(at, Event::Commit(n, instance));
         }
-        let instance = self.sites[n].settings.instance;
-        let at = self.now() + took;
-        self.network.schedule(at, Event::Commit(n, instance));
     }
 
-    /// The store of a broker has room only for what is on its way.
-    pub fn fill(&mut self, n: usize) {
+    /// Sets what is wrong with the disk of a broker: it is full or fails.
+    pub fn trouble(&mut self, n: usize, trouble: StoreTrouble) {
         let now = self.now();
-        self.sites[n].set_short(true, now);
+        self.sites[n].set_trouble(Some(trouble), now);
         self.settle(n);
     }
 
-    /// The store of a broker can write again, and has room.
-    pub fn make_room(&mut self, n: usize) {
+    /// The disk of a broker works again, and has room.
+    pub fn repair(&mut self, n: usize) {
         let now = self.now();
-        if self.sites[n].set_short(false, now) {
+        if self.sites[n].set_trouble(None, now) {
             self.mended = now;
             self.settle(n);
-        }
-        if std::mem::take(&mut self.sites[n].is_full) {
-            self.mended = now;
-            for _ in 0..self.sites[n].uncommitted() {
-                self.commit_soon(n);
-            }
         }
     }
 
     pub fn crash(&mut self, n: usize) {
-        let survive = self.rng.below(self.sites[n].uncommitted() as u64 + 1);
-        self.writing.remove(&n);
-        self.sites[n].crash(survive as usize);
+        self.sites[n].crash(&mut self.rng);
         self.part();
         for socket in self.network.sockets(|end| end.is_at(n)) {
             self.network.close(socket);
