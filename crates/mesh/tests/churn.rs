@@ -62,7 +62,6 @@ fn heal(world: &mut World) {
 fn large_meshes_become_one_tree() {
     let mut times = Vec::new();
     for seed in seeds(12) {
-        println!("seed {seed}");
         let mut rng = Rng::new(seed);
         let n = 2 + rng.index(49);
         let mut world = build(&mut rng, n);
@@ -126,7 +125,6 @@ fn is_needed(world: &mut World, edge: usize) -> bool {
 fn a_silent_link_is_replaced_within_three_hellos() {
     let mut shares = Vec::new();
     for seed in seeds(40) {
-        println!("seed {seed}");
         let mut rng = Rng::new(seed ^ 0x51E);
         let hello = Nanos::from_millis([50, 200, 2000][seed as usize % 3]);
         let mut world = five(&mut rng, hello);
@@ -159,7 +157,6 @@ fn a_silent_link_is_replaced_within_three_hellos() {
 fn the_loss_of_the_root_takes_100_milliseconds() {
     let mut times = Vec::new();
     for seed in seeds(60) {
-        println!("seed {seed}");
         let mut rng = Rng::new(seed ^ 0x5007);
         let mut world = five(&mut rng, Nanos::from_secs(2));
         let root = world.brokers.iter().position(|broker| {
@@ -178,7 +175,6 @@ fn the_loss_of_the_root_takes_100_milliseconds() {
 #[test]
 fn a_busy_machine_loses_nobody() {
     for seed in seeds(12) {
-        println!("seed {seed}");
         let mut rng = Rng::new(seed ^ 0xB5);
         let hello = Nanos::from_millis([50, 200, 2000][seed as usize % 3]);
         let mut world = five(&mut rng, hello);

@@ -31,7 +31,7 @@ pub use broker::{Reading, ShardConn, ShardEffect, SimulatedBroker, take_pending}
 pub use connection::Edge;
 pub use queue::Queue;
 pub use scenario::Scenario;
-pub use seeds::{are_seeds_chosen, seeds, trace_lines};
+pub use seeds::{Seeds, are_seeds_chosen, seeds, seeds_from, trace_lines};
 pub use simulated_store::{CommitEnd, Commits, SimulatedStore, StoreNews, WALL};
 pub use virtual_network::{Dialled, NetworkEvent, Socket, VirtualNetwork};
 pub use wire::{Blob, Decoder, Delivered, Incoming};

@@ -45,8 +45,7 @@ pub fn run(seed: u64) -> Result<Summary, String> {
         let lines = trace_lines().unwrap_or(60);
         let from = again.log.len().saturating_sub(lines);
         format!(
-            "seed {seed}: {why}\nat {:?}, {:?}\n{}\nrepeat with: \
-             PUNCTUAL_SEED={seed} cargo test -p punctual-sim --test random -- --nocapture",
+            "seed {seed}: {why}\nat {:?}, {:?}\n{}",
             again.world.now(),
             again.config,
             again.log[from..].join("\n"),

@@ -2,17 +2,99 @@
 //! the only one, `PUNCTUAL_SEEDS` says how many there are and `PUNCTUAL_FROM` the first of them.
 
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+/// The seeds of a simulation, one after the other. Who panics while one of them is the last that was
+/// taken is told on standard error how to repeat that run.
+#[derive(Debug)]
+pub struct Seeds {
+    left: Range<u64>,
+    taken: Option<u64>,
+}
 
 /// Those that the environment says; otherwise `few`, from 0 on.
-pub fn seeds(few: u64) -> Range<u64> {
+pub fn seeds(few: u64) -> Seeds {
+    seeds_from(0, few)
+}
+
+/// Those that the environment says; otherwise `few`, from `first` on.
+pub fn seeds_from(first: u64, few: u64) -> Seeds {
     let (first, count) = match variable("PUNCTUAL_SEED") {
         Some(seed) => (seed, 1),
         None => (
-            variable("PUNCTUAL_FROM").unwrap_or(0),
+            variable("PUNCTUAL_FROM").unwrap_or(first),
             variable("PUNCTUAL_SEEDS").unwrap_or(few),
         ),
     };
-    first..first.saturating_add(count)
+    Seeds {
+        left: first..first.saturating_add(count),
+        taken: None,
+    }
+}
+
+impl Seeds {
+    /// How many are left.
+    pub fn left(&self) -> u64 {
+        self.left.end - self.left.start
+    }
+
+    /// What `run` returns for each seed, in no order, on all processors. Once one panics no other begins,
+    /// and this panics as that did.
+    pub fn in_parallel<T: Send>(self, run: impl Fn(u64) -> T + Sync) -> Vec<T> {
+        let end = self.left.end;
+        let next = AtomicU64::new(self.left.start);
+        let work = || {
+            let mut results = Vec::new();
+            loop {
+                let seed = next.fetch_add(1, Ordering::Relaxed);
+                if seed >= end {
+                    return Ok(results);
+                }
+                let one = || {
+                    let _told = Self {
+                        left: seed..seed,
+                        taken: Some(seed),
+                    };
+                    run(seed)
+                };
+                match catch_unwind(AssertUnwindSafe(one)) {
+                    Ok(result) => results.push(result),
+                    Err(panic) => {
+                        next.store(end, Ordering::Relaxed);
+                        return Err(panic);
+                    }
+                }
+            }
+        };
+        let threads = thread::available_parallelism().map_or(2, |n| n.get());
+        thread::scope(|scope| {
+            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+            let results = workers.into_iter().map(|worker| worker.join().flatten());
+            let results =
+                results.flat_map(|results| results.unwrap_or_else(|it| resume_unwind(it)));
+            results.collect()
+        })
+    }
+}
+
+impl Iterator for Seeds {
+    type Item = u64;
+
+    fn next(&mut self) -> Option<u64> {
+        self.taken = self.left.next();
+        self.taken
+    }
+}
+
+impl Drop for Seeds {
+    #[expect(clippy::print_stderr, reason = "how to repeat a test that fails")]
+    fn drop(&mut self) {
+        if let Some(seed) = self.taken.filter(|_| thread::panicking()) {
+            eprintln!("PUNCTUAL_SEED={seed} repeats the run that failed");
+        }
+    }
 }
 
 /// Whether the seeds were chosen from outside: in few others something may never happen that the
@@ -29,4 +111,32 @@ pub fn trace_lines() -> Option<usize> {
 
 fn variable(key: &str) -> Option<u64> {
     std::env::var(key).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn some() -> Seeds {
+        Seeds {
+            left: 3..9,
+            taken: None,
+        }
+    }
+
+    #[test]
+    fn each_seed_runs_once_in_turn_or_in_parallel() {
+        assert_eq!(some().left(), 6);
+        let all: Vec<u64> = some().collect();
+        assert_eq!(all, [3, 4, 5, 6, 7, 8]);
+        let mut squares = some().in_parallel(|seed| seed * seed);
+        squares.sort_unstable();
+        assert_eq!(squares, [9, 16, 25, 36, 49, 64]);
+    }
+
+    #[test]
+    fn a_run_that_fails_in_parallel_is_not_lost() {
+        let failed = catch_unwind(|| some().in_parallel(|seed| assert_ne!(seed, 5)));
+        assert!(failed.is_err());
+    }
 }

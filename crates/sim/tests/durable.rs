@@ -17,9 +17,6 @@
 //! `PUNCTUAL_SEED=7` only that one.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
-#[path = "support/parallel.rs"]
-mod parallel;
-
 use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -915,8 +912,7 @@ fn told(seed: u64, result: Result<(), String>, story: &Story) -> Result<(), Stri
             let lines = trace_lines().unwrap_or(0);
             let from = story.lines.len().saturating_sub(lines);
             Err(format!(
-                "seed {seed}: {why}\n{}\nPUNCTUAL_SEED={seed} PUNCTUAL_TRACE=200 cargo test -p punctual-sim \
-                 --test durable",
+                "seed {seed}: {why}\n{}\nPUNCTUAL_TRACE=200 shows what led to it",
                 story.lines[from..].join("\n")
             ))
         }
@@ -928,8 +924,8 @@ fn told(seed: u64, result: Result<(), String>, story: &Story) -> Result<(), Stri
 #[test]
 fn the_power_may_fail_at_any_call() {
     let all = seeds(300);
-    let few = (all.end - all.start).div_ceil(50);
-    for seed in all.start..all.start + few {
+    let few = all.left().div_ceil(50);
+    for seed in all.take(few as usize) {
         let mut calls = 0;
         loop {
             let mut story = Story::new(seed);
@@ -951,9 +947,9 @@ fn the_power_may_fail_at_any_call() {
 #[test]
 fn nothing_acknowledged_is_lost() {
     let all = seeds(300);
-    let seeds = all.end - all.start;
+    let seeds = all.left();
     let run = |seed| u64::from(run(seed).unwrap_or_else(|why| panic!("{why}")));
-    let crashes: u64 = parallel::each(all, run).iter().sum();
+    let crashes: u64 = all.in_parallel(run).iter().sum();
     println!("{seeds} seeds, {crashes} crashes");
     assert!(
         crashes > seeds || seeds == 1,

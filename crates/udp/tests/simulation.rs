@@ -21,7 +21,7 @@ use punctual_codec::{
     SubscribeOptions, Version, split,
 };
 use punctual_model::Rng;
-use punctual_sim::{Queue, are_seeds_chosen, seeds, take_pending};
+use punctual_sim::{Queue, are_seeds_chosen, seeds, seeds_from, take_pending};
 use punctual_udp::{
     Client, ClientConfig, ClientState, Endpoint, EndpointConfig, Event, Header, Path, PeerId,
 };
@@ -530,26 +530,6 @@ impl World {
     }
 }
 
-/// Those that the environment says; otherwise `few`, from `first` on.
-fn seeds_from(first: u64, few: u64) -> std::ops::Range<u64> {
-    let all = seeds(few);
-    match are_seeds_chosen() {
-        true => all,
-        false => first..first + all.end,
-    }
-}
-
-/// Prints the seed if the test fails in its scope.
-struct Seed(u64);
-
-impl Drop for Seed {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("repeat with PUNCTUAL_SEED={}", self.0);
-        }
-    }
-}
-
 fn check(world: &World, vanished: Option<usize>) {
     let published: BTreeSet<&String> = world.apps.iter().flat_map(|app| &app.done).collect();
     for (n, app) in world.apps.iter().enumerate() {
@@ -579,7 +559,6 @@ fn check(world: &World, vanished: Option<usize>) {
 #[test]
 fn nothing_acknowledged_is_lost_or_doubled() {
     for seed in seeds(40) {
-        let _seed = Seed(seed);
         let mut world = World::new(seed, BAD, EndpointConfig::default(), 4);
         // All are there before anybody publishes, so that all get everything.
         for n in 0..world.apps.len() {
@@ -614,7 +593,6 @@ fn nothing_acknowledged_is_lost_or_doubled() {
 #[test]
 fn who_vanishes_is_forgotten() {
     for seed in seeds_from(100, 10) {
-        let _seed = Seed(seed);
         let mut world = World::new(seed, BAD, EndpointConfig::default(), 3);
         for n in 0..3 {
             world.apps[n].connect(world.now);
@@ -650,7 +628,6 @@ fn a_good_network_needs_no_repetitions() {
 fn goodbyes_are_said() {
     let mut clean = 0;
     for seed in seeds_from(200, 20) {
-        let _seed = Seed(seed);
         let mut world = World::new(seed, BAD, EndpointConfig::default(), 2);
         for n in 0..2 {
             world.apps[n].to_publish.clear();

@@ -467,7 +467,6 @@ fn each_shards(run: impl Fn()) {
 fn each_seed(few: u64, mut run: impl FnMut(u64)) {
     for seed in seeds(few) {
         SHARDS.set(1 + (seed % 2) as u16);
-        println!("seed {seed}, {} shards", shards());
         run(seed);
     }
     SHARDS.set(1);

@@ -15,8 +15,6 @@
 )]
 
 mod desk;
-#[path = "../support/parallel.rs"]
-mod parallel;
 mod story;
 
 use punctual_sim::seeds;
@@ -24,11 +22,11 @@ use punctual_sim::seeds;
 #[test]
 fn what_is_promised_is_true() {
     let all = seeds(300);
-    let seeds = all.end - all.start;
+    let seeds = all.left();
     let is_told = seeds == 1;
     let mut total = story::Summary::default();
     let run = |seed| story::run(seed, is_told);
-    (parallel::each(all, run).iter()).for_each(|summary| total.add(summary));
+    (all.in_parallel(run).iter()).for_each(|summary| total.add(summary));
     println!("{total:#?}");
     if is_told {
         return;

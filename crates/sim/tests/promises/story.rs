@@ -56,26 +56,12 @@ impl Summary {
 
 /// Runs a seed; panics where something is not as it must be.
 pub(crate) fn run(seed: u64, tell: bool) -> Summary {
-    let guard = Replay(seed);
     let mut story = Story::new(seed, tell);
     for _ in 0..STEPS {
         story.step();
     }
     story.end();
-    std::mem::forget(guard);
     story.summary
-}
-
-/// Says how to repeat a run that panics.
-struct Replay(u64);
-
-impl Drop for Replay {
-    fn drop(&mut self) {
-        let Self(seed) = self;
-        eprintln!(
-            "seed {seed}: PUNCTUAL_SEED={seed} cargo test -p punctual-sim --test promises -- --nocapture"
-        );
-    }
 }
 
 /// A client.

@@ -92,7 +92,7 @@ fn look(seed: u64, order: Order, steps: Steps, count: &mut Count) -> Vec<String>
 
 fn look_at_all(order: Order, steps: Steps, networks: u64) -> Vec<String> {
     let seeds = seeds(networks);
-    let networks = seeds.end - seeds.start;
+    let networks = seeds.left();
     let mut count = Count::default();
     let above: Vec<String> = seeds
         .flat_map(|seed| look(seed, order, steps, &mut count))
