@@ -203,7 +203,7 @@ impl Node {
             };
             let behind = behind.map(others);
             self.lost.insert(link, behind, now);
-            self.members.tell_shell(&mut self.outputs);
+            self.members.report_members(&mut self.outputs);
         }
     }
 
@@ -375,21 +375,21 @@ impl Node {
                 // The link carries at the other end but not yet here. If it never does, the queue for it
                 // is given up like that of any lost link.
                 let behind = BTreeSet::from([up.peer.clone()]);
-                self.tell_leads(link, behind.clone());
+                self.report_leads(link, behind.clone());
                 self.lost.insert(link, Some(behind), now);
             }
             self.copy_overlapping(link, &add);
         }
         if overflows && let Some(peer) = self.peer(link).cloned() {
             self.outputs.log(Event::TableFull(peer));
-            self.tell_interest(link, vec!["#".into()], Vec::new());
+            self.report_interest(link, vec!["#".into()], Vec::new());
         }
         if !add.is_empty() || !remove.is_empty() {
-            self.tell_interest(link, add, remove);
+            self.report_interest(link, add, remove);
         }
     }
 
-    fn tell_interest(&mut self, link: LinkId, add: Vec<Box<str>>, remove: Vec<Box<str>>) {
+    fn report_interest(&mut self, link: LinkId, add: Vec<Box<str>>, remove: Vec<Box<str>>) {
         if !add.is_empty() {
             self.commit.note_change();
         }
@@ -406,10 +406,10 @@ impl Node {
         };
         let mut brokers = self.reach.behind(link);
         brokers.insert(up.peer.clone());
-        self.tell_leads(link, brokers);
+        self.report_leads(link, brokers);
     }
 
-    fn tell_leads(&mut self, link: LinkId, brokers: BTreeSet<BrokerId>) {
+    fn report_leads(&mut self, link: LinkId, brokers: BTreeSet<BrokerId>) {
         if self.commit.leads(link, &brokers) {
             let brokers = brokers.into_iter().collect();
             self.outputs.push(Output::Leads { link, brokers });
@@ -483,7 +483,7 @@ impl Node {
         self.publish_wills(now);
         self.answer_late_questions(now);
         if self.presence.release(now) {
-            self.tell_reach();
+            self.report_reach();
         }
         self.tick_fences(now);
         self.end_late_holds(now);
@@ -507,7 +507,7 @@ impl Node {
 
     /// Takes the outputs, to be carried out in this order.
     pub fn take_outputs(&mut self) -> VecDeque<Output> {
-        self.tell_first_reach();
+        self.report_first_reach();
         self.outputs.take()
     }
 
@@ -532,7 +532,7 @@ impl Node {
         for silent in self.follow_tree(now) {
             self.remove(silent, now);
         }
-        self.show_kept(now);
+        self.advertise_committed(now);
         self.pace.reset();
         let changed = self.reach.has_changes();
         if changed {
@@ -542,10 +542,10 @@ impl Node {
             self.tell(now);
             self.pass_on(now);
         }
-        self.tell_completed();
+        self.send_completed_checksums();
         if self.interest.take_keeps_changed() || changed {
             self.note_missed(now);
-            self.tell_reach();
+            self.report_reach();
         }
         self.look_after_wards(now);
         let outdated = self.filters.remove_outdated();
@@ -559,7 +559,7 @@ impl Node {
         }
         self.ask_for_holds(now);
         self.ask_put_off(now);
-        self.members.tell_shell(&mut self.outputs);
+        self.members.report_members(&mut self.outputs);
         self.look_at_membership(now);
     }
 
@@ -648,7 +648,7 @@ impl Node {
 
     /// Advertises changes of interest that are durable now on the other links, and forwards the envelopes that
     /// waited for them.
-    fn show_kept(&mut self, now: Nanos) {
+    fn advertise_committed(&mut self, now: Nanos) {
         for link in self.commit.shown() {
             self.reach.show(link);
         }

@@ -1067,7 +1067,7 @@ mod tests {
         Ok(())
     }
 
-    fn tell_in_pieces(steps: &[(&str, &str)]) {
+    fn advertise_in_pieces(steps: &[(&str, &str)]) {
         let steps = steps.iter().map(|(what, value)| match *what {
             "tell" => Step::Tell(value.parse().unwrap()),
             "own" => Step::Own(true, (*value).to_owned()),
@@ -1083,7 +1083,7 @@ mod tests {
     /// withdrawn.
     #[test]
     fn a_new_filter_outlives_what_covered_it() {
-        tell_in_pieces(&[
+        advertise_in_pieces(&[
             ("b", "#"),
             ("tell", "12"),
             ("forget b", ""),
@@ -1101,7 +1101,7 @@ mod tests {
     /// The same of one that is wanted already, and then by somebody else, too.
     #[test]
     fn a_filter_is_told_where_it_is_wanted_since_then() {
-        tell_in_pieces(&[
+        advertise_in_pieces(&[
             ("b", "#"),
             ("tell", "12"),
             ("forget b", ""),

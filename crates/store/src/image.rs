@@ -189,7 +189,7 @@ impl Image {
     /// with its entries in order. Incomplete items (see [`Image::drop_unfinished`]) are
     /// included.
     pub fn operations(&self, tell: &mut dyn FnMut(Op<'_>)) {
-        self.tell_numbers(tell);
+        self.pass_numbers(tell);
         let mut messages: Vec<_> = self.messages.iter().collect();
         messages.sort_unstable_by_key(|(number, _)| **number);
         for (_, message) in messages {
@@ -197,7 +197,7 @@ impl Image {
                 tell(op);
             }
         }
-        self.tell_rest(tell);
+        self.pass_rest(tell);
     }
 }
 
@@ -642,7 +642,7 @@ impl<C> Image<C> {
     }
 
     /// Passes numbers and flows to `tell`, which recovery does before the contents.
-    pub(crate) fn tell_numbers(&self, tell: &mut dyn FnMut(Op<'_>)) {
+    pub(crate) fn pass_numbers(&self, tell: &mut dyn FnMut(Op<'_>)) {
         tell(Op::Highest(self.highest));
         for (key, flow) in &self.flows {
             tell(flow.op(key));
@@ -650,7 +650,7 @@ impl<C> Image<C> {
     }
 
     /// Passes everything after the contents to `tell`.
-    pub(crate) fn tell_rest(&self, tell: &mut dyn FnMut(Op<'_>)) {
+    pub(crate) fn pass_rest(&self, tell: &mut dyn FnMut(Op<'_>)) {
         for (topic, retained) in &self.retained {
             tell(retained.op(topic));
         }

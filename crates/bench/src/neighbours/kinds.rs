@@ -15,7 +15,7 @@ use punctual_measure::{Api, Error, Result};
 use self::broker::{MESH, filter_changes};
 pub(super) use self::files::write as write_files;
 use self::files::{LOGINS, TLS, handshake};
-use self::sessions::{STORE, admissions, crowd, ends, logins, store, tell_crowd, wills};
+use self::sessions::{STORE, admissions, crowd, ends, logins, publish_to_crowd, store, wills};
 use crate::blocking::Connection;
 use crate::sys;
 
@@ -172,7 +172,7 @@ pub(super) const KINDS: &[Kind] = &[
         "crowd",
         "messages with QoS 1 for 10 000 sessions that are away",
         crowd,
-        tell_crowd,
+        publish_to_crowd,
     ),
     kind(
         "admissions",

@@ -256,7 +256,7 @@ impl Hub {
             if let Some(session) = self.sessions.get(conn.session) {
                 session.handle.congested.store(false, Ordering::Release);
             }
-            self.tell_relief();
+            self.notify_shards_of_relief();
         }
     }
 
@@ -308,7 +308,7 @@ impl Hub {
         self.timers.arm(due, timer);
         self.store_will(session_slot);
         // The session may end earlier than was reported to the federation.
-        self.tell_will(session_slot);
+        self.send_will_to_federation(session_slot);
         None
     }
 

@@ -130,11 +130,11 @@ impl Hub {
             session.handle.congested.store(false, Ordering::Release);
         }
         self.resume(waiters);
-        self.tell_relief();
+        self.notify_shards_of_relief();
     }
 
     /// Notifies other shards, so that their publishers go on.
-    pub(super) fn tell_relief(&mut self) {
+    pub(super) fn notify_shards_of_relief(&mut self) {
         for (shard, outbox) in self.outboxes.list.iter_mut().enumerate() {
             if shard != usize::from(self.index) {
                 outbox.messages.push(RemoteMessage(Remote::Relief));

@@ -302,7 +302,7 @@ impl Shard {
     }
 
     /// Notifies a publisher of the current state of its flow.
-    pub(super) fn tell_flow(&mut self, slot: u32, topic: &str, now: Nanos) {
+    pub(super) fn notify_flow_publisher(&mut self, slot: u32, topic: &str, now: Nanos) {
         let hub = &mut self.hub;
         let Some(session) = hub.sessions.get_mut(slot) else {
             return;

@@ -711,7 +711,7 @@ fn attach_session(
         lost,
     };
     let has_subscriptions = !session.subscriptions.is_empty();
-    hub.tell_lasting(slot);
+    hub.notify_federation_of_lasting(slot);
     let session = hub.sessions.get_mut(slot)?;
     if !newcomer.is_link
         && !newcomer.assigned

@@ -129,7 +129,7 @@ impl Shard {
                 ));
             }
             session.expiry = expiry.min(hub.config.limits.max_session_expiry);
-            hub.tell_lasting(slot);
+            hub.notify_federation_of_lasting(slot);
         }
         let with_will = packet.reason != ReasonCode::Success;
         self.end_connection(id.slot, packet.reason.name(), with_will, now);

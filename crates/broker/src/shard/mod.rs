@@ -1187,7 +1187,7 @@ impl Shard {
             Task::Alarms { after } => self.raise_alarms(after, budget, now),
             Task::Tell { slot, topic } => {
                 budget.spend(TIMER);
-                self.tell_flow(slot, &topic, now);
+                self.notify_flow_publisher(slot, &topic, now);
             }
             Task::Remains(remains) => self.clear_away(*remains, budget, now),
             Task::Discard(mut discarded) => {
@@ -1405,7 +1405,7 @@ impl Shard {
             Timer::Answers { slot, generation } => {
                 self.hub.send_answers(ConnId { slot, generation });
             }
-            Timer::Throttles => self.hub.tell_throttles(now),
+            Timer::Throttles => self.hub.send_throttles(now),
             Timer::Flushes => self.hub.flushes_are_due(now),
             Timer::HistoryExpiry { id } => self.expire_history(id, now),
             Timer::Transfer { id } => self.transfer_is_due(id, now),

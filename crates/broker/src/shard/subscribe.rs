@@ -521,14 +521,14 @@ struct Wish {
 
 impl Hub {
     /// Notifies the federation which subscriptions belong to a persistent session now.
-    pub(crate) fn tell_lasting(&mut self, slot: u32) {
+    pub(crate) fn notify_federation_of_lasting(&mut self, slot: u32) {
         let (federation, session) = (self.directory.federation(), self.sessions.get_mut(slot));
         let (Some(federation), Some(session)) = (federation, session) else {
             return;
         };
         let lasts = !session.is_transient();
         for subscription in session.subscriptions.iter_mut() {
-            subscription.tell_lasting(lasts, &**federation);
+            subscription.notify_federation_of_lasting(lasts, &**federation);
         }
     }
 }
@@ -541,7 +541,7 @@ impl Subscription {
     }
 
     /// Notifies the federation whether the subscription is persistent, if that has changed.
-    fn tell_lasting(&mut self, lasts: bool, federation: &dyn Federation) {
+    fn notify_federation_of_lasting(&mut self, lasts: bool, federation: &dyn Federation) {
         let persistent = Self::is_lasting(lasts, self.options.qos);
         if persistent != self.persistent {
             // In this order there is no moment without any interest in the filter.
@@ -616,7 +616,7 @@ fn add(hub: &mut Hub, slot: u32, filter: &str, wish: Wish) -> ReasonCode {
             (known.options, known.id) = (options, id);
             (known.numbered, known.demoted) = (numbered, demoted);
             if let Some(federation) = hub.directory.federation() {
-                known.tell_lasting(lasts, &**federation);
+                known.notify_federation_of_lasting(lasts, &**federation);
             }
             false
         }

@@ -199,7 +199,7 @@ impl Shard {
         };
         if let (Some(_), Some(will)) = (session.conn, &mut session.will) {
             will.name = name;
-            hub.tell_will(slot);
+            hub.send_will_to_federation(slot);
             hub.store_will(slot);
         } else if !same {
             hub.take_will(slot);
@@ -214,7 +214,7 @@ impl Hub {
         self.take_will(slot);
         if let Some(session) = self.sessions.get_mut(slot) {
             session.will = will.map(Box::new);
-            self.tell_will(slot);
+            self.send_will_to_federation(slot);
         }
     }
 
@@ -231,7 +231,7 @@ impl Hub {
     }
 
     /// Sends the will of a session to the federation, if the client may publish it.
-    pub(crate) fn tell_will(&self, slot: u32) {
+    pub(crate) fn send_will_to_federation(&self, slot: u32) {
         let (Some(federation), Some(session)) =
             (self.directory.federation(), self.sessions.get(slot))
         else {

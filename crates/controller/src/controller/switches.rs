@@ -61,13 +61,13 @@ impl Controller {
         }
         self.perform(progress, now, effects);
         if self.begun && !speaks.is_openflow() {
-            self.tell_all(datapath, effects);
+            self.send_whole_plan(datapath, effects);
         }
         self.next_probe = self.next_probe.min(now);
     }
 
     /// Sends the whole plan to a switch whose tables cannot be read.
-    fn tell_all(&mut self, datapath: u64, effects: &mut Vec<Effect>) {
+    fn send_whole_plan(&mut self, datapath: u64, effects: &mut Vec<Effect>) {
         let name = self.name(datapath);
         let plan = self.plan.switches.entry(name).or_default();
         let entries = plan.entries.iter();
@@ -189,7 +189,7 @@ impl Controller {
     /// Makes a switch whose tables were read, or cannot be, what the plan says.
     pub(super) fn reconcile(&mut self, datapath: u64, effects: &mut Vec<Effect>) {
         if let Some(Link::Plans(_)) = self.switches.get(&datapath) {
-            return self.tell_all(datapath, effects);
+            return self.send_whole_plan(datapath, effects);
         }
         let name = self.name(datapath);
         let plan = self.plan.switches.entry(name.clone()).or_default();

@@ -307,7 +307,7 @@ impl World {
     fn settle(&mut self, n: usize) {
         let now = self.now();
         loop {
-            self.tell_dialling(n);
+            self.update_dialling(n);
             let Some(running) = &mut self.sites[n].running else {
                 return;
             };
@@ -357,7 +357,7 @@ impl World {
     }
 
     /// A broker that is joining is told whether its neighbours were tried, if it is one that names them.
-    fn tell_dialling(&mut self, n: usize) {
+    fn update_dialling(&mut self, n: usize) {
         let now = self.now();
         let Site { named, running, .. } = &mut self.sites[n];
         let named = *named;

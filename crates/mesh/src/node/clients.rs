@@ -166,7 +166,7 @@ impl Node {
     }
 
     /// Sends arrivals and wills to neighbours.
-    pub(super) fn tell_of_clients(&mut self) {
+    pub(super) fn send_client_news(&mut self) {
         let arrivals = std::mem::take(&mut self.clients.arrivals);
         for link in self.links.carrying() {
             let others = arrivals.iter().filter(|(from, _)| *from != Some(link));

@@ -256,10 +256,10 @@ impl PersistentInterest {
             if known.stored != Some(link) {
                 let all: Vec<Box<str>> = known.filters.iter().cloned().collect();
                 if let Some(before) = known.stored.replace(link).filter(|_| !all.is_empty()) {
-                    tell_shell(outputs, before, &of, Vec::new(), all.clone());
+                    ask_shell_to_store(outputs, before, &of, Vec::new(), all.clone());
                 }
                 if !all.is_empty() {
-                    tell_shell(outputs, link, &of, all, Vec::new());
+                    ask_shell_to_store(outputs, link, &of, all, Vec::new());
                 }
             }
             if known.is_asked {
@@ -315,7 +315,7 @@ impl PersistentInterest {
             self.completed.insert(of.clone());
         }
         if !add.is_empty() || !remove.is_empty() {
-            tell_shell(outputs, link, &of, add, remove);
+            ask_shell_to_store(outputs, link, &of, add, remove);
         }
     }
 
@@ -439,7 +439,7 @@ impl PersistentInterest {
             self.len -= known.filters.len();
             self.changed.remove(&id);
             if let Some(link) = known.stored.filter(|_| !known.filters.is_empty()) {
-                tell_shell(
+                ask_shell_to_store(
                     outputs,
                     link,
                     &id,
@@ -474,7 +474,7 @@ impl PersistentInterest {
 }
 
 /// Has the shell store a change of a broker's filters.
-fn tell_shell(
+fn ask_shell_to_store(
     outputs: &mut Outputs,
     link: LinkId,
     of: &BrokerId,
@@ -542,7 +542,7 @@ impl Node {
 
     /// Sends checksums of brokers whose filters were incomplete when neighbours learned that they are
     /// reached.
-    pub(super) fn tell_completed(&mut self) {
+    pub(super) fn send_completed_checksums(&mut self) {
         let completed = self.interest.take_completed();
         if completed.is_empty() {
             return;
@@ -568,7 +568,7 @@ impl Node {
     }
 
     /// Sends the changes of persistent interest to neighbours.
-    pub(super) fn tell_interest_changes(&mut self) {
+    pub(super) fn send_interest_changes(&mut self) {
         for change in self.interest.changes() {
             let links: Vec<LinkId> = self.links.carrying().collect();
             for link in links.into_iter().filter(|to| Some(*to) != change.source) {

@@ -93,7 +93,7 @@ impl Node {
             _ => Membership::Stranded,
         };
         self.join.state = next;
-        self.tell_reach();
+        self.report_reach();
         self.outputs.push(Output::Membership(next));
         self.outputs.log(Event::Membership(next));
     }

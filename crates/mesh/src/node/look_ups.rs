@@ -90,7 +90,7 @@ impl Node {
     }
 
     /// Reports the reached brokers to the shell, and whether others are away, if that has changed.
-    pub(super) fn tell_reach(&mut self) {
+    pub(super) fn report_reach(&mut self) {
         // Before this broker has joined, unknown neighbours may be missing. Before the persistent
         // interest of all reached brokers is complete, it is unknown for which other brokers they queue
         // messages.
@@ -110,11 +110,11 @@ impl Node {
     }
 
     /// Makes the first report after a start, even if nothing has changed yet.
-    pub(super) fn tell_first_reach(&mut self) {
+    pub(super) fn report_first_reach(&mut self) {
         if self.look_ups.told.is_none() {
             // The set of missed brokers is empty, so the time does not matter.
             self.note_missed(Nanos(0));
-            self.tell_reach();
+            self.report_reach();
         }
     }
 }

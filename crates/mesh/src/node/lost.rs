@@ -506,7 +506,7 @@ impl Node {
             self.reach.drop_from(link, |id| id == broker);
             self.members.forget_broker(link, broker);
             if !others.is_empty() {
-                self.tell_leads(link, others);
+                self.report_leads(link, others);
             }
         }
         self.note_kept();
@@ -554,7 +554,7 @@ impl Node {
         self.filters
             .table
             .apply(link, awaited.into_iter().collect(), Vec::new());
-        self.tell_interest(link, added, gone);
+        self.report_interest(link, added, gone);
         self.outputs.push(Output::Narrow(peer));
     }
 

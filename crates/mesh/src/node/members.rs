@@ -164,7 +164,7 @@ impl Members {
 
     /// Reports changes of the brokers with members elsewhere to the shell. Brokers behind a lost link
     /// count only if no broker with members is reached: messages for them are queued.
-    pub(super) fn tell_shell(&mut self, outputs: &mut Outputs) {
+    pub(super) fn report_members(&mut self, outputs: &mut Outputs) {
         if !self.reach.take_moved() {
             return;
         }
@@ -186,11 +186,11 @@ impl Members {
             outputs.push(Output::Members { filter, brokers });
         }
         self.elsewhere = now;
-        self.tell_shell_by_links(outputs);
+        self.report_members_by_link(outputs);
     }
 
     /// Reports the same by links, to be stored for a restart.
-    fn tell_shell_by_links(&mut self, outputs: &mut Outputs) {
+    fn report_members_by_link(&mut self, outputs: &mut Outputs) {
         let mut now: BTreeMap<(LinkId, Box<str>), Vec<BrokerId>> = BTreeMap::new();
         for (link, (id, filter)) in self.reach.by_links() {
             if *id != self.broker {

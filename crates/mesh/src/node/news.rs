@@ -118,7 +118,7 @@ impl Node {
         }
         if self.filters.table.is_amid() {
             if begins {
-                self.tell_of_sessions();
+                self.send_session_news();
             }
             self.pace.due = Some(now);
             self.pace.held = Some(held);
@@ -127,7 +127,7 @@ impl Node {
         for told in held.members {
             self.send_members(told.link, told.all, told.add, told.remove);
         }
-        self.tell_of_sessions();
+        self.send_session_news();
         for (from, envelope) in held.envelopes {
             self.post_envelope(from, envelope);
         }
@@ -160,9 +160,9 @@ impl Node {
     }
 
     /// Sends updates that do not depend on the table.
-    fn tell_of_sessions(&mut self) {
-        self.tell_interest_changes();
-        self.tell_of_clients();
+    fn send_session_news(&mut self) {
+        self.send_interest_changes();
+        self.send_client_news();
     }
 
     fn send_reach(&mut self, told: ReachUpdate<BrokerId>) {

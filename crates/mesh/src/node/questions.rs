@@ -128,7 +128,7 @@ impl Node {
             // look-up of this broker's core gets no reply, as the core would repeat it at once; its
             // client times out.
             if from.is_some() {
-                self.tell_answers(from, &question, Answers::default(), Extent::Incomplete);
+                self.send_look_up_reply(from, &question, Answers::default(), Extent::Incomplete);
             }
             return;
         }
@@ -247,7 +247,7 @@ impl Node {
                 true => Extent::Incomplete,
                 false => asked.extent,
             };
-            self.tell_answers(asked.from, &asked.question, asked.answers, extent);
+            self.send_look_up_reply(asked.from, &asked.question, asked.answers, extent);
         }
     }
 
@@ -287,7 +287,7 @@ impl Node {
     }
 
     /// Sends the reply to a look-up.
-    pub(super) fn tell_answers(
+    pub(super) fn send_look_up_reply(
         &mut self,
         to: Option<LinkId>,
         question: &LookUp,
@@ -295,7 +295,7 @@ impl Node {
         extent: Extent,
     ) {
         let Some(link) = to else {
-            return self.tell_own_answers(question, answers, extent);
+            return self.report_answers(question, answers, extent);
         };
         if !self.links.carries(link) {
             return;
@@ -310,7 +310,7 @@ impl Node {
             .send(link, &Message::LookUpReply(look_up_reply));
     }
 
-    fn tell_own_answers(&mut self, question: &LookUp, answers: Answers, extent: Extent) {
+    fn report_answers(&mut self, question: &LookUp, answers: Answers, extent: Extent) {
         self.outputs.push(Output::Located {
             at: question.at.clone(),
             client: question.client.clone(),

@@ -115,7 +115,7 @@ impl Table {
             if round.changed.is_empty()
                 && let Some(at) = self.fresh.pop_front()
             {
-                self.tell_early(at, &mut news);
+                self.advertise_early(at, &mut news);
             } else if !self.go_on(&mut round, &mut news) {
                 break true;
             }
@@ -235,7 +235,7 @@ impl Table {
     }
 
     /// Tells a filter where it is wanted since the round began.
-    fn tell_early(&mut self, at: u32, news: &mut News) {
+    fn advertise_early(&mut self, at: u32, news: &mut News) {
         self.work += 1;
         let due = self.due(at, wanted(self.at(at).sources));
         let add = due & !self.at(at).told;

@@ -167,18 +167,18 @@ impl Quic {
             if event.is_drained() {
                 link.drained = true;
             } else {
-                self.tell_endpoint(cx, key, event);
+                self.send_to_endpoint(cx, key, event);
             }
         }
         let link = self.links.get(&key);
         let is_over = link.is_none_or(|link| link.drained && link.conn.is_none());
         if is_over && self.links.remove(&key).is_some() {
-            self.tell_endpoint(cx, key, EndpointEvent::drained());
+            self.send_to_endpoint(cx, key, EndpointEvent::drained());
         }
         is_over
     }
 
-    pub(super) fn tell_endpoint(&mut self, cx: &Context, key: Key, event: EndpointEvent) {
+    pub(super) fn send_to_endpoint(&mut self, cx: &Context, key: Key, event: EndpointEvent) {
         if cx.index == 0 {
             self.for_endpoint(cx, key, event);
         } else {

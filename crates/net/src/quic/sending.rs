@@ -138,7 +138,7 @@ impl Quic {
         }
         if !self.settle(cx, key) && gone {
             self.links.remove(&key);
-            self.tell_endpoint(cx, key, EndpointEvent::drained());
+            self.send_to_endpoint(cx, key, EndpointEvent::drained());
         }
     }
 }

@@ -281,14 +281,14 @@ impl Switch {
                 .collect(),
             created: now,
         };
-        self.tell_port(PortReason::Add, added.desc.clone());
+        self.report_port(PortReason::Add, added.desc.clone());
         self.ports.insert(port, added);
     }
 
     /// Takes a port away.
     pub fn remove_port(&mut self, port: PortNo) {
         if let Some(gone) = self.ports.remove(&port) {
-            self.tell_port(PortReason::Delete, gone.desc);
+            self.report_port(PortReason::Delete, gone.desc);
         }
     }
 
@@ -302,11 +302,11 @@ impl Switch {
         found.desc.state.set(PortState::LIVE, up);
         if found.desc.state != before {
             let desc = found.desc.clone();
-            self.tell_port(PortReason::Modify, desc);
+            self.report_port(PortReason::Modify, desc);
         }
     }
 
-    fn tell_port(&mut self, reason: PortReason, port: PortDesc) {
+    fn report_port(&mut self, reason: PortReason, port: PortDesc) {
         let status = PortStatus { reason, port };
         self.tell(
             self.asked.port_status,
@@ -617,7 +617,7 @@ impl Switch {
         if config != port.desc.config {
             port.desc.config = config;
             let desc = port.desc.clone();
-            self.tell_port(PortReason::Modify, desc);
+            self.report_port(PortReason::Modify, desc);
         }
         Ok(())
     }

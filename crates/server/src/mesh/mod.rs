@@ -458,8 +458,8 @@ impl Keeper {
             self.member.act(&mut self.shards);
             self.note();
             self.end_traces();
-            self.tell_reached();
-            self.tell_shards();
+            self.log_reached();
+            self.notify_shards_of_status();
         }
     }
 
@@ -521,7 +521,7 @@ impl Keeper {
                         dialler.wake();
                     }
                 }
-                Notice::Dropped(dropped) => tell_dropped(&dropped),
+                Notice::Dropped(dropped) => log_dropped(&dropped),
             }
         }
     }
@@ -752,7 +752,7 @@ impl Keeper {
     }
 
     /// The log says when the mesh has fallen apart, and when its parts are one again.
-    fn tell_reached(&mut self) {
+    fn log_reached(&mut self) {
         let [gone, came] = self
             .reached
             .news(self.member.node().reached(), self.clock.now());
@@ -765,7 +765,7 @@ impl Keeper {
     }
 
     /// Tells the shards how things stand, for `$SYS` topics: after events, and now and then.
-    fn tell_shards(&mut self) {
+    fn notify_shards_of_status(&mut self) {
         if self.told_at.is_some_and(|told| told.elapsed() < SYS) {
             return;
         }
@@ -820,7 +820,7 @@ fn is_news(said: &mut HashMap<BrokerId, String>, peer: &BrokerId, why: &str) -> 
 }
 
 /// Logs that messages for a neighbour are dropped.
-fn tell_dropped(dropped: &DroppedMessages) {
+fn log_dropped(dropped: &DroppedMessages) {
     let DroppedMessages {
         peer,
         messages,

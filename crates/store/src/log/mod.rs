@@ -686,7 +686,7 @@ impl<M: Medium> Store for Log<M> {
     }
 
     fn recover(&mut self, tell: &mut dyn FnMut(Op<'_>)) -> Result<Report, StoreError> {
-        self.image.tell_numbers(tell);
+        self.image.pass_numbers(tell);
         let messages = self.image.messages.values();
         let mut places: Vec<Place> = messages.filter_map(|message| message.content).collect();
         places.sort_unstable();
@@ -704,7 +704,7 @@ impl<M: Medium> Store for Log<M> {
                 ),
             }
         }
-        self.image.tell_rest(tell);
+        self.image.pass_rest(tell);
         Ok(self.report.clone())
     }
 

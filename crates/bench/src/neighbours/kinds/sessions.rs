@@ -127,7 +127,7 @@ pub(super) fn crowd(place: &Place<'_>) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn tell_crowd(place: &Place<'_>, _: u64) -> Result<()> {
+pub(super) fn publish_to_crowd(place: &Place<'_>, _: u64) -> Result<()> {
     fill(place, "crowd", b"all", 10)
 }
 

@@ -219,7 +219,7 @@ impl Hub {
         journal.commit(ticket, now);
         self.open_gate(now);
         self.custody_committed(now);
-        self.tell_kept_wishes();
+        self.notify_kept_wishes();
         if was_failing {
             self.catch_up(now);
         }
@@ -329,11 +329,11 @@ impl Hub {
             journal.kept.forget(committed);
             self.open_gate(now);
             self.custody_committed(now);
-            self.tell_kept_wishes();
+            self.notify_kept_wishes();
         }
         self.let_needless_go();
         self.resume_waiters();
-        self.tell_elsewhere();
+        self.notify_shards_of_finished();
         operations
     }
 

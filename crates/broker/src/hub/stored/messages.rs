@@ -178,7 +178,7 @@ impl Hub {
     }
 
     /// Notifies other shards of their entries that sessions of this shard have finished.
-    pub(crate) fn tell_elsewhere(&mut self) {
+    pub(crate) fn notify_shards_of_finished(&mut self) {
         let Some(journal) = &mut self.journal else {
             return;
         };

@@ -492,6 +492,6 @@ impl Hub {
         if due.is_none() {
             self.store_will(slot);
         }
-        self.tell_will(slot);
+        self.send_will_to_federation(slot);
     }
 }

@@ -53,7 +53,7 @@ impl Hub {
     }
 
     /// Queues an event for the machine.
-    pub(crate) fn tell_custody(&mut self, client: &Arc<str>, event: Event, now: Nanos) {
+    pub(crate) fn queue_custody_event(&mut self, client: &Arc<str>, event: Event, now: Nanos) {
         let Some(custody) = &mut self.links.custody else {
             return;
         };
@@ -97,7 +97,7 @@ impl Hub {
             self.discard_snapshot(snapshot);
         }
         if !is_changing {
-            self.tell_custody(client, Event::Ended, now);
+            self.queue_custody_event(client, Event::Ended, now);
         }
     }
 
@@ -178,7 +178,7 @@ impl Hub {
             }
         }
         for (client, number) in written {
-            self.tell_custody(&client, Event::Written(number), now);
+            self.queue_custody_event(&client, Event::Written(number), now);
         }
     }
 }

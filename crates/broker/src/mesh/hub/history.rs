@@ -19,7 +19,7 @@ impl Hub {
     pub(crate) fn is_known_to_client(&mut self, slot: u32, now: Nanos) {
         if let Some(session) = self.sessions.get(slot) {
             let client = session.handle.client_id.clone();
-            self.tell_custody(&client, Confirmed, now);
+            self.queue_custody_event(&client, Confirmed, now);
         }
     }
 

@@ -31,7 +31,7 @@ impl Hub {
 
     /// Sends neighbours the filters on which this broker accepts few messages now, if they have
     /// changed; checks again soon while there are any.
-    pub(crate) fn tell_throttles(&mut self, now: Nanos) {
+    pub(crate) fn send_throttles(&mut self, now: Nanos) {
         self.links.throttles_armed = false;
         let slots = self.links.neighbours.clone();
         let links = slots.iter().filter_map(|slot| {
@@ -50,7 +50,7 @@ impl Hub {
         for slot in slots {
             let others = parts.iter().filter(|(of, _)| *of != slot);
             let others = others.map(|(_, part)| part).chain(&clients);
-            is_any |= self.tell_throttle(slot, others.cloned().collect());
+            is_any |= self.send_throttle(slot, others.cloned().collect());
         }
         if is_any {
             self.links.throttles_armed = true;
@@ -124,7 +124,7 @@ impl Hub {
 
     /// Sends a neighbour the filters on which this broker accepts few messages, unless it sent the
     /// same lists last. Returns whether there are any.
-    fn tell_throttle(&mut self, slot: u32, parts: Vec<Arc<[Box<str>]>>) -> bool {
+    fn send_throttle(&mut self, slot: u32, parts: Vec<Arc<[Box<str>]>>) -> bool {
         let Some(session) = self.sessions.get_mut(slot) else {
             return false;
         };
@@ -148,14 +148,14 @@ impl Hub {
         if waits != waited
             && let Some(id) = self.outlets.conns.get(conn).map(|it| it.id(conn))
         {
-            tell_waits(self, id, waits);
+            report_waits(self, id, waits);
         }
         is_any
     }
 }
 
 /// Notifies the federation whether publications of a neighbour wait.
-pub(crate) fn tell_waits(hub: &Hub, id: ConnId, waits: bool) {
+pub(crate) fn report_waits(hub: &Hub, id: ConnId, waits: bool) {
     let session = hub.outlets.conns.get(id.slot).map(|conn| conn.session);
     let session = session.and_then(|slot| hub.sessions.get(slot));
     if let (Some(federation), Some(peer)) = (

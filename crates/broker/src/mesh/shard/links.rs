@@ -25,7 +25,7 @@ use crate::journal::keeping::{Nature, Reception};
 use crate::journal::{AWAITED, BEHIND, Journal};
 use crate::mesh::custody::FORWARD;
 use crate::mesh::federation::{KeptLink, LinkNews, Relay, Service};
-use crate::mesh::hub::throttles::tell_waits;
+use crate::mesh::hub::throttles::report_waits;
 use crate::mesh::link::{Early, Entitlement, LinkState};
 use crate::mesh::parked::{BlockReason, PARKED};
 use crate::mesh::throttle;
@@ -384,7 +384,7 @@ pub(crate) fn park(
     }
     if waiting == 0 && !hub.links.unparking {
         if !waits {
-            tell_waits(hub, id, true);
+            report_waits(hub, id, true);
         }
         let ConnId { slot, generation } = id;
         hub.timers
@@ -552,7 +552,7 @@ impl Shard {
         let journal = self.hub.journal.as_mut();
         let ticket = journal.map_or(0, |journal| journal.settle());
         self.hub.links.wishes = Some((ticket, number));
-        self.hub.tell_kept_wishes();
+        self.hub.notify_kept_wishes();
     }
 
     /// Neighbours lead to brokers that they did not lead to before. A message that was here before
@@ -747,7 +747,7 @@ impl Shard {
         let is_over = |link: &LinkState| link.parked.is_empty() && link.early.is_empty();
         if link.as_deref().is_none_or(is_over) {
             if link.is_none_or(|link| !link.waits()) {
-                tell_waits(&self.hub, id, false);
+                report_waits(&self.hub, id, false);
             }
             return;
         }
@@ -1014,7 +1014,7 @@ impl Hub {
 
     /// Notifies the federation once the interest of neighbours is committed, see
     /// [`Shard::link_keep`].
-    pub(crate) fn tell_kept_wishes(&mut self) {
+    pub(crate) fn notify_kept_wishes(&mut self) {
         if let Some((_, number)) = self.links.wishes.take_if(|(ticket, _)| {
             let journal = self.journal.as_ref();
             journal.is_none_or(|journal| journal.is_committed(*ticket))

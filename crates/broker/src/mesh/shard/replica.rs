@@ -72,7 +72,7 @@ impl Shard {
         let sums = self.hub.directory.retained().sums();
         let mut message = vec![SUMS];
         message.extend(sums.iter().flat_map(|sum| sum.to_be_bytes()));
-        self.tell_of_retained(slot, &message);
+        self.send_to_neighbour(slot, &message);
     }
 
     /// Handles a neighbour's message about its retained messages.
@@ -97,7 +97,7 @@ impl Shard {
                 let differ = words.zip(own).enumerate();
                 let differ = differ.filter(|(_, (theirs, own))| theirs != own);
                 let parts = differ.fold(0u64, |parts, (at, _)| parts | 1 << at);
-                self.tell_parts(slot, parts);
+                self.send_digests(slot, parts);
             }
             HAS | HAS_AND_MORE => {
                 let parts = words.next().ok_or_else(wrong)?;
@@ -123,7 +123,7 @@ impl Shard {
 
     /// Sends a neighbour the digests of this broker's retained messages in some partitions, a bit
     /// for each.
-    fn tell_parts(&mut self, slot: u32, parts: u64) {
+    fn send_digests(&mut self, slot: u32, parts: u64) {
         if parts == 0 {
             return;
         }
@@ -141,14 +141,14 @@ impl Shard {
             let mut message = vec![if done { HAS } else { HAS_AND_MORE }];
             message.extend_from_slice(&parts.to_be_bytes());
             message.extend(own.iter().flat_map(|digest| digest.to_be_bytes()));
-            self.tell_of_retained(slot, &message);
+            self.send_to_neighbour(slot, &message);
             if done {
                 return;
             }
         }
     }
 
-    fn tell_of_retained(&mut self, slot: u32, message: &[u8]) {
+    fn send_to_neighbour(&mut self, slot: u32, message: &[u8]) {
         let hub = &mut self.hub;
         if let Some(conn) = hub.sessions.get(slot).and_then(|session| session.conn) {
             hub.tell(conn, TOPIC, message);

@@ -320,7 +320,7 @@ impl Shard {
         let waiting = custody.and_then(|it| it.take_waiting(&client, |it| it.conn == id));
         if let Some(Waiting { at, .. }) = waiting {
             self.hub
-                .tell_custody(&client, TransferEvent::Closed(at), now);
+                .queue_custody_event(&client, TransferEvent::Closed(at), now);
         }
     }
 

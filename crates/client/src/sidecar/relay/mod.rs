@@ -308,7 +308,7 @@ impl Relay {
 
     /// The relay itself ends.
     pub(super) fn shut_down(&mut self) {
-        self.tell_client(ReasonCode::ServerShuttingDown);
+        self.disconnect_client(ReasonCode::ServerShuttingDown);
         self.client_gone();
     }
 
@@ -425,12 +425,12 @@ impl Relay {
     fn misbehaved(&mut self, from: Side, error: &DecodeError) -> RelayFailure {
         match from {
             Side::Client => {
-                self.tell_client(error.reason());
+                self.disconnect_client(error.reason());
                 self.client_gone();
                 RelayFailure::Client(error.to_string())
             }
             Side::Broker => {
-                self.tell_client(ReasonCode::UnspecifiedError);
+                self.disconnect_client(ReasonCode::UnspecifiedError);
                 if self.phase == Phase::Up {
                     self.put_disconnect(error.reason());
                 }
@@ -442,13 +442,13 @@ impl Relay {
 
     /// The client cannot be served any longer.
     fn unable(&mut self, reason: ReasonCode, why: String) -> RelayFailure {
-        self.tell_client(reason);
+        self.disconnect_client(reason);
         self.client_gone();
         RelayFailure::Unable(why)
     }
 
     /// Says why the connection ends, where the client understands it.
-    fn tell_client(&mut self, reason: ReasonCode) {
+    fn disconnect_client(&mut self, reason: ReasonCode) {
         if self.version.is_v5() && self.phase == Phase::Up {
             let disconnect = Disconnect {
                 reason,
