@@ -149,19 +149,19 @@ impl SimulatedBroker {
         self.adopt(at, ShardConn { shard, id });
     }
 
-    /// A connection that a shard has begun to serve is that one.
+    /// Notes that a shard serves a connection as `conn`.
     pub fn adopt(&mut self, at: Socket, conn: ShardConn) {
         let end = self.ends.entry(at).or_default();
         (end.conn, end.is_paused) = (Some(conn), false);
         self.sockets.insert(conn, at);
     }
 
-    /// Who serves a connection; `None` before a shard does, and once it does no more.
+    /// The shard that serves a connection, and its identity there; `None` while no shard does.
     pub fn conn(&self, at: Socket) -> Option<ShardConn> {
         self.ends.get(&at)?.conn
     }
 
-    /// What has arrived over a connection and is not consumed.
+    /// The bytes that have arrived over a connection and no shard has consumed.
     pub fn inbox(&mut self, at: Socket) -> &mut Vec<u8> {
         &mut self.ends.entry(at).or_default().inbox
     }
@@ -206,12 +206,13 @@ impl SimulatedBroker {
         })
     }
 
-    /// Nothing more comes over a connection after what has arrived.
+    /// Notes that the client has ended a connection: nothing follows the bytes that have arrived.
     pub fn end(&mut self, at: Socket) {
         self.ends.entry(at).or_default().is_ended = true;
     }
 
-    /// Whether a shard reads the end of a connection, and is to be told ([`Self::lose`]).
+    /// Whether a connection has ended and the shard that serves it reads, so that it has to be told
+    /// ([`Self::lose`]).
     pub fn reads_end(&self, at: Socket) -> bool {
         let end = self.ends.get(&at);
         end.is_some_and(|end| end.is_ended && !end.is_paused && end.conn.is_some())
@@ -225,7 +226,7 @@ impl SimulatedBroker {
         Some(conn.shard)
     }
 
-    /// Takes what a shard asks of its shell. It may ask for more once this is done.
+    /// Takes what a shard asks its shell to do. It may ask for more when that has been done.
     pub fn effects(&mut self, shard: u16, now: Nanos) -> Vec<ShardEffect> {
         let (mut outputs, mut dirty) = (Vec::new(), Vec::new());
         std::mem::swap(&mut outputs, &mut self.outputs);
@@ -269,20 +270,20 @@ impl SimulatedBroker {
         })
     }
 
-    /// A shard serves a connection no more.
+    /// Notes that a shard does not serve a connection any more; returns the broker's end of it.
     fn release(&mut self, conn: ShardConn) -> Option<Socket> {
         let at = self.sockets.remove(&conn)?;
         self.ends.get_mut(&at)?.conn = None;
         Some(at)
     }
 
-    /// The connection that a shard knows by that identity.
+    /// The broker's end of the connection that a shard serves as `conn`.
     pub fn socket(&self, conn: ShardConn) -> Option<Socket> {
         self.sockets.get(&conn).copied()
     }
 
-    /// Takes bytes that wait to be written to a connection: `some` says how many of so many, which is
-    /// then what the network has accepted. Without a connection there are none.
+    /// Takes bytes that wait to be written to a connection. `some` is called with their number and returns how
+    /// many of them the network accepts. Returns none if no shard serves the connection.
     pub fn take_output(
         &mut self,
         at: Socket,
@@ -303,17 +304,17 @@ impl SimulatedBroker {
         })
     }
 
-    /// Whether a shard holds a client back.
+    /// Whether the shard that serves a connection has stopped reading from it.
     pub fn is_paused(&self, at: Socket) -> bool {
         self.ends.get(&at).is_some_and(|end| end.is_paused)
     }
 
-    /// When a shard last heard from a client; `None` before the first time.
+    /// When a shard last consumed a packet of a connection, or stopped reading; `None` before the first time.
     pub fn last_heard(&self, at: Socket) -> Option<Nanos> {
         self.ends.get(&at)?.last_heard
     }
 
-    /// The longest time for which a shard has held a client back at once.
+    /// The longest time for which shards have stopped reading from a connection without a break.
     pub fn longest_pause(&self, at: Socket, now: Nanos) -> Nanos {
         let Some(end) = self.ends.get(&at) else {
             return Nanos(0);
@@ -330,7 +331,8 @@ fn refusals(stats: &Stats) -> u64 {
     stats.refused_queue_full + stats.refused_retained_full
 }
 
-/// Takes bytes that a shard has for a connection: `some` says how many of so many are sent.
+/// Takes bytes that a shard has for a connection. `some` is called with their number and returns how many of
+/// them are sent.
 fn take_some(
     shard: &mut Shard,
     conn: ConnId,
@@ -349,7 +351,7 @@ fn take_some(
     bytes
 }
 
-/// All that a shard has for a connection at that time, which is taken as sent.
+/// Takes all bytes that a shard has for a connection, as if they were sent at this time.
 pub fn take_pending(shard: &mut Shard, conn: ConnId, now: Nanos) -> Vec<u8> {
     let mut all = Vec::new();
     loop {

@@ -25,14 +25,14 @@ use delivery::Arrival;
 
 pub use delivery::MissingMessages;
 
-/// Publisher, topic, stated urgency, and QoS of publication and delivery: what
-/// has an order.
+/// Publisher, topic, stated urgency, and QoS of publication and delivery: messages for which all of
+/// these are equal arrive in the order of their publication.
 type OrderKey = (Option<usize>, String, String, QoS, QoS);
 
 /// Topic and payload.
 type Content = (String, Blob);
 
-/// What is wrong.
+/// Says which rule the broker has broken.
 pub type Violation = String;
 
 /// An application message as it was published, once.
@@ -44,27 +44,27 @@ pub struct Publication {
     properties: Blob,
     at: Nanos,
     expires: Nanos,
-    /// Message Expiry Interval it came with.
+    /// Message Expiry Interval of the publication, seconds.
     interval: Option<u32>,
-    /// Session that published it; wills have none.
+    /// Number of the session that published it; `None` for wills.
     publisher: Option<usize>,
-    /// Whether the broker refused it; then nobody may get it.
+    /// Whether the broker refused it, so that no client may receive it.
     refused: bool,
-    /// Whether anyone subscribed to it.
+    /// Whether any subscription matched it.
     matched: bool,
 }
 
 /// Why a session may get a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Source {
-    /// It subscribed before.
+    /// It had subscribed when the message was published.
     Live,
-    /// It was retained when the session subscribed.
+    /// The message was retained when the session subscribed.
     Replay,
-    /// One member of the group with that number gets it.
+    /// It is a member of a shared subscription, of which one member gets the message: index of the group.
     Group(usize),
-    /// It was on its way to a member of a shared subscription whose session has ended. It may come
-    /// behind others.
+    /// The message was on its way to another member of a shared subscription, whose session has ended. It may
+    /// come after newer messages.
     Left,
 }
 
@@ -77,14 +77,14 @@ struct Copy {
     retain: bool,
     ids: Vec<u32>,
     numbered: bool,
-    /// Number of the arrival that it is, among those with its topic and
+    /// Index of the received message that is taken for this copy, among those with its topic and
     /// payload.
     arrival: Option<usize>,
-    /// Whether it has to arrive; if not, it may.
+    /// Whether the copy must arrive; otherwise it may.
     required: bool,
-    /// Connection at the time, for copies with QoS 0.
+    /// For QoS 0: the link of the session when the message was published.
     link: Option<LinkId>,
-    /// Filter of the subscription that asked for it, for replays.
+    /// For retained messages: the filter of the subscription that they were sent for.
     filter: String,
 }
 
@@ -94,7 +94,7 @@ struct Subscription {
     share: Option<String>,
     options: SubscribeOptions,
     id: u32,
-    /// It asks for numbers.
+    /// Whether the subscription asks for numbers (`rt-delivery`).
     numbered: bool,
 }
 
@@ -126,37 +126,37 @@ struct Session {
     expiry: u32,
     will: Option<Will>,
     subscriptions: Vec<Subscription>,
-    /// Those whose retained messages are perhaps still being sent.
+    /// Subscriptions whose retained messages may still be being sent.
     replays: Vec<Subscription>,
-    /// QoS 2 identifiers from the client that are not released.
+    /// Packet identifiers of QoS 2 messages of the client for which no PUBREL has come.
     incoming: HashSet<u16>,
-    /// Copies by topic and payload.
+    /// Copies of messages for this session, by topic and payload.
     copies: HashMap<Content, Vec<Copy>>,
     /// What the client last received with a packet identifier.
     received: HashMap<u16, Content>,
-    /// Last publication received, by publisher, topic, QoS of both.
+    /// The number of the last publication that the client received, for each order.
     order: HashMap<OrderKey, usize>,
-    /// Numbers that the broker gave, by topic and source; and the last of each
-    /// order.
+    /// Topics, sources and numbers (`rt-delivery`) that the client has received; and the last number of
+    /// each order.
     numbers: HashSet<(String, u32, u32)>,
     last_numbers: HashMap<OrderKey, (u32, u32)>,
     smallest_max_packet: u32,
 }
 
-/// A member of a group: number of its session; and QoS, retain flag, subscription identifier (0 for none)
-/// of its copy, and whether that is numbered.
+/// A member of a shared subscription: number of its session; then QoS, retain flag, and subscription
+/// identifier (0 for none) of the copy that it would get, and whether that copy is numbered.
 type Member = (usize, QoS, bool, u32, bool);
 
 /// A message for one member of a shared subscription.
 #[derive(Debug)]
 struct GroupCopy {
     publication: usize,
-    /// Share name and filter.
+    /// Share name and filter of the subscription.
     of: (String, String),
-    /// Whether it was published so.
+    /// Whether the publication had the retain flag.
     retain: bool,
     members: Vec<Member>,
-    /// Number of the arrival that it is.
+    /// Index of the received message that is taken for it.
     arrival: Option<usize>,
     required: bool,
 }
@@ -167,7 +167,7 @@ enum Due {
     Expiry(usize),
 }
 
-/// What MQTT says about everything that happened.
+/// The sessions, subscriptions and messages that follow from everything that happened, by the rules of MQTT.
 #[derive(Debug)]
 pub struct Model {
     config: Config,
@@ -175,8 +175,8 @@ pub struct Model {
     sessions: Vec<Session>,
     by_client: BTreeMap<String, usize>,
     by_link: HashMap<LinkId, usize>,
-    /// What a topic may have retained, the latest last: wills may not have
-    /// found room, and nothing tells.
+    /// The messages that may be the retained one of each topic, the latest last. There are several because the
+    /// broker may have dropped a retained will for lack of room, which no client can see.
     retained: BTreeMap<String, Vec<usize>>,
     groups: Vec<GroupCopy>,
     arrivals: HashMap<Content, Vec<Arrival>>,
@@ -186,7 +186,7 @@ pub struct Model {
     subscriptions: usize,
 }
 
-/// Level by level, as section 4.7 says it.
+/// Whether a filter matches a topic, level by level as in section 4.7 of the MQTT specification.
 pub fn matches(filter: &str, topic: &str) -> bool {
     if topic.starts_with('$') && filter.starts_with(['+', '#']) {
         return false;
@@ -204,7 +204,7 @@ pub fn matches(filter: &str, topic: &str) -> bool {
     filter.len() == topic.len()
 }
 
-/// The copy of a message that a member of a group gets.
+/// Makes the copy of a message that a member of a shared subscription gets.
 fn member_copy(publication: usize, source: Source, member: Member) -> Copy {
     let (_, qos, retain, id, numbered) = member;
     Copy {
@@ -221,7 +221,7 @@ fn member_copy(publication: usize, source: Source, member: Member) -> Copy {
     }
 }
 
-/// Session number `at` as a member of a group now.
+/// Describes session number `at` as a member of a shared subscription at this time.
 fn member_now(
     (at, session): (usize, &Session),
     group: &GroupCopy,
@@ -259,7 +259,7 @@ impl Model {
         members.any(|(member, ..)| self.sessions[*member].ended)
     }
 
-    /// For a broker with these settings.
+    /// Creates the model of a broker with these settings, at time 0.
     pub fn new(config: Config) -> Self {
         Self {
             config,
@@ -277,7 +277,7 @@ impl Model {
         }
     }
 
-    /// Time passes: wills that are due, sessions that expire.
+    /// Lets time pass: publishes wills that are due, and ends sessions that expire.
     pub fn advance(&mut self, now: Nanos) {
         while let Some((at, order, due)) = self.due.first().copied()
             && at <= now
@@ -290,8 +290,8 @@ impl Model {
         }
     }
 
-    /// The broker accepted CONNECT. Returns the number of the session, and what
-    /// Session Present has to say.
+    /// Notes that the broker accepted a CONNECT. Returns the number of the session and the value that
+    /// Session Present must have.
     pub fn connected(&mut self, link: LinkId, connect: &Connect<'_>, now: Nanos) -> (usize, bool) {
         let client = connect.client_id.to_owned();
         if let Some(session) = self.by_client.get(&client).copied() {
@@ -380,14 +380,14 @@ impl Model {
         self.by_link.get(&link).copied()
     }
 
-    /// Silence after which the broker ends the connection; 0 for never.
+    /// Time without packets from the client after which the broker closes the link; 0 for never.
     pub fn patience(&self, link: LinkId) -> Nanos {
         self.session_of(link)
             .and_then(|s| self.sessions[s].connection.as_ref())
             .map_or(Nanos(0), |connection| connection.patience)
     }
 
-    /// The connection is gone, with or without its will.
+    /// Notes that a link is closed; `with_will` says whether the will is to be published.
     pub fn connection_ended(&mut self, link: LinkId, with_will: bool, now: Nanos) {
         let Some(at) = self.session_of(link) else {
             return;
@@ -455,9 +455,8 @@ impl Model {
         );
     }
 
-    /// Sessions end for another reason than the model knows of: their queues
-    /// overflowed. In which order is not known, so each may get the wills of
-    /// the others.
+    /// Ends the sessions of these clients, because their queues overflowed at the broker. The order
+    /// is not known, so each may get the wills of the others.
     pub fn sessions_overflowed(&mut self, clients: &[String], now: Nanos) {
         let sessions = clients.iter().map(|client| self.by_client.get(client));
         let sessions: Vec<usize> = sessions.flatten().copied().collect();
@@ -496,8 +495,8 @@ impl Model {
         self.leave_to_others(at);
     }
 
-    /// Other members of shared subscriptions may get what was on its way to one that has ended, also those
-    /// that came later, whether it has arrived there or not.
+    /// Lets other members of shared subscriptions get the messages that were on their way to a session that
+    /// has ended, whether they arrived there or not. Members that subscribed later may get them, too.
     fn leave_to_others(&mut self, ended: usize) {
         for group in &mut self.groups {
             if !group.members.iter().any(|(member, ..)| *member == ended) {
@@ -521,7 +520,7 @@ impl Model {
         }
     }
 
-    /// DISCONNECT. Says whether it is valid.
+    /// Notes a DISCONNECT; returns whether it is valid.
     pub fn disconnect(
         &mut self,
         link: LinkId,
@@ -543,8 +542,8 @@ impl Model {
         self.connection_ended(link, with_will, now);
     }
 
-    /// A PUBLISH from a client, its topic without alias; `refused` if the
-    /// broker refused it. Returns its number, unless it repeats one with QoS 2.
+    /// Notes a PUBLISH of a client, with the topic instead of an alias; `refused` says whether the broker
+    /// refused it. Returns the number of the publication, or `None` if the packet repeats a QoS 2 one.
     pub fn published(
         &mut self,
         link: LinkId,
@@ -578,7 +577,7 @@ impl Model {
         Some(self.publish(publication, publish.retain, now))
     }
 
-    /// PUBREL from a client.
+    /// Notes a PUBREL of a client.
     pub fn released(&mut self, link: LinkId, packet_id: u16) {
         if let Some(at) = self.session_of(link) {
             self.sessions[at].incoming.remove(&packet_id);
@@ -663,8 +662,8 @@ impl Model {
         number
     }
 
-    /// Stores a retained message; replays that are under way may pick it up,
-    /// and need not send its predecessor.
+    /// Stores a retained message. Subscriptions whose retained messages are being sent may get it, and need
+    /// not get the one that it replaces.
     fn retain(&mut self, number: usize, publication: &Publication, now: Nanos) {
         let topic = &publication.topic;
         if publication.publisher.is_some() {
@@ -703,7 +702,7 @@ impl Model {
         }
     }
 
-    /// Clients that may still be sent retained messages for a subscription.
+    /// Clients to which retained messages for a subscription may still be on their way.
     pub fn replaying(&self) -> Vec<String> {
         let sessions = self.by_client.values().map(|at| &self.sessions[*at]);
         sessions
@@ -712,14 +711,14 @@ impl Model {
             .collect()
     }
 
-    /// The client was sent all of them.
+    /// Notes that all retained messages for the subscriptions of a client have been sent.
     pub fn replayed(&mut self, client: &str) {
         if let Some(at) = self.by_client.get(client) {
             self.sessions[*at].replays.clear();
         }
     }
 
-    /// One filter of a SUBSCRIBE. Returns the reason code that is due.
+    /// Notes one filter of a SUBSCRIBE; returns the reason code that SUBACK must have for it.
     pub fn subscribed(
         &mut self,
         link: LinkId,
@@ -803,7 +802,7 @@ impl Model {
         options.qos as u8
     }
 
-    /// One filter of an UNSUBSCRIBE. Returns the reason code that is due.
+    /// Notes one filter of an UNSUBSCRIBE; returns the reason code that UNSUBACK must have for it.
     pub fn unsubscribed(&mut self, link: LinkId, filter: &str) -> u8 {
         let Some(at) = self.session_of(link) else {
             return 0x80;
@@ -825,10 +824,10 @@ impl Model {
         ReasonCode::Success.byte()
     }
 
-    /// The publisher was told how it went.
+    /// Checks the reason code with which the broker acknowledged a publication.
     ///
     /// # Errors
-    /// If that cannot be.
+    /// If the broker must not answer with that code.
     pub fn acknowledged(
         &self,
         number: usize,
@@ -853,7 +852,7 @@ impl Model {
 }
 
 impl Session {
-    /// Whether a message was never too large for the client.
+    /// Whether a message fits into each Maximum Packet Size that the client has announced.
     fn takes(&self, publication: &Publication) -> bool {
         let size =
             publication.topic.len() + publication.payload.0.len() + publication.properties.0.len();
@@ -866,7 +865,7 @@ impl Session {
         self.copies.entry(key).or_default().push(copy);
     }
 
-    /// A replay for the filter starts again, or is not wanted any more.
+    /// Forgets that retained messages for a filter are being sent: the client has subscribed again or unsubscribed.
     fn end_replays(&mut self, filter: &str) {
         self.replays.retain(|replay| replay.filter != filter);
         for copy in self.copies.values_mut().flatten() {

@@ -24,7 +24,7 @@ use crate::seeds::trace_lines;
 use crate::world::{LinkId, LinkProfile, Trace, World};
 use peer::{AckPolicy, Answers, Peer, Plan};
 
-/// What a seed led to.
+/// The result of the run of one seed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Summary {
     /// The broker's counters at the end, all shards.
@@ -33,10 +33,10 @@ pub struct Summary {
     pub received: u64,
 }
 
-/// Runs a seed.
+/// Runs the simulation of one seed.
 ///
 /// # Errors
-/// What went wrong, with the last things that happened before.
+/// What the broker did wrong, with the last events before.
 pub fn run(seed: u64) -> Result<Summary, String> {
     Run::new(seed, false).all().map_err(|why| {
         // Everything is repeatable, so the trace is recorded only when needed.
@@ -53,16 +53,16 @@ pub fn run(seed: u64) -> Result<Summary, String> {
     })
 }
 
-/// What links have that the model must know.
+/// Facts about a link that are needed to describe its packets to the model.
 #[derive(Debug, Default)]
 struct LinkFacts {
     version: Option<Version>,
-    /// Topics by alias, as the broker has to understand them.
+    /// Topics by the topic aliases that the client has defined.
     aliases: HashMap<u16, String>,
-    /// Number of the session, and whether it was there before.
+    /// Number of the session in the model, and whether it existed before CONNECT.
     session: Option<(usize, bool)>,
     answers: Answers,
-    /// The connection ends for a reason that is known.
+    /// Whether the broker has a known reason to close the connection.
     ending: bool,
 }
 
@@ -73,7 +73,7 @@ struct Run {
     config: Config,
     peers: Vec<Peer>,
     links: HashMap<LinkId, LinkFacts>,
-    /// Nobody makes trouble any more.
+    /// Whether the last phase has begun, in which clients only read and acknowledge.
     calm: bool,
     next_payload: u64,
     received: u64,
@@ -140,7 +140,7 @@ impl Run {
         }
     }
 
-    /// Lets time pass.
+    /// Lets time pass, and checks what happens meanwhile.
     fn pass(&mut self, time: Nanos) -> Result<(), Violation> {
         let until = self.world.now() + time;
         while self.world.step(until) {
@@ -149,7 +149,7 @@ impl Run {
         self.notice()
     }
 
-    /// Takes note of what the broker did and what clients received.
+    /// Describes what the broker did and what clients received to the model, which checks it.
     fn notice(&mut self) -> Result<(), Violation> {
         self.model.advance(self.world.now());
         let mut trace = std::mem::take(&mut self.trace);
@@ -174,13 +174,13 @@ impl Run {
         Ok(())
     }
 
-    /// Which sessions overflow is the broker's business.
+    /// Ends those sessions in the model that the broker has ended because their queues overflowed.
     fn notice_overflows(&mut self) {
         let gone = self.gone();
         self.model.sessions_overflowed(&gone, self.world.now());
     }
 
-    /// Clients that have a session for the model alone.
+    /// Clients that have a session in the model and none at the broker.
     fn gone(&mut self) -> Vec<String> {
         self.model
             .clients()
@@ -216,7 +216,7 @@ impl Run {
         self.links.entry(link).or_default()
     }
 
-    /// The broker let go of a connection; there has to be a reason.
+    /// Checks that the broker had a reason to close a connection.
     fn closed(&mut self, link: LinkId) -> Result<(), Violation> {
         self.tell(|| format!("{link:?} closed"));
         if !self.model.is_connected(link) {
@@ -349,7 +349,7 @@ impl Run {
         Ok(())
     }
 
-    /// The publication with the topic that its alias stands for.
+    /// Copies a publication, and replaces its topic alias by the topic.
     fn without_alias(
         &mut self,
         link: LinkId,
@@ -379,7 +379,7 @@ impl Run {
         })
     }
 
-    /// A client takes what arrived.
+    /// Lets a client decode and check what has arrived.
     fn listen(&mut self, at: usize) -> Result<(), Violation> {
         let Some(link) = self.peers[at].link() else {
             return Ok(());
@@ -424,7 +424,7 @@ impl Run {
         Ok(())
     }
 
-    /// A client does something.
+    /// Lets a client do something at random.
     fn act(&mut self, at: usize) -> Result<(), Violation> {
         let Some(link) = self.peers[at].link() else {
             if self.rng.chance(60) {
@@ -700,7 +700,7 @@ impl Run {
         Ok(())
     }
 
-    /// Everyone comes back, reads and acknowledges; what is due arrives.
+    /// Lets all clients connect, read and acknowledge, and checks that all messages arrive that must.
     fn reunion(&mut self) -> Result<(), Violation> {
         self.calm = true;
         self.tell(|| "reunion".into());
@@ -765,7 +765,7 @@ impl Run {
         sum
     }
 
-    /// Everyone leaves for good.
+    /// Ends all sessions, and checks that the broker keeps nothing.
     fn farewell(&mut self) -> Result<Summary, Violation> {
         self.tell(|| "farewell".into());
         for at in 0..self.peers.len() {
@@ -966,7 +966,7 @@ fn any_filter(rng: &mut Rng) -> String {
     format!("{share}{}", any_levels(rng, true))
 }
 
-/// A payload that occurs once, or an empty one.
+/// Returns a payload that no other message has, or an empty one.
 fn any_payload(rng: &mut Rng, next: &mut u64, may_be_empty: bool) -> Vec<u8> {
     if may_be_empty && rng.chance(25) {
         return Vec::new();

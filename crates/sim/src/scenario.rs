@@ -38,7 +38,7 @@ use crate::world::{LinkId, LinkProfile, Trace, World};
 
 type Outcome = Result<(), String>;
 
-/// A broker, clients by name, and what happened to them so far.
+/// A broker with clients that have names, to which statements of scripts are applied.
 pub struct Scenario {
     world: World,
     clients: BTreeMap<String, Client>,
@@ -52,7 +52,7 @@ struct Client {
     holding: bool,
     held: Vec<(PacketType, u16)>,
     inbox: VecDeque<Delivered>,
-    /// Everything else, in order.
+    /// Packets other than PUBLISH that no statement has consumed, in order.
     answers: VecDeque<Incoming>,
 }
 
@@ -176,7 +176,7 @@ impl Scenario {
         }
     }
 
-    /// The shell, for what the script has no words for.
+    /// The simulation itself, for what statements cannot express.
     pub fn world(&mut self) -> &mut World {
         &mut self.world
     }
@@ -192,7 +192,7 @@ impl Scenario {
         }
     }
 
-    /// The messages that wait for a client, for what `expect` cannot say.
+    /// Takes the messages that a client has received and no statement has consumed.
     ///
     /// # Panics
     /// If there is no such client.
@@ -250,7 +250,7 @@ impl Scenario {
         self.settle()
     }
 
-    /// Settings of the broker: `shards`, `policy` (`refuse`, `oldest`, `new`,
+    /// Applies the settings of the statement `broker`: `shards`, `policy` (`refuse`, `oldest`, `new`,
     /// `disconnect`), `queue`, `queue_bytes`, `total_bytes`, `inflight`,
     /// `urgent_reserve`,
     /// `buffer`, `pause`, `hold`, `sessions`, `subs`, `retained`, `retained_bytes`,
@@ -555,7 +555,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// The client got the answers to a PUBLISH.
+    /// Checks the reason code of PUBACK or PUBREC for a PUBLISH: `expected`, otherwise success.
     fn acknowledged(&mut self, name: &str, id: u16, qos: QoS, expected: Option<u8>) -> Outcome {
         let kind = if qos == QoS::AtLeastOnce {
             PacketType::PubAck
@@ -733,7 +733,7 @@ impl Scenario {
         self.statement(&format!("conn {name}"))
     }
 
-    /// Lets everything arrive that is under way.
+    /// Lets time pass until nothing is under way.
     fn settle(&mut self) -> Outcome {
         let until = self.world.now() + Nanos::from_millis(1);
         while self.world.step(until) {

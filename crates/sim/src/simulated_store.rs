@@ -16,30 +16,31 @@ use punctual_store::{Batch, Log, LogConfig, SimulatedDisk, Start, Store, StoreEr
 
 use crate::broker::SimulatedBroker;
 
-/// Small, so that segments come and go.
+/// Small segments, so that the log of a short run adds and removes some.
 const CONFIG: LogConfig = LogConfig {
     segment_bytes: 16 << 10,
     max_bytes: 1 << 30,
     overdraft: 0,
 };
-/// Calls of the disk, at most, that succeed before it fails.
+/// Fewer calls of the disk than this succeed before it fails.
 const CALLS: u64 = 8;
 /// Time between two attempts to commit the same.
 const RETRY: Nanos = Nanos(2_000_000);
 /// What the wall clock shows when the simulation's time is 0, ns since 1970.
 pub const WALL: u64 = 1_700_000_000_000_000_000;
 
-/// What becomes one commit.
+/// How a store groups operations into commits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Commits {
-    /// One commit is under way at a time, as with the writer of real brokers; what comes meanwhile is
-    /// the next one.
+    /// One commit is under way at a time, as with the writer of real brokers. All operations that are handed
+    /// over meanwhile become the next one.
     Groups,
-    /// What a shard hands over at once is a commit of its own, and many are under way.
+    /// All operations that a shard hands over at once become a commit. Any number of commits is under way at a
+    /// time, as if the disk wrote them in parallel.
     Batches,
 }
 
-/// What a shard handed over.
+/// Operations that a shard handed over and that are not committed.
 #[derive(Debug)]
 struct PendingWrite {
     shard: u16,
@@ -49,40 +50,40 @@ struct PendingWrite {
 /// The store of a broker and its writer.
 #[derive(Debug)]
 pub struct SimulatedStore {
-    /// Not there while it is being read again.
+    /// The log; `None` only while a crash is simulated.
     log: Option<Log<SimulatedDisk>>,
     shards: u16,
     commits: Commits,
     /// The least and the greatest time that a commit takes.
     takes: [Nanos; 2],
     waiting: VecDeque<PendingWrite>,
-    /// How many of them are being committed, all together or each by itself.
+    /// How many of `waiting`, from the first on, belong to commits that are under way.
     running: usize,
-    /// What the disk does.
+    /// How the disk fails, if it does.
     trouble: Option<StoreTrouble>,
     /// Calls of the disk until the power fails.
     power: Option<u64>,
-    /// How often it was read again.
+    /// How many crashes there were.
     starts: u64,
-    /// Those of `waiting` that were told so.
+    /// For how many of `waiting`, from the first on, the shards were told that a commit failed.
     told: usize,
-    /// Why shards were told that it is full.
+    /// Why the store is full, as the shards were told.
     full: Option<StoreTrouble>,
 }
 
-/// What a shard is told of its store.
+/// A message of the store to a shard.
 #[derive(Debug, Clone, Copy)]
 pub enum StoreNews {
-    /// What it handed over up to this ticket is committed.
+    /// The operations that the shard handed over with tickets up to this one are committed.
     Committed(u64),
-    /// What it handed over could not be committed, and is tried again.
+    /// Operations of the shard could not be committed for this reason. They are tried again.
     Failed(StoreTrouble),
-    /// The store may grow no more for this reason, or may again.
+    /// The store is full for this reason; with `None` it has room again.
     Full(Option<StoreTrouble>),
 }
 
 impl StoreNews {
-    /// Tells a shard.
+    /// Calls the method of the shard that takes this message.
     pub fn tell(self, shard: &mut Shard, now: Nanos) {
         match self {
             Self::Committed(ticket) => shard.committed(ticket, now),
@@ -95,14 +96,14 @@ impl StoreNews {
 /// How a commit ended.
 #[derive(Debug)]
 pub enum CommitEnd {
-    /// Well or not; the shards that are to be told, in this order.
+    /// The commit succeeded or failed: messages for shards, which they must get in this order.
     Told(Vec<(u16, StoreNews)>),
-    /// The power has failed.
+    /// The power has failed, and the simulation must crash the broker.
     Power,
 }
 
 impl SimulatedStore {
-    /// An empty store for so many shards; `takes` are the least and the greatest time of a commit.
+    /// Creates an empty store for a number of shards; `takes` are the least and the greatest time of a commit.
     pub fn new(shards: u16, commits: Commits, takes: [Nanos; 2]) -> Self {
         Self {
             log: Some(open(SimulatedDisk::default(), 0)),
@@ -119,7 +120,7 @@ impl SimulatedStore {
         }
     }
 
-    /// What becomes one commit from now on, and at least and at most how long each takes.
+    /// Changes how operations are grouped into commits, and the least and the greatest time of a commit.
     pub fn set_commits(&mut self, commits: Commits, takes: [Nanos; 2]) {
         (self.commits, self.takes) = (commits, takes);
     }
@@ -142,8 +143,8 @@ impl SimulatedStore {
         log.unwrap_or_else(|| unreachable!("it is there but while it is read"))
     }
 
-    /// What is wrong with the disk from now on: it has room for nothing more than
-    /// it has reserved, or fails after some calls, each time. Returns the shards that are to be told.
+    /// Sets how the disk fails from now on; `None` repairs it. A full disk has no space except what the log has
+    /// reserved; a disk that fails does so after some calls in each commit. Returns messages for shards.
     pub fn set_trouble(&mut self, trouble: Option<StoreTrouble>) -> Vec<(u16, StoreNews)> {
         self.trouble = trouble;
         self.limit();
@@ -156,28 +157,28 @@ impl SimulatedStore {
         disk.capacity = full.then(|| disk.used());
     }
 
-    /// Whether something is wrong with the disk.
+    /// Whether the disk fails or is full.
     pub fn has_trouble(&self) -> bool {
         self.trouble.is_some()
     }
 
-    /// The power fails when the disk has been called so many times.
+    /// Lets `calls` more calls of the disk succeed; with the next one the power fails ([`CommitEnd::Power`]).
     pub fn set_power(&mut self, calls: u64) {
         self.power = Some(calls);
     }
 
-    /// Whether it was called less often than that.
+    /// Whether the failure of [`Self::set_power`] is still to come.
     pub fn has_power_left(&self) -> bool {
         self.power.is_some()
     }
 
-    /// Takes what a shard hands over.
+    /// Takes operations that a shard hands over; [`Self::begin`] commits them.
     pub fn post(&mut self, shard: u16, operations: Operations) {
         self.waiting.push_back(PendingWrite { shard, operations });
     }
 
-    /// Begins a commit of what waits for one, unless one has to end before; returns the time until it
-    /// ends. There may be another one to begin.
+    /// Begins a commit, if operations wait for one that can begin now. Returns the time after which the caller
+    /// has to call [`Self::end`]. The caller repeats this until it returns `None`.
     pub fn begin(&mut self, rng: &mut Rng) -> Option<Nanos> {
         let waiting = self.waiting.len();
         self.running = match self.commits {
@@ -191,7 +192,7 @@ impl SimulatedStore {
         Some(if is_retry { RETRY + takes } else { takes })
     }
 
-    /// A commit that is under way ends, the one that began first.
+    /// Ends the commit that began first.
     pub fn end(&mut self, rng: &mut Rng) -> CommitEnd {
         let size = match self.commits {
             Commits::Groups => self.running,
@@ -225,7 +226,7 @@ impl SimulatedStore {
         CommitEnd::Told(news)
     }
 
-    /// Sees whether the store may grow; returns the shards that are to be told if that has changed.
+    /// Checks whether the store is full; if that has changed, returns messages for all shards.
     pub fn look(&mut self) -> Vec<(u16, StoreNews)> {
         let full = self.log().full().as_ref().map(StoreTrouble::from);
         self.see(full)
@@ -237,8 +238,8 @@ impl SimulatedStore {
         shards.map(|shard| (shard, StoreNews::Full(full))).collect()
     }
 
-    /// Commits the first `size` of what waits, with the disk as it is; why the store is
-    /// full then.
+    /// Commits the first `size` of the waiting operations to the log, with the failures of the disk. Returns
+    /// why the store is full afterwards, if it is.
     fn commit(&mut self, size: usize, rng: &mut Rng) -> Result<Option<StoreTrouble>, StoreError> {
         let mut batch = Batch::new();
         for it in self.waiting.range(..size) {
@@ -259,8 +260,8 @@ impl SimulatedStore {
         committed
     }
 
-    /// Some of the batches that are being committed are committed, in their order, if the disk works; returns how
-    /// many come next.
+    /// Before a crash, ends some of the commits that are under way, in their order, if the disk works. Returns
+    /// the size of the next one.
     fn commit_some(&mut self, rng: &mut Rng) -> usize {
         let some = rng.index(self.running);
         if self.commit(some, rng).is_ok() {
@@ -269,11 +270,12 @@ impl SimulatedStore {
         1
     }
 
-    /// The process ends, or the power fails, and what is on the disk is read
-    /// again. What was under way has got as far as it may be; what waited is lost.
+    /// Simulates the end of the process or of the power, and opens the log again with the bytes that the disk
+    /// still has. A commit that is under way is interrupted at any call of the disk; operations that wait are
+    /// lost.
     ///
     /// # Panics
-    /// If what was confirmed cannot be read.
+    /// If the log is damaged.
     pub fn crash(&mut self, rng: &mut Rng) {
         let power = self.power.filter(|left| *left > 0);
         if self.running > 0 && self.power != Some(0) {

@@ -13,62 +13,61 @@ use std::io::IoSlice;
 use punctual_broker::{ConnId, Flow, Nanos, Need, Output, Ready, Scope, Shard};
 use punctual_codec::{PacketType, Split, split};
 
-/// What the processor takes, ns: least and greatest times.
+/// The least and the greatest time that the processor needs for each kind of work, ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Service {
-    /// For a message that comes.
+    /// To receive a message.
     pub receive: (u64, u64),
-    /// For each copy that leaves.
+    /// To send one copy of a message.
     pub send: (u64, u64),
-    /// Longest time for which something undeclared holds it.
+    /// The longest time for which work that belongs to no declared message occupies the processor.
     pub blocking: u64,
 }
 
-/// Which of the sockets is read next that have as urgent messages; one message at a
-/// time, and what follows from it leaves before another is read.
+/// Which socket is read next among those whose messages are equally urgent. One message is read at
+/// a time, and all its copies leave before the next one is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// As the shell of a shard reads: [`Ready`] says which.
+    /// The order of [`Ready`], which the shells of real brokers use.
     Shell,
-    /// That which became ready last: the worst that bounds allow for.
+    /// The one that became ready last, which is the worst order that the response time bounds cover.
     Latest,
 }
 
 /// A PUBLISH packet at the broker's socket.
 #[derive(Debug, Clone)]
 pub struct Arrival {
-    /// When it is there whole, ns.
+    /// When its last byte has arrived, ns.
     pub at: u64,
     /// The publisher's connection.
     pub conn: ConnId,
-    /// Its bytes.
+    /// The encoded packet.
     pub packet: Vec<u8>,
 }
 
 /// A packet that the broker has sent.
 #[derive(Debug, Clone)]
 pub struct Departure {
-    /// When it is handed to the network, ns.
+    /// When the broker hands it to the network, ns.
     pub at: u64,
     /// The receiver's connection.
     pub conn: ConnId,
-    /// Its bytes.
+    /// The encoded packet.
     pub packet: Vec<u8>,
 }
 
-/// What became of arrivals.
+/// The result of [`serve`].
 #[derive(Debug, Default)]
 pub struct Served {
     /// PUBLISH packets, in the order in which they left.
     pub departures: Vec<Departure>,
-    /// What the shard asked of its shell.
+    /// What the shard asked its shell to do.
     pub outputs: Vec<Output>,
 }
 
-/// Serves arrivals, in order of time, until nothing is left. `choose` says what
-/// each step takes, from a least to a greatest time; and what is left of the
-/// undeclared work that began a nanosecond before something came to the idle
-/// processor.
+/// Serves arrivals, which are in order of time, until all copies have left. `choose` returns the duration
+/// of each step between a least and a greatest time, ns. When a message comes to an idle
+/// processor, it also returns how much is left of undeclared work that began a nanosecond before.
 pub fn serve(
     shard: &mut Shard,
     service: Service,
@@ -111,9 +110,9 @@ struct Processor<'a> {
     choose: &'a mut dyn FnMut(u64, u64) -> u64,
     now: u64,
     coming: VecDeque<Arrival>,
-    /// What lies in each socket, by its slot.
+    /// Messages that have arrived and are not read, by the slot of their connection.
     sockets: BTreeMap<u32, VecDeque<Arrival>>,
-    /// Sockets that have something.
+    /// Sockets with messages, in the order in which the shell reads them.
     ready: Ready,
     served: Served,
 }
@@ -123,7 +122,7 @@ impl Processor<'_> {
         self.now += (self.choose)(least, most);
     }
 
-    /// What has come lies in sockets.
+    /// Moves the messages that have arrived by now to their sockets.
     fn take(&mut self) {
         while let Some(next) = self.coming.pop_front_if(|next| next.at <= self.now) {
             let (slot, need) = (next.conn.slot, self.shard.need(next.conn));
@@ -135,7 +134,7 @@ impl Processor<'_> {
         }
     }
 
-    /// The socket to be read.
+    /// Chooses the socket that is read next.
     fn next(&mut self, order: Order) -> Option<u32> {
         let first = self.next_in_turn()?;
         if order == Order::Shell {
@@ -164,7 +163,7 @@ impl Processor<'_> {
         next.or_else(|| self.ready.pop_plain())
     }
 
-    /// Reads a socket: handles its first message, and lets leave what follows.
+    /// Receives the first message of a socket and sends its copies.
     fn message(&mut self, slot: u32) {
         let Some(socket) = self.sockets.get(&slot) else {
             return;
@@ -198,7 +197,7 @@ impl Processor<'_> {
         self.flush();
     }
 
-    /// Writes what is urgent, the most urgent first, then the rest.
+    /// Sends urgent packets, the most urgent first, then all others.
     fn flush(&mut self) {
         let mut conns = Vec::new();
         for scope in [Scope::Urgent, Scope::All] {
@@ -213,7 +212,7 @@ impl Processor<'_> {
         self.shard.take_outputs(&mut self.served.outputs);
     }
 
-    /// Sends a packet. False if there is none.
+    /// Sends one packet of a connection; returns false if there is none.
     fn send(&mut self, conn: ConnId, scope: Scope) -> bool {
         let mut slices = [IoSlice::new(&[]); 8];
         let filled = self

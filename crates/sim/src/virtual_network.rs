@@ -64,12 +64,12 @@ pub enum Dialled {
     Connects,
 }
 
-/// How long what is sent over a connection takes.
+/// Where a connection has its delay from.
 #[derive(Debug, Clone, Copy)]
 enum Way {
     /// The delay of this edge.
     Over(usize),
-    /// Always the same.
+    /// This time.
     Takes(Nanos),
 }
 
@@ -80,7 +80,7 @@ struct Wire<N> {
     state: Connection,
 }
 
-/// The time, what is to happen, and the connections with an `N` at each end.
+/// The clock and the events of a simulation, and its connections with a party `N` at each end.
 #[derive(Debug)]
 pub struct VirtualNetwork<N, P, E> {
     now: Nanos,
@@ -190,17 +190,17 @@ impl<N, P, E> VirtualNetwork<N, P, E> {
         self.wires.len()
     }
 
-    /// What is at a socket.
+    /// The party at a socket.
     pub fn end(&self, at: Socket) -> &N {
         &self.wires[at.connection].ends[at.side]
     }
 
-    /// What is at a socket, to be changed.
+    /// The party at a socket, to be changed.
     pub fn end_mut(&mut self, at: Socket) -> &mut N {
         &mut self.wires[at.connection].ends[at.side]
     }
 
-    /// The sockets at which there is something of that kind, of all connections that have ever been opened.
+    /// The sockets of all connections so far, open or not, whose party `is_meant` accepts.
     pub fn sockets(&self, is_meant: impl Fn(&N) -> bool) -> Vec<Socket> {
         let all = (0..).zip(&self.wires).flat_map(|(connection, wire)| {
             let sides = (0..).zip(&wire.ends);
@@ -220,7 +220,7 @@ impl<N, P, E> VirtualNetwork<N, P, E> {
         }
     }
 
-    /// A socket sends nothing more, and goes on receiving. Its peer learns of it as if it were sent.
+    /// Ends what a socket sends; it goes on receiving. The peer is told as if that were sent.
     pub fn finish(&mut self, from: Socket, late: Nanos) {
         if let Some(at) = self.arrival(from, late) {
             self.events.schedule(at, NetworkEvent::Ended(from.peer()));
@@ -236,8 +236,8 @@ impl<N, P, E> VirtualNetwork<N, P, E> {
         wire.state.send(from.side, self.now + delay + late)
     }
 
-    /// One end closes the connection; returns whether it was open there. Its peer learns of it at
-    /// once, or when what was sent before has arrived.
+    /// Closes one end of a connection; returns whether it was open. The peer is told at once, or when
+    /// everything that was sent before has arrived.
     pub fn close(&mut self, at: Socket) -> bool {
         let state = &mut self.wires[at.connection].state;
         let is_new = state.close(at.side);
@@ -247,8 +247,7 @@ impl<N, P, E> VirtualNetwork<N, P, E> {
         is_new
     }
 
-    /// One end takes the connection for closed, without a word to its peer; returns whether it was open
-    /// there.
+    /// Closes one end of a connection without telling its peer; returns whether it was open.
     pub fn drop_end(&mut self, at: Socket) -> bool {
         self.wires[at.connection].state.close(at.side)
     }

@@ -9,7 +9,7 @@ use punctual_codec::{
 };
 use punctual_model::DELIVERY_KEY;
 
-/// Bytes that are shown briefly.
+/// Bytes of which `Debug` shows the first ones and the number.
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
 pub struct Blob(pub Vec<u8>);
 
@@ -31,18 +31,18 @@ pub struct Delivered {
     pub qos: QoS,
     /// Retain flag.
     pub retain: bool,
-    /// Topic, also if an alias stood for it.
+    /// Topic; that of the topic alias if the packet had none.
     pub topic: String,
     /// Packet identifier; 0 for QoS 0.
     pub packet_id: u16,
-    /// Properties as received, without alias, expiry, subscription identifiers
-    /// and the broker's number.
+    /// Encoded properties as received, without topic alias, expiry interval, subscription
+    /// identifiers, will delay and `rt-delivery`.
     pub properties: Blob,
     /// Message Expiry Interval.
     pub expiry: Option<u32>,
     /// Subscription Identifiers, ascending.
     pub ids: Vec<u32>,
-    /// Source and number that the broker gave it (`rt-delivery`).
+    /// Source and number in the user property `rt-delivery`, which a broker adds on request.
     pub number: Option<(u32, u32)>,
     /// Application message.
     pub payload: Blob,
@@ -96,7 +96,7 @@ pub enum Incoming {
     },
 }
 
-/// Decodes what a broker sends on one connection.
+/// Decodes the packets that a broker sends on one connection, and checks their order and limits.
 #[derive(Debug)]
 pub struct Decoder {
     version: Version,
@@ -109,7 +109,8 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// For a client that announced these limits in CONNECT.
+    /// Creates a decoder for a client that announced these limits in CONNECT: packet size in bytes,
+    /// highest topic alias.
     pub fn new(version: Version, max_packet: u32, alias_max: u16) -> Self {
         Self {
             version,
@@ -122,15 +123,15 @@ impl Decoder {
         }
     }
 
-    /// Where received bytes are to be appended.
+    /// The buffer to which the caller appends received bytes.
     pub fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.buffer
     }
 
-    /// The next whole packet.
+    /// Takes the next packet, if it has been received completely.
     ///
     /// # Errors
-    /// What the broker did wrong.
+    /// The rule that the broker has broken.
     pub fn next_packet(&mut self) -> Result<Option<Incoming>, String> {
         let frame = match split(&self.buffer, self.max_packet) {
             Ok(Split::Frame(frame)) => frame,
@@ -209,7 +210,7 @@ fn delivered(
     })
 }
 
-/// The number that the broker gave a message.
+/// Source and number of a message in the user property `rt-delivery`.
 fn number(properties: Properties<'_>) -> Result<Option<(u32, u32)>, String> {
     let Some(value) = properties.user_value(DELIVERY_KEY) else {
         return Ok(None);
@@ -222,7 +223,7 @@ fn number(properties: Properties<'_>) -> Result<Option<(u32, u32)>, String> {
     parsed.map(Some).ok_or_else(wrong)
 }
 
-/// The properties that go from a publisher to subscribers unchanged.
+/// Encodes the properties that a broker passes from publishers to subscribers unchanged.
 pub(crate) fn forwarded(properties: Properties<'_>) -> Vec<u8> {
     properties
         .iter()

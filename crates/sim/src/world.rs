@@ -20,10 +20,10 @@ use crate::broker::{ShardConn, ShardEffect, SimulatedBroker};
 use crate::simulated_store::{CommitEnd, Commits, SimulatedStore, StoreNews};
 use crate::virtual_network::{NetworkEvent, Socket, VirtualNetwork};
 
-/// Most units of work that a shard is given at a time: some work is done at once, other is not.
+/// The greatest budget of [`Shard::work`], in units: some work fits into one call, other work needs several.
 const MOST_UNITS: u64 = 100;
 
-/// A network connection between a client and the broker.
+/// Identifies a network connection between a client and the broker: they are numbered as they are opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinkId(pub usize);
 
@@ -53,7 +53,7 @@ impl From<Socket> for LinkId {
 pub struct LinkProfile {
     /// Least latency of one direction.
     pub latency: Nanos,
-    /// What may be added to it, at random.
+    /// The greatest delay that is added to the latency at random, for each piece.
     pub jitter: Nanos,
     /// Longest piece the byte stream is cut into; 0 for no cuts.
     pub piece: usize,
@@ -79,40 +79,39 @@ pub enum Trace {
     Consumed {
         /// Which link.
         link: LinkId,
-        /// The packets.
+        /// The packets, encoded.
         packets: Vec<u8>,
-        /// Whether the last of them ended the connection.
+        /// Whether the last packet ended the connection.
         closed: bool,
-        /// How many of them were publications that were refused for lack of
-        /// room.
+        /// How many of the packets were publications that the broker refused for lack of room.
         refused: u64,
     },
     /// The broker was told that the connection is gone.
     Lost(LinkId),
-    /// The broker let go of the connection; nothing follows these last bytes.
+    /// The broker closed the connection: it sends nothing more on it.
     Closed(LinkId),
-    /// The broker asked whether a client may come in.
+    /// The broker asked the authenticator whether a client may connect.
     Asked(LinkId, Box<AuthRequest>),
-    /// The broker was given the answer.
+    /// The broker was given the answer of the authenticator.
     Answered(LinkId, AuthAnswer),
-    /// A line for the log.
+    /// The broker reported an event for its log.
     Event(Event),
 }
 
 /// Answers authentication requests; the World delivers the answer later.
 pub type Authenticator = Box<dyn FnMut(&AuthRequest) -> AuthAnswer>;
 
-/// Time that a decision about a flow takes.
+/// Time between a request for admission and its answer.
 const DECISION: Nanos = Nanos(300_000);
 
-/// What [`ShardCall`] holds.
+/// The function in a [`ShardCall`].
 type Call = Box<dyn FnOnce(&mut Shard, Nanos)>;
 
-/// Something that is done to a shard.
+/// A function that the simulation calls with a shard and the time.
 pub struct ShardCall(Call);
 
 impl ShardCall {
-    /// That is to be done when the shard has its turn.
+    /// Wraps a function that is called once, when the event of the call happens.
     pub fn new(call: impl FnOnce(&mut Shard, Nanos) + 'static) -> Self {
         Self(Box::new(call))
     }
@@ -128,28 +127,28 @@ type AdmissionHandler = dyn FnMut(u16, AdmissionRequest) -> Vec<(u16, ShardCall)
 
 struct Desk(Box<AdmissionHandler>);
 
-/// What links carry.
+/// What a link carries from one end to the other.
 #[derive(Debug)]
 enum Piece {
-    /// The connection itself, to the shard that accepts it.
+    /// The request to open the connection, for this shard.
     Opening(u16, Box<ConnMeta>),
     Bytes(Vec<u8>),
 }
 
 #[derive(Debug)]
 enum WorldEvent {
-    /// A shard takes a connection that was handed over to it.
+    /// This shard takes over a connection from another one.
     Accept(LinkId, u16, Box<ConnMeta>),
-    /// The broker reads on.
+    /// The broker goes on reading from a link after a pause.
     Read(LinkId),
     BrokerNotices(LinkId),
     Post(u16, u16),
     Mail(u16, Vec<RemoteMessage>),
     Answer(LinkId, AuthAnswer),
     Call(u16, ShardCall),
-    /// The commit that is under way ends.
+    /// The commit of the store that began first ends.
     Commit,
-    /// A shard hears of a commit.
+    /// This shard is told of its store.
     News(u16, StoreNews),
 }
 
@@ -157,21 +156,21 @@ enum WorldEvent {
 #[derive(Debug)]
 struct Link {
     profile: LinkProfile,
-    /// Written by the broker and not yet read by the client.
+    /// Bytes that the broker has written and the client has not read.
     outstanding: usize,
-    /// Arrived at a client that does not read.
+    /// Pieces that have arrived while the client does not read.
     unread: VecDeque<Vec<u8>>,
     reading: bool,
     ended_down: bool,
-    /// For the client to take.
+    /// Bytes that the client has read, until the test takes them.
     received: Vec<u8>,
 }
 
-/// Shards, links and the time.
+/// A broker and its clients in virtual time.
 pub struct World {
     network: VirtualNetwork<(), Piece, WorldEvent>,
     rng: Rng,
-    /// How much work is done at a time.
+    /// Chooses the budget of each call of [`Shard::work`], apart from all other choices.
     slices: Rng,
     broker: SimulatedBroker,
     links: Vec<Link>,
@@ -191,16 +190,16 @@ pub struct World {
     crashes: u32,
 }
 
-/// How long a piece of work waits at most because other things happen.
+/// The longest time for which work of a shard is put off in favour of other events.
 const LONGEST_WAIT: Nanos = Nanos::from_millis(1);
 
 impl World {
-    /// A broker of `shards` shards at time zero.
+    /// Starts a broker with `shards` shards and no store at time 0.
     pub fn new(config: Config, shards: u16, seed: u64) -> Self {
         Self::start(config, Directory::new(shards), seed, None)
     }
 
-    /// A broker with a store whose commits take up to `delay`.
+    /// Starts a broker with a store, each commit of which takes up to `delay`.
     pub fn with_store(config: Config, shards: u16, seed: u64, delay: Nanos) -> Self {
         let directory = Directory::new(shards);
         let store = SimulatedStore::new(directory.shards(), Commits::Groups, [Nanos(0), delay]);
@@ -265,13 +264,13 @@ impl World {
         }
     }
 
-    /// How often the broker has crashed.
+    /// The number of crashes so far.
     pub fn crashes(&self) -> u32 {
         self.crashes
     }
 
-    /// Whether the disk fails, and how. Commits are tried again; as long as a full
-    /// one has something in reserve they succeed.
+    /// Sets how the disk of the store fails from now on; `None` repairs it. Commits that fail are tried
+    /// again. On a full disk they succeed until the store has used up the space that it had reserved.
     pub fn set_store_trouble(&mut self, trouble: Option<StoreTrouble>) {
         if let Some(store) = &mut self.store {
             let news = store.set_trouble(trouble);
@@ -279,48 +278,48 @@ impl World {
         }
     }
 
-    /// The power fails, and comes back, with the call of the disk that follows so
-    /// many others.
+    /// Lets `calls` more calls of the disk succeed; with the next one the power fails and comes back.
     pub fn set_power_failure(&mut self, calls: u64) {
         if let Some(store) = &mut self.store {
             store.set_power(calls);
         }
     }
 
-    /// Whether that is still to come.
+    /// Whether the failure of [`Self::set_power_failure`] is still to come.
     pub fn expects_power_failure(&self) -> bool {
         let store = self.store.as_ref();
         store.is_some_and(SimulatedStore::has_power_left)
     }
 
-    /// The time.
+    /// The simulated time.
     pub fn now(&self) -> Nanos {
         self.network.now()
     }
 
-    /// What the shards share.
+    /// The directory that the shards of the broker share.
     pub fn directory(&self) -> &Arc<Directory> {
         self.broker.directory()
     }
 
-    /// The shards, for questions.
+    /// The shards of the broker, by their numbers.
     pub fn shards(&mut self) -> &mut [Shard] {
         &mut self.broker.shards
     }
 
-    /// Longest time between the posting of a message to another shard and its
-    /// arrival there.
+    /// Sets the longest time until mail for another shard is collected, until it arrives then, and until
+    /// connections that are handed over and news of the store arrive at a shard.
     pub fn set_mail_delay(&mut self, delay: Nanos) {
         self.mail_delay = delay;
     }
 
-    /// Whether the broker is handed single packets, so that the trace tells
-    /// which of them were refused.
+    /// Sets whether the broker is given one packet at a time, so that [`Trace::Consumed`] says which
+    /// publications were refused.
     pub fn set_one_at_a_time(&mut self, on: bool) {
         self.one_at_a_time = on;
     }
 
-    /// Who admits flows; for brokers with [`Config::admission`].
+    /// Sets the function that answers requests for admission, which brokers with [`Config::admission`] make. It
+    /// returns calls of shards by their numbers.
     pub fn set_desk(
         &mut self,
         desk: impl FnMut(u16, AdmissionRequest) -> Vec<(u16, ShardCall)> + 'static,
@@ -328,13 +327,12 @@ impl World {
         self.desk = Some(Desk(Box::new(desk)));
     }
 
-    /// Who answers authentication requests; without, everyone is let in.
+    /// Sets the function that answers authentication requests. Without one all clients are accepted.
     pub fn set_authenticator(&mut self, authenticator: Authenticator) {
         self.authenticator = Some(authenticator);
     }
 
-    /// Does something to a shard that the desk was not asked for: after what it has
-    /// answered so far.
+    /// Calls a shard without a request for admission, after the answers to all earlier requests.
     pub fn call(&mut self, shard: u16, call: ShardCall) {
         let at = self.now() + DECISION;
         self.network.schedule(at, WorldEvent::Call(shard, call));
@@ -357,7 +355,7 @@ impl World {
         self.connect_with(shard, profile, meta)
     }
 
-    /// Opens a connection with what the shell would know of it.
+    /// Opens a connection to `shard` with the facts about it that the shell of a broker states.
     pub fn connect_with(&mut self, shard: u16, profile: LinkProfile, meta: ConnMeta) -> LinkId {
         self.links.push(Link {
             profile,
@@ -389,8 +387,8 @@ impl World {
         }
     }
 
-    /// The network breaks: nothing that is under way arrives, in neither
-    /// direction. The broker notices after a while, or never.
+    /// Breaks the network of a link: nothing that is under way arrives, in neither direction. The broker
+    /// notices after this time, or never.
     pub fn cut(&mut self, id: LinkId, noticed_after: Option<Nanos>) {
         if self.network.is_silent(id.0) {
             return;
@@ -405,7 +403,7 @@ impl World {
         }
     }
 
-    /// Whether the client reads what arrives.
+    /// Sets whether the client reads what arrives.
     pub fn set_reading(&mut self, id: LinkId, reading: bool) {
         let link = &mut self.links[id.0];
         link.reading = reading;
@@ -435,13 +433,13 @@ impl World {
         self.network.is_silent(id.0) || (link.ended_down && link.unread.is_empty())
     }
 
-    /// Shard and identity of a link while the broker knows it.
+    /// The shard that serves a link and the identity of the connection there, while a shard does.
     pub fn conn(&self, id: LinkId) -> Option<(u16, ConnId)> {
         let conn = self.broker.conn(id.broker())?;
         Some((conn.shard, conn.id))
     }
 
-    /// Whether the broker holds the link's client back.
+    /// Whether the broker has stopped reading from a link.
     pub fn is_paused(&self, id: LinkId) -> bool {
         self.broker.is_paused(id.broker())
     }
@@ -456,18 +454,18 @@ impl World {
         !self.links[id.0].received.is_empty()
     }
 
-    /// The longest time the broker has held the link's client back at once.
+    /// The longest time for which the broker has stopped reading from a link without a break.
     pub fn longest_pause(&self, id: LinkId) -> Nanos {
         self.broker.longest_pause(id.broker(), self.now())
     }
 
-    /// Moves what happened since the last call to the end of `trace`.
+    /// Moves the trace since the last call to the end of `trace`.
     pub fn take_trace(&mut self, trace: &mut Vec<Trace>) {
         trace.append(&mut self.trace);
     }
 
-    /// Lets the next thing happen, unless it lies after `until`; then the time
-    /// is `until`, and the answer false.
+    /// Lets the next event happen and returns true. If there is none until `until`, the time becomes that,
+    /// and the result is false.
     pub fn step(&mut self, until: Nanos) -> bool {
         let timer = self.broker.next_timeout().unwrap_or(Nanos::MAX);
         let event = self.network.next_time().unwrap_or(Nanos::MAX);
@@ -500,12 +498,12 @@ impl World {
         true
     }
 
-    /// Whether nothing is under way: no bytes, no mail and no answer.
+    /// Whether no event is scheduled: no bytes, mail, commits or answers are under way.
     pub fn is_quiet(&self) -> bool {
         self.network.is_quiet()
     }
 
-    /// Lets everything happen until a time.
+    /// Lets all events happen until a time.
     pub fn run_until(&mut self, until: Nanos) {
         while self.step(until) {}
     }
@@ -580,7 +578,7 @@ impl World {
         self.read(id);
     }
 
-    /// Hands what arrived to the broker, as far as it reads.
+    /// Hands bytes that have arrived over a link to the broker, as far as it reads them.
     fn read(&mut self, id: LinkId) {
         let (at, single) = (id.broker(), self.one_at_a_time);
         while let Some(reading) = self.broker.read(at, single, self.now()) {
@@ -610,14 +608,14 @@ impl World {
         }
     }
 
-    /// Does what the shard asks for that serves a link, if one does.
+    /// Does what the shard that serves a link asks for, if one serves it.
     fn settle_link(&mut self, id: LinkId) {
         if let Some((shard, _)) = self.conn(id) {
             self.settle(shard);
         }
     }
 
-    /// Does what a shard asks for, and writes what it has to say.
+    /// Does what a shard asks for: writes its output, commits its operations, posts its mail.
     fn settle(&mut self, shard: u16) {
         loop {
             self.hear(shard);
@@ -645,7 +643,7 @@ impl World {
         }
     }
 
-    /// The same without what is to survive.
+    /// Does what a shard asks for about connections, and no commits or mail.
     fn hear(&mut self, shard: u16) {
         loop {
             let effects = self.broker.effects(shard, self.now());
@@ -658,7 +656,7 @@ impl World {
         }
     }
 
-    /// Begins a commit of what waits for one, unless one has to end before.
+    /// Begins a commit of the operations that wait for one, unless another one is under way.
     fn begin_commit(&mut self) {
         if let Some(store) = &mut self.store
             && let Some(takes) = store.begin(&mut self.rng)
@@ -681,7 +679,7 @@ impl World {
         }
     }
 
-    /// Tells shards of their store, in order.
+    /// Schedules what shards are told of their store; each is told in this order.
     fn tell(&mut self, news: Vec<(u16, StoreNews)>) {
         for (shard, news) in news {
             let at = self.now() + self.any_mail_delay();
@@ -752,7 +750,7 @@ impl World {
         }
     }
 
-    /// Writes what waits for a link, as far as its window allows.
+    /// Writes output of the broker to a link, as far as the client's window allows.
     fn flush(&mut self, id: LinkId) {
         loop {
             let Link {
@@ -781,7 +779,7 @@ impl World {
         }
     }
 
-    /// Sends bytes to the client.
+    /// Sends bytes from the broker to the client of a link.
     fn transmit(&mut self, id: LinkId, bytes: &[u8]) {
         self.links[id.0].outstanding += bytes.len();
         self.send(id, id.broker(), bytes);
@@ -832,7 +830,7 @@ impl World {
         }
     }
 
-    /// How much later than by the link's least latency what is sent now arrives.
+    /// Draws the jitter of what is sent over a link now.
     fn late(&mut self, id: LinkId) -> Nanos {
         let profile = self.links[id.0].profile;
         Nanos(self.rng.below(profile.jitter.0 + 1))

@@ -30,8 +30,8 @@ use punctual_sim::{Decoder, Delivered, Incoming, LinkId, LinkProfile, World, see
 
 const TOPICS: u64 = 4;
 const SECOND: Nanos = Nanos::from_secs(1);
-/// Longer than what is on its way to a client takes, and until all of a broker know
-/// that the store works again.
+/// Longer than it takes until bytes that are under way arrive at a client, and until all shards know that
+/// the store works again.
 const SLACK: Nanos = SECOND;
 
 /// A message by its publisher and number.
@@ -43,36 +43,36 @@ struct Sent {
     topic: String,
     qos: QoS,
     retain: bool,
-    /// Priority that is stated.
+    /// Whether it states a priority.
     urgent: bool,
     packet_id: u16,
-    /// PUBREC came.
+    /// Whether PUBREC came.
     received: bool,
     acknowledged: bool,
     refused: bool,
     /// When it was published and when acknowledged, as steps of the story.
     issued: u64,
     at: u64,
-    /// Seconds after which it is of no use, and when it was sent last.
+    /// Message Expiry Interval in seconds, and when the message was last sent.
     expiry: Option<u32>,
     transmitted: Nanos,
-    /// It was sent again.
+    /// Whether it was sent more than once.
     again: bool,
-    /// It was on its way while the store had trouble: perhaps it was refused, and
-    /// the refusal lost with the connection.
+    /// Whether it was on its way while the store had trouble: the broker may have refused it, and
+    /// the refusal may have been lost with the connection.
     exposed: bool,
-    /// It is a will.
+    /// The state of the will, if the message is one.
     will: Option<Will>,
 }
 
 impl Sent {
-    /// Whether everyone concerned must have got it in the end.
+    /// Whether all clients that subscribe to it must have received it at the end.
     fn is_due(&self) -> bool {
         self.acknowledged && !self.refused && self.expiry.is_none_or(|it| it >= LONG)
     }
 }
 
-/// Seconds that no story takes.
+/// An expiry interval, in seconds, that is longer than any story.
 const LONG: u32 = 100_000;
 
 #[derive(Debug, Clone, Copy)]
@@ -81,16 +81,16 @@ struct Will {
     fate: Fate,
 }
 
-/// What may become of a will.
+/// What is known of the publication of a will.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// It may come or not.
+    /// It may be published or not.
     Open,
-    /// The connection that it belongs to exists.
+    /// The connection of the will exists.
     Connected,
-    /// That was lost then.
+    /// The connection of the will was lost at this time.
     Lost(Nanos),
-    /// The client came back before it was due.
+    /// The client has connected again before the will was due, so it must not be published.
     Cancelled,
 }
 
@@ -98,29 +98,29 @@ enum Fate {
 struct Client {
     name: String,
     subscriber: bool,
-    /// It has its share of a shared subscription.
+    /// Whether it subscribes with a shared subscription.
     shares: bool,
-    /// Number of the will of its connection.
+    /// Number of the message that is the will of its connection.
     will: Option<u32>,
     link: Option<(LinkId, Decoder)>,
     connected: bool,
-    /// The broker has said that the session exists.
+    /// Whether the broker has accepted a CONNECT, so that the session exists.
     session: bool,
-    /// Time of SUBACK.
+    /// The step of the story at which SUBACK came.
     subscribed: Option<u64>,
-    /// SUBSCRIBE is under way.
+    /// Whether SUBSCRIBE was sent and SUBACK has not come.
     subscribing: bool,
     packet_id: u16,
     sent: Vec<Sent>,
-    /// Numbers of those that are not complete, in order.
+    /// Numbers of its messages whose handshake is not complete, in order.
     open: Vec<u32>,
-    /// QoS 2 identifiers whose PUBREL has not come, and the message.
+    /// Received QoS 2 messages whose PUBREL has not come, by packet identifier.
     pending: HashMap<u16, Key>,
-    /// How often each message came.
+    /// How often it has received each message.
     got: BTreeMap<Key, u32>,
-    /// The last that came, by publisher, topic and QoS.
+    /// Number of the last received message, by publisher, topic and QoS.
     order: HashMap<(usize, String, QoS), u32>,
-    /// What it was sent because a topic retains it.
+    /// The last retained message that it was sent, by topic.
     retained: BTreeMap<String, Key>,
 }
 
@@ -157,19 +157,19 @@ struct Story {
     rng: Rng,
     world: World,
     clients: Vec<Client>,
-    /// Counts what happens.
+    /// The number of steps so far: of things that clients do or learn.
     step: u64,
     lines: Vec<String>,
     versions: Version,
     /// Whether the disk may have trouble.
     troubled: bool,
-    /// Until when something may be refused because it has some.
+    /// Until when the broker may refuse messages because the disk has trouble.
     trouble_until: Nanos,
-    /// What happens, at most.
+    /// The greatest number of random acts.
     acts: u64,
-    /// How many topics messages have.
+    /// The number of topics.
     topics: u64,
-    /// Whose messages are not to survive.
+    /// The topic whose messages need not survive a crash, if there is one.
     light: Option<String>,
 }
 
@@ -230,7 +230,7 @@ impl Story {
         }
     }
 
-    /// Whether a message is to survive the broker.
+    /// Whether a message must survive a crash of the broker.
     fn survives(&self, sent: &Sent) -> bool {
         self.light.as_ref() != Some(&sent.topic)
     }
@@ -299,7 +299,7 @@ impl Story {
         self.write(at, &Packet::Connect(connect));
     }
 
-    /// Makes the will of a connection.
+    /// Makes the will for the next connection of a client; returns its number.
     fn leave_behind(&mut self, at: usize) -> u32 {
         let delay = match self.versions {
             Version::V5 => *self.rng.pick(&[0, 1, 10]),
@@ -337,7 +337,7 @@ impl Story {
         client.sent[client.will? as usize].will.as_mut()
     }
 
-    /// A connection is lost, and when that may be noticed first.
+    /// Notes that the connection of a client is lost, which the broker may notice from now on.
     fn lose(&mut self, at: usize) {
         let now = self.world.now();
         if let Some(will) = self.will(at) {
@@ -348,7 +348,7 @@ impl Story {
         }
     }
 
-    /// A connection exists: wills that are not due yet never come.
+    /// Notes that a client is connected again: its wills that are not due yet are never published.
     fn cancel(&mut self, at: usize) {
         let (now, own) = (self.world.now(), self.clients[at].will);
         // While nothing can be stored it is not known what remains.
@@ -379,8 +379,7 @@ impl Story {
         }
     }
 
-    /// Sends SUBSCRIBE, which replaces nothing: each client does it until it is
-    /// acknowledged.
+    /// Sends SUBSCRIBE, as each subscriber does until it is acknowledged.
     fn subscribe(&mut self, at: usize) {
         let qos = if at.is_multiple_of(3) && !self.clients[at].shares {
             QoS::AtLeastOnce
@@ -726,7 +725,7 @@ impl Story {
         }
     }
 
-    /// What is wrong with the disk from now on.
+    /// Sets how the disk fails from now on; `None` repairs it.
     fn set_trouble(&mut self, trouble: Option<StoreTrouble>) {
         self.tell(format!("the store: {trouble:?}"));
         self.world.set_store_trouble(trouble);
@@ -751,7 +750,7 @@ impl Story {
         self.world.crash(down);
     }
 
-    /// Whether all but some clients have nothing to do any more.
+    /// Whether all clients except `away` have nothing left to do.
     fn is_quiet(&self, away: &[usize]) -> bool {
         self.clients.iter().enumerate().all(|(at, client)| {
             away.contains(&at)
@@ -780,7 +779,7 @@ impl Story {
         self.check_retained(fresh)
     }
 
-    /// Lets everyone connect, and do what is left to do, but those who stay away.
+    /// Lets all clients except `away` connect and do what is left to do.
     fn become_quiet(&mut self, away: &[usize]) -> Result<(), String> {
         for _ in 0..200 {
             for at in (0..self.clients.len()).filter(|at| !away.contains(at)) {

@@ -24,25 +24,25 @@ pub(super) struct Arrival {
     message: Delivered,
     v5: bool,
     at: Nanos,
-    /// When its connection was accepted, if that is still the current one.
+    /// When the link on which it came was accepted, if the session still uses that link.
     since: Option<Nanos>,
-    /// Which of the session's copies it is taken for.
+    /// Index of the copy of the session that the message is taken for.
     copy: Option<usize>,
 }
 
-/// Something that one arrival can be.
+/// A copy that a received message can be taken for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Slot {
     Group(usize),
     Copy(usize, usize),
 }
 
-/// Messages that have not arrived, and what may excuse it.
+/// Numbers of messages that have not arrived although they were expected, by what excuses it.
 #[derive(Debug, Default)]
 pub struct MissingMessages {
-    /// QoS 1 and 2, where policy may have dropped them.
+    /// With QoS 1 or 2, where the policy for full queues may have dropped them.
     pub droppable: usize,
-    /// QoS 0.
+    /// With QoS 0, which may be lost.
     pub unacknowledged: usize,
     example: Option<String>,
 }
@@ -54,7 +54,7 @@ impl Arrival {
         self.session != session || self.message.qos != QoS::AtLeastOnce
     }
 
-    /// Whether it can be that copy.
+    /// Whether the received message can be that copy of that publication.
     fn is(&self, copy: &Copy, publication: &Publication) -> bool {
         let message = &self.message;
         if copy.qos != message.qos || copy.retain != message.retain {
@@ -84,10 +84,10 @@ impl Arrival {
 }
 
 impl Model {
-    /// A client received a PUBLISH.
+    /// Notes a PUBLISH that a client received.
     ///
     /// # Errors
-    /// If it is not for it, or not as it was published.
+    /// If the message is not for the client, or not as it was published.
     pub fn delivered(
         &mut self,
         link: LinkId,
@@ -190,8 +190,9 @@ impl Model {
         Ok(())
     }
 
-    /// A member that has ended may have left a message, which goes to others in slices: also to one that
-    /// came since. Whether there is a copy for that session now.
+    /// Gives a session a copy of a message that a member of its shared subscription may have left when its own
+    /// session ended: the broker passes such messages on in slices, also to members that subscribed since.
+    /// Returns whether there is a copy.
     fn leave_to_newcomer(&mut self, at: usize, key: &Content) -> bool {
         for number in 0..self.groups.len() {
             let group = &self.groups[number];
@@ -222,8 +223,8 @@ impl Model {
         false
     }
 
-    /// Finds a copy that the arrival can be, if need be by taking others for
-    /// something else.
+    /// Finds a copy that a received message can be taken for, if need be by taking other received messages for
+    /// other copies.
     fn assign(&mut self, key: &Content, number: usize, tried: &mut HashSet<Slot>) -> bool {
         let mut candidates = self.candidates(key, number);
         candidates.retain(|(slot, _)| tried.insert(*slot));
@@ -244,7 +245,7 @@ impl Model {
         true
     }
 
-    /// Takes an arrival for something, and no more for what it was taken for.
+    /// Takes a received message for a copy, instead of the copy that it was taken for before.
     fn hold(&mut self, key: &Content, number: usize, slot: Slot, copy: usize) {
         let at = self.arrivals[key][number].session;
         if let Some(before) = self.arrivals[key][number].copy {
@@ -279,7 +280,7 @@ impl Model {
         }
     }
 
-    /// The copies that look like the arrival, the likeliest first.
+    /// The copies that a received message can be taken for, the likeliest first.
     fn candidates(&self, key: &Content, number: usize) -> Vec<(Slot, usize)> {
         let arrival = &self.arrivals[key][number];
         let session = &self.sessions[arrival.session];
@@ -329,10 +330,10 @@ impl Model {
         Some((connection.since, connection.resumed))
     }
 
-    /// What has not arrived although it had to.
+    /// Counts the messages that have not arrived although they were expected, where there is an excuse.
     ///
     /// # Errors
-    /// What is missing without excuse.
+    /// Names a message that is missing without an excuse.
     pub fn missing(&mut self, now: Nanos) -> Result<MissingMessages, Violation> {
         let refuses = self.config.queue_full.refuses();
         let mut missing = MissingMessages::default();
@@ -367,7 +368,7 @@ impl Model {
         Ok(missing)
     }
 
-    /// What had to arrive, and no arrival is taken for.
+    /// The copies that had to arrive and that no received message is taken for.
     fn unmet(&self, now: Nanos) -> Vec<(Content, Slot)> {
         let mut unmet = Vec::new();
         for (number, session) in self.sessions.iter().enumerate() {
@@ -390,7 +391,7 @@ impl Model {
         unmet
     }
 
-    /// Whether something has to arrive, and nothing excuses it.
+    /// Whether a copy has to arrive, and nothing excuses that it does not.
     fn is_due(&self, key: &Content, slot: Slot, now: Nanos) -> bool {
         let (required, publication, takes) = match slot {
             Slot::Copy(session, at) => {
@@ -411,9 +412,8 @@ impl Model {
         required && takes && publication.expires > now
     }
 
-    /// Takes an arrival for something that had to arrive, if there is one that
-    /// was taken for what need not have arrived: what has to is not always known
-    /// when a message arrives.
+    /// Takes a received message for a copy that had to arrive, if one was taken for a copy that need not have
+    /// arrived. When a message is received it is not always known which copies have to arrive.
     fn claim(&mut self, key: &Content, slot: Slot, now: Nanos, tried: &mut HashSet<usize>) -> bool {
         for number in 0..self.arrivals.get(key).map_or(0, Vec::len) {
             let mut candidates = self.candidates(key, number).into_iter();

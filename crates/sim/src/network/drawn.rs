@@ -4,15 +4,15 @@ use super::engine::{Behaviour, Release};
 use super::layout::Layout;
 use punctual_model::Rng;
 
-/// How random behaviours are drawn.
+/// The parameters with which random behaviours are drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chances {
-    /// Messages are due from 0 up to here, ns.
+    /// Messages have nominal releases from 0 up to this time, ns.
     pub duration: u64,
-    /// Per cent of messages that come later than a period after the one before.
+    /// Percentage of messages whose nominal release is more than a period after the one before.
     pub gaps: u64,
-    /// Per cent of jitters, delays and residuals that are as small or as large
-    /// as they may be; the others are anything between.
+    /// Percentage of jitters, delays and residuals that are the least or the greatest possible; the
+    /// others are drawn from all values between.
     pub extremes: u64,
 }
 
@@ -26,19 +26,19 @@ impl Default for Chances {
     }
 }
 
-/// A random behaviour. Flows begin anywhere in their first period.
+/// A random behaviour of a network. The first release of each flow is anywhere in its first period.
 #[derive(Debug)]
 pub struct Drawn<'a> {
     layout: &'a Layout,
     chances: Chances,
     rng: Rng,
-    /// The next nominal release and when the last message was queued.
+    /// For each flow: its next nominal release and the time when its last message was queued, ns.
     flows: Vec<(u64, u64)>,
     ranks: Vec<u32>,
 }
 
 impl<'a> Drawn<'a> {
-    /// The behaviour of a seed.
+    /// Creates the behaviour that a seed determines.
     pub fn new(layout: &'a Layout, seed: u64, chances: Chances) -> Self {
         let mut rng = Rng::new(seed);
         let flows = layout.flows.iter();

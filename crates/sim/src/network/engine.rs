@@ -15,66 +15,66 @@ use std::cmp::Reverse;
 use super::heap::{Event, Heap};
 use super::layout::{Layout, NONE};
 
-/// The next message of a flow.
+/// When a message of a flow is released, ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Release {
-    /// When it is due.
+    /// The nominal release, from which the response is counted.
     pub nominal: u64,
-    /// When it is queued: from `nominal` to as much later as the release jitter.
+    /// When the message is queued at its source: at `nominal`, or later by up to the release jitter.
     pub queued: u64,
 }
 
-/// What the model leaves open. Answers that the model forbids give runs that
-/// mean nothing.
+/// Makes all choices that the model of a network leaves open. If it returns what the model forbids, the run is
+/// meaningless.
 pub trait Behaviour {
-    /// The next message of a flow, in order; `None`: there are no more.
+    /// The next message of a flow, in order of time; `None` if there are no more.
     fn release(&mut self, flow: usize) -> Option<Release>;
-    /// How long the node before a hop takes for a message, within `range`.
+    /// The delay of a message at the node before a hop, within `range`, ns.
     fn delay(&mut self, hop: usize, message: u32, range: (u64, u64)) -> u64;
-    /// What is left of the undeclared frame that began one nanosecond before a
-    /// frame came to an idle link: below `best_effort`.
+    /// The remaining transmission time of an undeclared frame that began one nanosecond before a
+    /// frame came to an idle link, ns; below `best_effort`.
     fn residual(&mut self, link: usize, best_effort: u64) -> u64;
-    /// Of frames that arrive at one instant, those of the lower rank are first.
+    /// The rank of a flow: of frames that arrive at the same time, those of lower rank are queued first.
     fn rank(&self, flow: usize) -> u32;
-    /// The child that is served first when a frame of the flow is copied.
+    /// Which copy of a frame is made first where the path of the flow branches.
     fn rotation(&self, flow: usize) -> u32;
 }
 
-/// Looks on. All methods do nothing unless they are written.
+/// Is told of the events of a run. By default all methods do nothing.
 pub trait Observer {
-    /// A frame joined the queue of a hop.
+    /// Is called when a frame has joined the queue of a hop.
     #[inline]
     fn arrived(&mut self, hop: usize, message: u32, now: u64) {
         let _ = (hop, message, now);
     }
 
-    /// Its transmission began.
+    /// Is called when the transmission of a frame begins at a hop.
     #[inline]
     fn started(&mut self, hop: usize, message: u32, now: u64) {
         let _ = (hop, message, now);
     }
 
-    /// A message came to a destination whole.
+    /// Is called when the last bit of a message has arrived at a destination.
     #[inline]
     fn responded(&mut self, hop: usize, message: u32, response: u64) {
         let _ = (hop, message, response);
     }
 }
 
-/// Nobody looks on.
+/// An [`Observer`] that ignores everything.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Nobody;
 
 impl Observer for Nobody {}
 
-/// The largest response of a flow at a destination.
+/// The largest response time of a flow at a destination in a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Worst {
     /// From the nominal release to the last bit, ns.
     pub response: u64,
-    /// Which message had it, from 0.
+    /// The message that had it, numbered from 0.
     pub message: u32,
-    /// Messages that came.
+    /// How many messages arrived.
     pub count: u64,
 }
 
@@ -83,28 +83,28 @@ struct Frame {
     nominal: u64,
     message: u32,
     hop: u32,
-    /// The frame behind it in the queue, or the next unused one.
+    /// The next frame in the same queue, or in the list of unused frames.
     next: u32,
-    /// The last frame of its message.
+    /// Whether it is the last frame of its message.
     last: bool,
-    /// Where links serve by deadline: when it is due.
+    /// At links that serve by deadline: the time by which they order it, ns.
     due: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct LinkState {
-    /// When it last became free; never: `u64::MAX`.
+    /// When the link last became idle, ns; `u64::MAX` if it never has.
     free_since: u64,
-    /// The frame that it sends; `NONE`: undeclared traffic.
+    /// The frame that the link sends; `NONE` for undeclared traffic.
     current: u32,
     busy: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct PairState {
-    /// When the last frame joins the queue.
+    /// When the last frame of the pair so far joins its queue, ns.
     last: u64,
-    /// The instant that `rank` is about, and the highest rank there so far.
+    /// The time to which `rank` belongs, which is the highest rank of arrivals at that time so far.
     at: u64,
     rank: u32,
 }
@@ -121,23 +121,22 @@ struct Arrival {
 const END: u32 = 0;
 const ARRIVE: u32 = 1 << 31;
 
-/// Runs behaviours of one network, one after the other.
+/// Simulates a network for one behaviour after the other.
 #[derive(Debug)]
 pub struct Engine<'a> {
     layout: &'a Layout,
-    /// Ends of transmissions and arrivals: as many as there are links and
-    /// frames on their path.
+    /// Ends of transmissions, at most one for each link, and arrivals of frames.
     heap: Heap,
-    /// The next release of each flow, apart so that the others stay few.
+    /// The next release of each flow; a heap of its own keeps the other one small.
     releases: Heap,
     frames: Vec<Frame>,
-    /// First unused frame.
+    /// The first frame in the list of unused frames.
     unused: u32,
     links: Vec<LinkState>,
     words: Vec<u64>,
     queues: Vec<(u32, u32)>,
     pairs: Vec<PairState>,
-    /// Messages released so far, by flow; the nominal release of the next.
+    /// For each flow: the number of messages released so far, and the nominal release of the next one, ns.
     released: Vec<(u32, u64)>,
     worst: Vec<Worst>,
     arrivals: Vec<Arrival>,
@@ -147,7 +146,7 @@ pub struct Engine<'a> {
 }
 
 impl<'a> Engine<'a> {
-    /// An engine for a network.
+    /// Creates an engine for a network.
     pub fn new(layout: &'a Layout) -> Self {
         Self {
             layout,
@@ -168,7 +167,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Runs a behaviour from its first release until nothing is left to do.
+    /// Simulates a behaviour from its first release until all frames have arrived.
     pub fn run<B: Behaviour, O: Observer>(&mut self, behaviour: &mut B, observer: &mut O) {
         self.reset();
         for flow in 0..self.layout.flows.len() {
@@ -208,12 +207,12 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// The largest response of a flow at the end of a path in the last run.
+    /// The largest response time of a flow at the end of one of its paths in the last run.
     pub fn worst(&self, flow: usize, path: usize) -> Worst {
         self.worst[self.layout.flows[flow].leaves[path] as usize]
     }
 
-    /// Frames that were sent over a link in the last run.
+    /// The number of transmissions of frames over all links in the last run.
     pub fn transmissions(&self) -> u64 {
         self.transmissions
     }
@@ -304,7 +303,7 @@ impl<'a> Engine<'a> {
         self.unused = index;
     }
 
-    /// A transmission is over.
+    /// Ends a transmission: its frame goes on, and the link takes the next one.
     #[inline]
     fn end<B: Behaviour, O: Observer>(
         &mut self,
@@ -371,7 +370,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Through a node to the next queue.
+    /// Sends a frame through a node to the next queue.
     #[inline]
     fn forward<B: Behaviour>(
         &mut self,
@@ -410,8 +409,8 @@ impl<'a> Engine<'a> {
         });
     }
 
-    /// Puts the arrivals of an instant in the order of their ranks; those of a
-    /// pair stay in order, for which the later ones take the higher rank.
+    /// Sorts the arrivals of one time by rank. Frames of the same pair keep their order: a later one
+    /// takes the higher of its own rank and that of the earlier one.
     fn arrange(&mut self, now: u64) {
         // The numbers wrap; how old they are does not.
         let newest = self.order;
@@ -462,7 +461,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Behind those that are not later due.
+    /// Queues a frame after those that are due at the same time or earlier.
     fn enqueue_by_deadline<O: Observer>(
         &mut self,
         index: u32,
@@ -495,7 +494,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// An idle link begins with the first frame of its highest priority.
+    /// Lets an idle link begin to send the first frame of its highest priority.
     #[inline]
     fn choose<B: Behaviour, O: Observer>(
         &mut self,

@@ -18,25 +18,25 @@ use super::engine::{Engine, Nobody, Worst};
 use super::layout::Layout;
 use super::scenario::{Message, RepeatedChoice, Scenario};
 
-/// What to try.
+/// The choices that an exhaustive search tries: a grid of points in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grid {
-    /// Distance of two points, ns; at least 1.
+    /// Distance of two neighbouring points of the grid, ns; at least 1.
     pub step: u64,
-    /// How far from the first flow the others begin at most, ns.
+    /// The greatest difference between the first release of a flow and that of the first flow, ns.
     pub span: u64,
-    /// Messages of each flow.
+    /// How many messages each flow releases.
     pub messages: u32,
-    /// More behaviours than this are not run.
+    /// The greatest number of behaviours; if the grid has more, none is run.
     pub limit: u64,
 }
 
-/// There are more behaviours than the limit.
+/// The error of a grid that has more behaviours than [`Grid::limit`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooManyBehaviours {
-    /// How many there are.
+    /// How many behaviours the grid has.
     pub behaviours: u64,
-    /// How many there may be.
+    /// The limit.
     pub limit: u64,
 }
 
@@ -52,17 +52,17 @@ impl fmt::Display for TooManyBehaviours {
 
 impl Error for TooManyBehaviours {}
 
-/// The worst of behaviours on a grid.
+/// The worst response times of the behaviours of a grid.
 #[derive(Debug, Clone)]
 pub struct ExhaustiveResult {
-    /// By flow and path: the largest response and what brings it about.
+    /// By flow and path: the largest response time and a scenario that leads to it.
     pub worst: Vec<Vec<(Worst, Scenario)>>,
     /// How many behaviours were run.
     pub behaviours: u64,
 }
 
 impl ExhaustiveResult {
-    /// Adds what later behaviours gave.
+    /// Adds the result of behaviours with higher numbers.
     pub fn add(&mut self, later: Self) {
         self.behaviours += later.behaviours;
         let all = self.worst.iter_mut().flatten();
@@ -77,14 +77,14 @@ impl ExhaustiveResult {
 /// Runs every behaviour on a grid.
 ///
 /// # Errors
-/// There are more than `grid.limit`; nothing was run.
+/// The grid has more behaviours than `grid.limit`, and none was run.
 pub fn exhaust(network: &Network, grid: Grid) -> Result<ExhaustiveResult, TooManyBehaviours> {
     let all = Behaviours::new(network, grid)?;
     Ok(all.run(0..all.count()))
 }
 
-/// All behaviours on a grid, numbered: any of them can be run apart from the
-/// others, on another core.
+/// All behaviours of a grid, with numbers from 0 on, so that parts of them can be run on different
+/// cores.
 #[derive(Debug)]
 pub struct Behaviours<'a> {
     network: &'a Network,
@@ -95,10 +95,10 @@ pub struct Behaviours<'a> {
 }
 
 impl<'a> Behaviours<'a> {
-    /// The behaviours of a network.
+    /// Numbers the behaviours of a network on a grid.
     ///
     /// # Errors
-    /// There are more than `grid.limit`.
+    /// The grid has more behaviours than `grid.limit`.
     pub fn new(network: &'a Network, grid: Grid) -> Result<Self, TooManyBehaviours> {
         let layout = Layout::new(network);
         let axes = axes(&layout, grid);
@@ -120,12 +120,12 @@ impl<'a> Behaviours<'a> {
         })
     }
 
-    /// How many there are.
+    /// The number of behaviours.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Runs those with these numbers, as far as there are.
+    /// Runs the behaviours with these numbers; numbers that do not exist are skipped.
     pub fn run(&self, numbers: Range<u64>) -> ExhaustiveResult {
         let layout = &self.layout;
         let end = numbers.end.min(self.count).max(numbers.start);
@@ -165,7 +165,7 @@ impl<'a> Behaviours<'a> {
         }
     }
 
-    /// The next point, like the digits of a number.
+    /// Goes on to the next behaviour: the choices are counted up like the digits of a number.
     fn next(&self, at: &mut [u64], scenario: &mut Scenario) {
         for (axis, digit) in self.axes.iter().zip(at) {
             *digit += 1;
@@ -181,16 +181,16 @@ impl<'a> Behaviours<'a> {
     }
 }
 
-/// Something that there is a choice of.
+/// One of the choices that differ between the behaviours of a grid.
 #[derive(Debug, Clone, Copy)]
 enum Axis {
-    /// When a flow begins, and how late its messages are; of so many points.
+    /// When a flow begins and how late its messages are; the second value is the number of points.
     Begin(usize, u64),
-    /// Delay of a hop.
+    /// The delay at the node before a hop.
     Delay(usize),
-    /// Residual of a link.
+    /// The residual of undeclared frames at a link.
     Residual(usize),
-    /// Order of the flows.
+    /// The ranks of the flows.
     Order,
 }
 

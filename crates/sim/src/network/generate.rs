@@ -13,7 +13,7 @@ use punctual_model::network::{Document, FlowEntry, LinkEntry, Network, NodeEntry
 
 use punctual_model::Rng;
 
-/// What a random network looks like.
+/// The shape of a random network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
     /// Switches in a row.
@@ -29,7 +29,7 @@ pub enum Shape {
 }
 
 impl Shape {
-    /// All of them.
+    /// All shapes.
     pub const ALL: [Self; 5] = [Self::Line, Self::Tree, Self::Ring, Self::Mesh, Self::Broker];
 }
 
@@ -66,15 +66,15 @@ struct Generator {
     rng: Rng,
     document: Document,
     switches: usize,
-    /// Switches that a switch has links to.
+    /// For each switch: the switches to which it has links.
     neighbours: Vec<Vec<usize>>,
-    /// The switch of each host.
+    /// For each host: its switch.
     hosts: Vec<usize>,
-    /// Links have several rates.
+    /// Whether links have different rates.
     mixed: bool,
-    /// All frames have this size.
+    /// The size of all frames, if it is the same.
     size: Option<u64>,
-    /// Per cent of links with best effort.
+    /// Percentage of links with undeclared traffic.
     best_effort: u64,
     messages_of_frames: bool,
     /// By what priorities behind a broker are drawn, if they differ from those before
@@ -124,7 +124,7 @@ impl Generator {
         self.document
     }
 
-    /// Half of the brokers' processors serve messages whole.
+    /// Lets the processors of half of the brokers finish a message before they begin another one.
     fn processors(&mut self) {
         let whole = self.rng.chance(50);
         for link in &mut self.document.links {
@@ -132,8 +132,8 @@ impl Generator {
         }
     }
 
-    /// In one network of five some links serve by deadline: the broker's
-    /// processor, if there is one, and others now and then.
+    /// In one of five networks, lets some links serve by deadline: the processor of the broker, if there is one,
+    /// and some others.
     fn deadlines(&mut self) {
         if !self.rng.chance(20) {
             return;
@@ -148,7 +148,7 @@ impl Generator {
         }
     }
 
-    /// In one network of five some links know no order inside a priority.
+    /// In one of five networks, lets some links serve messages of equal priority in any order.
     fn orders(&mut self) {
         if !self.rng.chance(20) {
             return;
@@ -229,7 +229,7 @@ impl Generator {
         }
     }
 
-    /// The link between two nodes, which is there afterwards.
+    /// Returns the name of the link between two nodes, and adds the link if it does not exist.
     fn link(&mut self, from: &str, to: &str) -> String {
         let id = format!("{from}>{to}");
         if self.document.links.iter().any(|link| link.id == id) {
@@ -254,7 +254,7 @@ impl Generator {
         id
     }
 
-    /// Switches from one to another: the shortest path, or in a mesh any.
+    /// The switches on a path between two of them: the shortest one, in a mesh any.
     fn way(&mut self, from: usize, to: usize) -> Option<Vec<usize>> {
         if self.shape == Shape::Mesh {
             return self.wander(vec![from], to);
@@ -300,7 +300,7 @@ impl Generator {
         None
     }
 
-    /// Links from a node at a switch to a node at another.
+    /// The links on a path between two nodes, each of which is given with its switch.
     fn path(&mut self, from: (&str, usize), to: (&str, usize)) -> Option<Vec<String>> {
         let way = self.way(from.1, to.1)?;
         let mut nodes = vec![from.0.to_owned()];
@@ -391,7 +391,7 @@ impl Generator {
         self.document.flows.push(flow);
     }
 
-    /// Periods for a load of the busiest link, and jitters.
+    /// Chooses periods, so that the busiest link has a random load, and jitters.
     fn periods(&mut self) {
         for flow in &mut self.document.flows {
             flow.period_ns = 1_000;
@@ -443,7 +443,7 @@ impl Generator {
     }
 }
 
-/// Whether every link has one predecessor and no path visits one twice.
+/// Whether each link has only one predecessor on all paths, and no path contains a link twice.
 fn is_tree(paths: &[Vec<String>]) -> bool {
     let mut before: Vec<(&str, Option<&str>)> = Vec::new();
     for path in paths {

@@ -1,12 +1,12 @@
 //! The calendar: events by time, those of one time in the order they came.
 
-/// Something that will happen.
+/// An event in the future.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Event {
     pub(super) time: u64,
     /// Number of the event: later events have larger ones.
     pub(super) order: u32,
-    /// What, in the first bit, and to which link, flow or frame.
+    /// The kind of event in the first bit, and the number of the link, flow or frame in the others.
     pub(super) what: u32,
 }
 
@@ -19,7 +19,7 @@ pub(super) struct Event {
 #[derive(Debug, Default)]
 pub(super) struct Heap {
     events: Vec<Event>,
-    /// The first place is free.
+    /// Whether the first place is free.
     free: bool,
 }
 

@@ -2,15 +2,15 @@
 
 use punctual_model::network::{Flow, Hop, Link, Network, Topology};
 
-/// No hop, no frame, no such thing.
+/// The number that stands for no hop and no frame.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// What the engine needs of a network. Hops of all flows are numbered through:
-/// those of flow 0 in their order, then those of flow 1 and so on.
+/// The tables of a network that the engine needs. The hops of all flows are numbered: first those of flow 0
+/// in their order, then those of flow 1, and so on.
 #[derive(Debug, Clone)]
 pub struct Layout {
     pub(super) hops: Vec<HopRow>,
-    /// Children of the hops, one after the other.
+    /// The next hops of each hop, for one hop after the other.
     pub(super) children: Vec<u32>,
     pub(super) links: Vec<LinkRow>,
     pub(super) flows: Vec<FlowRow>,
@@ -19,26 +19,26 @@ pub struct Layout {
     pub(super) pairs: usize,
 }
 
-/// A frame of a flow on a link.
+/// A hop: the frames of a flow on a link.
 #[derive(Debug, Clone)]
 pub(super) struct HopRow {
     pub(super) cost: u64,
-    /// Least and most time at the node before the link, without propagation.
+    /// The least and the greatest delay at the node before the link, without propagation, ns.
     pub(super) delay: (u64, u64),
     pub(super) link: u32,
-    /// Queue among all queues; its bit in the link's words.
+    /// The number of the queue among all queues, which is also its bit in the words of the link.
     pub(super) queue: u32,
     pub(super) level: u32,
     pub(super) flow: u32,
     pub(super) parent: u32,
-    /// Frames with the same input and output are in one pair and keep their
-    /// order; a flow at its source is a pair of its own.
+    /// The pair of input and output link; frames of one pair keep their order. At its source each flow is a
+    /// pair of its own.
     pub(super) pair: u32,
     pub(super) children: (u32, u32),
     pub(super) leaf: bool,
-    /// Messages are served whole.
+    /// Whether the link finishes a message before it begins another one.
     pub(super) whole: bool,
-    /// Where the queue is by time due: how long after its arrival a frame is.
+    /// If the queue is ordered by due time: how long after its arrival a frame is due, ns.
     pub(super) deadline: Option<u64>,
 }
 
@@ -59,14 +59,14 @@ pub(super) struct FlowRow {
     pub(super) frames: u32,
     pub(super) first_hop: u32,
     pub(super) hop_count: u32,
-    /// Hops at the source.
+    /// The first hops of the flow, at its source.
     pub(super) roots: Vec<u32>,
-    /// Last hop of each path.
+    /// The last hop of each path of the flow.
     pub(super) leaves: Vec<u32>,
 }
 
 impl Layout {
-    /// The tables of a network.
+    /// Makes the tables of a network.
     pub fn new(network: &Network) -> Self {
         let topology = &network.topology;
         let mut levels: Vec<Vec<u64>> = vec![Vec::new(); topology.links.len()];
@@ -181,9 +181,8 @@ impl Layout {
     }
 }
 
-/// How much later than it came a frame is due where its queue is not in the order
-/// of arrival. Where any order will do, flows named later always let the others
-/// go first.
+/// How long after its arrival a frame is due, ns, if the queue of the link is not in the order of arrival.
+/// At links that may serve in any order, each flow is served after all that stand before it in the network.
 fn patience(link: &Link, flow: &Flow, index: usize) -> Option<u64> {
     match (link.edf, link.unordered) {
         (true, _) => Some(flow.deadline),
@@ -192,7 +191,7 @@ fn patience(link: &Link, flow: &Flow, index: usize) -> Option<u64> {
     }
 }
 
-/// The priority of a flow on a link: all are equal where it does not count.
+/// The priority of a flow on a link; the same for all flows if the link ignores priorities.
 fn priority(topology: &Topology, hop: &Hop, flow: &Flow) -> u64 {
     let link = &topology.links[hop.link];
     if link.fifo || link.edf {

@@ -10,58 +10,58 @@ use serde::{Deserialize, Serialize};
 use super::engine::{Behaviour, Release};
 use super::layout::Layout;
 
-/// All choices of a run.
+/// All choices that determine a run of a network.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Scenario {
-    /// What flows do, in the order of the network.
+    /// The choices for each flow, in the order of the network.
     pub flows: Vec<FlowChoices>,
-    /// What links do, in the order of the network.
+    /// The choices for each link, in the order of the network.
     pub links: Vec<LinkChoices>,
 }
 
-/// What a flow does.
+/// The choices for a flow.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct FlowChoices {
     /// Its name, for the reader; the order decides.
     #[serde(default)]
     pub id: String,
-    /// Its messages in order of time.
+    /// The messages of the flow in order of time.
     pub messages: Vec<Message>,
-    /// Its place among frames that arrive at one instant: low ones are first.
+    /// The rank of the flow: of frames that arrive at the same time, those of lower rank are queued first.
     #[serde(default)]
     pub rank: u32,
-    /// Which copy is the first where its frames are copied.
+    /// Which copy of a frame is made first where the path of the flow branches.
     #[serde(default)]
     pub rotation: u32,
-    /// Delays at the nodes before its hops, in the order of its hops.
+    /// For each hop of the flow, the delays at the node before it, ns.
     pub delays: Vec<RepeatedChoice>,
 }
 
 /// A message of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Message {
-    /// When it is due.
+    /// The nominal release, ns.
     pub nominal_ns: u64,
-    /// How much later it is queued: at most the release jitter.
+    /// How much later the message is queued, ns: at most the release jitter.
     #[serde(default)]
     pub late_ns: u64,
 }
 
-/// A choice that is made again and again.
+/// Values of a choice that is made repeatedly.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct RepeatedChoice {
-    /// What it is unless something else is said.
+    /// The value where no other is stated.
     pub usual: u64,
-    /// How many of the first have another value, and which.
+    /// A number of first choices with another value, and that value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first: Option<(u32, u64)>,
-    /// Other values: for which message, or which time in a row, from 0.
+    /// Other values, each with the number of its message or of the occasion, from 0.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub except: Vec<(u32, u64)>,
 }
 
 impl RepeatedChoice {
-    /// Always the same.
+    /// The same value each time.
     pub fn always(usual: u64) -> Self {
         Self {
             usual,
@@ -69,7 +69,7 @@ impl RepeatedChoice {
         }
     }
 
-    /// The value for a message, or the time in a row.
+    /// The value for a message or an occasion with this number.
     #[inline]
     pub fn at(&self, index: u32) -> u64 {
         let mut except = self.except.iter();
@@ -80,7 +80,7 @@ impl RepeatedChoice {
         }
     }
 
-    /// All values that there are.
+    /// All values that occur.
     fn values(&self) -> impl Iterator<Item = u64> {
         let except = self.except.iter().map(|(_, value)| *value);
         let first = self.first.map(|(_, value)| value);
@@ -88,14 +88,14 @@ impl RepeatedChoice {
     }
 }
 
-/// What a link does.
+/// The choices for a link.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct LinkChoices {
     /// Its name, for the reader; the order decides.
     #[serde(default)]
     pub id: String,
-    /// What is left of the undeclared frame when a frame comes to the idle
-    /// link, for each time that one does.
+    /// The remaining transmission time of an undeclared frame, ns, for each time that a frame comes to the idle
+    /// link.
     pub residual: RepeatedChoice,
 }
 
@@ -112,7 +112,7 @@ impl fmt::Display for ScenarioError {
 impl Error for ScenarioError {}
 
 impl Scenario {
-    /// Nothing is sent; every delay and every residual is as large as it may be.
+    /// A scenario without messages, in which all delays and residuals have their greatest values.
     pub fn silent(network: &Network) -> Self {
         let layout = Layout::new(network);
         let flows = layout.flows.iter().enumerate().map(|(index, row)| {
@@ -136,10 +136,10 @@ impl Scenario {
         }
     }
 
-    /// Checks that the network may behave so.
+    /// Checks that the model of the network allows the choices.
     ///
     /// # Errors
-    /// The first choice that the model forbids.
+    /// The first choice that it forbids.
     pub fn check(&self, network: &Network) -> Result<(), ScenarioError> {
         let layout = Layout::new(network);
         let fail = |problem: String| Err(ScenarioError(problem));
@@ -193,7 +193,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// The scenario as a behaviour.
+    /// Makes a behaviour that follows the scenario.
     pub fn play<'a>(&'a self, layout: &'a Layout) -> Play<'a> {
         Play {
             scenario: self,
@@ -204,14 +204,14 @@ impl Scenario {
     }
 }
 
-/// A scenario in progress.
+/// The behaviour of a run that follows a scenario.
 #[derive(Debug)]
 pub struct Play<'a> {
     scenario: &'a Scenario,
     layout: &'a Layout,
-    /// Next message and the time when the last one was queued.
+    /// For each flow: the number of its next message and the time when the last one was queued, ns.
     flows: Vec<(u32, u64)>,
-    /// How often a frame came to the idle link.
+    /// For each link: how often a frame has come to it while it was idle.
     idle: Vec<u32>,
 }
 

@@ -16,9 +16,9 @@ use super::layout::{Layout, NONE};
 use super::scenario::{FlowChoices, LinkChoices, Message, RepeatedChoice, Scenario};
 use punctual_model::Rng;
 
-/// Most messages of one flow in a scenario.
+/// The greatest number of messages of one flow in a scenario.
 const MOST_MESSAGES: usize = 48;
-/// Most times a message's frames are sent, over all flows, in a start.
+/// The greatest number of transmissions in a scenario with which a search starts, over all flows.
 const MOST_WORK: u64 = 60_000;
 
 /// The worst behaviour that was found.
@@ -26,23 +26,23 @@ const MOST_WORK: u64 = 60_000;
 pub struct SearchResult {
     /// The largest response and the message that had it.
     pub worst: Worst,
-    /// What brings it about.
+    /// A scenario that leads to it.
     pub scenario: Scenario,
     /// How many behaviours were run.
     pub runs: u64,
 }
 
-/// How long to look, and when to stop before.
+/// How long a search goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Effort {
-    /// Behaviours to run.
+    /// The greatest number of behaviours to run.
     pub runs: u64,
-    /// A response that is enough.
+    /// A response time, ns, at which the search stops earlier.
     pub enough: Option<u64>,
 }
 
-/// Looks for the largest response of a flow at the end of a path. The same
-/// arguments give the same answer.
+/// Searches for the largest response time of a flow at the end of one of its paths. Equal arguments lead to
+/// equal results.
 pub fn search(
     network: &Network,
     flow: usize,
@@ -66,7 +66,7 @@ const NEVER: Step = Step {
     started: u64::MAX,
 };
 
-/// The steps of all messages at all hops.
+/// The times of all messages at all hops.
 #[derive(Debug)]
 struct Trace {
     hops: Vec<Vec<Step>>,
@@ -103,39 +103,39 @@ impl Observer for Trace {
     }
 }
 
-/// One change of a scenario, and how to take it back.
+/// What is needed to undo one change of a scenario.
 enum Undo {
     Flow(usize, FlowChoices),
     Link(usize, LinkChoices),
 }
 
-/// How a start is put together.
+/// The parameters of a scenario with which a search starts.
 #[derive(Debug, Clone, Copy)]
 struct Start {
-    /// How long before the frame under test the others come.
+    /// How long before the frame under test the frames of other flows come, ns.
     ahead: u64,
-    /// How others come to the shared port.
+    /// With which delays frames of other flows come to the port that they share with the path.
     pace: Pace,
-    /// Higher priorities come when the frame under test would begin, not when
+    /// Whether frames of higher priority come when the frame under test would begin to be sent, and not when
     /// it arrives.
     at_start: bool,
-    /// How many messages of others come before the one that is aligned.
+    /// How many messages of each other flow come before the one that is aligned with the frame under test.
     before: u64,
 }
 
-/// Delays in the nodes on the path to the shared port.
+/// Delays of frames of another flow at the nodes before the shared port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pace {
-    /// The most.
+    /// The greatest delays.
     Slow,
-    /// The least.
+    /// The least delays.
     Fast,
-    /// The most for the message that is aligned, the least for those after it.
+    /// The greatest delays for the aligned message, the least for those after it.
     Bunched,
 }
 
 impl Start {
-    /// Everything comes at once.
+    /// A start in which all frames come at the same time.
     const PLAIN: Self = Self {
         ahead: 0,
         pace: Pace::Bunched,
@@ -149,7 +149,7 @@ struct Search<'a> {
     layout: &'a Layout,
     engine: Engine<'a>,
     trace: Trace,
-    /// The trace of what was there before the last change.
+    /// The trace of the scenario before the last change.
     spare: Trace,
     rng: Rng,
     flow: usize,
@@ -157,8 +157,8 @@ struct Search<'a> {
     hops: Vec<u32>,
     /// For each hop of the path: the hops of other flows on the same link.
     others: Vec<Vec<u32>>,
-    /// Flows that meet the path, each with its first hop there and the place
-    /// of that on the path.
+    /// Flows that share links with the path, each with its first hop on a shared link and the index of that link
+    /// on the path.
     meeting: Vec<(usize, u32, usize)>,
     runs: u64,
 }
@@ -244,7 +244,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Runs a scenario; its steps are in the trace afterwards.
+    /// Runs a scenario and keeps its trace.
     fn play(&mut self, scenario: &Scenario) -> Worst {
         self.runs += 1;
         for steps in &mut self.trace.hops {
@@ -308,7 +308,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// From the queue at the source to the queue of a hop, alone.
+    /// The time that a message takes from the queue at its source to the queue of a hop without other traffic, ns.
     fn latency(&self, scenario: &Scenario, hop: u32, pace: Pace) -> u64 {
         let rows = &self.layout.hops;
         let mut latency = 0;
@@ -328,7 +328,7 @@ impl<'a> Search<'a> {
         latency
     }
 
-    /// Puts a critical instant together.
+    /// Builds a scenario in which frames of other flows meet the frame under test.
     fn build(&mut self, start: Start) -> Scenario {
         let mut scenario = Scenario::silent(self.network);
         let layout = self.layout;
@@ -380,8 +380,8 @@ impl<'a> Search<'a> {
         scenario
     }
 
-    /// Gives the flow of a hop a message that comes to the hop at `meet`, as
-    /// late as it may be, and after it what comes until `end`, on time.
+    /// Gives the flow of a hop a message that comes to the hop at `meet` and is as late as its jitter allows; and
+    /// further messages until `end`, which are not late.
     fn fill(&self, scenario: &mut Scenario, hop: u32, meet: u64, end: u64, start: Start) {
         let flow = self.layout.hops[hop as usize].flow as usize;
         let row = &self.layout.flows[flow];
@@ -413,7 +413,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The rotation with which the copy for the path is the last.
+    /// The rotation with which the copy for the path is made last.
     fn last_copy(&self) -> u32 {
         for pair in self.hops.windows(2) {
             let (start, end) = self.layout.hops[pair[0] as usize].children;
@@ -427,8 +427,8 @@ impl<'a> Search<'a> {
         0
     }
 
-    /// Changes the scenario as long as there are runs and keeps what is not
-    /// worse.
+    /// Changes the scenario as long as runs are left, and keeps each change that does not make the response time
+    /// smaller.
     fn climb(
         &mut self,
         mut scenario: Scenario,
@@ -507,7 +507,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// A flow to change: mostly one that meets the path.
+    /// Chooses a flow to change, mostly one that shares links with the path.
     fn some_flow(&mut self, own: bool) -> usize {
         let all = self.layout.flows.len() as u64;
         if self.rng.chance(if own { 25 } else { 6 }) || self.meeting.is_empty() {
@@ -574,7 +574,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Puts a flow that meets the path together anew.
+    /// Replaces the messages of a flow that shares links with the path.
     fn refill(&mut self, scenario: &mut Scenario, flow: usize, message: u32) {
         let Some((_, first, place)) = self.meeting.iter().find(|(f, _, _)| *f == flow).copied()
         else {
@@ -594,8 +594,8 @@ impl<'a> Search<'a> {
         self.fill(scenario, first, meet, end, start);
     }
 
-    /// Moves a flow so that one of its messages comes to a port with another
-    /// message, or just before, or when that one begins.
+    /// Moves a flow in time so that one of its messages comes to a port together with another message, just
+    /// before it, or when the transmission of that begins.
     fn meet(&mut self, choices: &mut FlowChoices, flow: usize, message: u32) {
         let row = &self.layout.flows[flow];
         if choices.messages.is_empty() {
@@ -665,7 +665,7 @@ impl<'a> Search<'a> {
         move_messages(&mut choices.messages, by);
     }
 
-    /// A longer or shorter pause between two messages.
+    /// Makes the pause between two messages longer or shorter.
     fn change_gap(&mut self, choices: &mut FlowChoices, flow: usize) {
         let row = &self.layout.flows[flow];
         let count = choices.messages.len();
@@ -688,8 +688,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Late up to a message, on time from there on; or one message otherwise.
-    /// The message keeps its place in time.
+    /// Makes all messages up to one late and those after it not; or changes whether one message is late. That
+    /// message is queued at the same time as before.
     fn change_jitter(&mut self, choices: &mut FlowChoices, flow: usize) {
         let row = &self.layout.flows[flow];
         let count = choices.messages.len();
@@ -719,7 +719,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// One message more or fewer.
+    /// Adds or removes a message.
     fn change_messages(&mut self, choices: &mut FlowChoices, flow: usize) {
         let row = &self.layout.flows[flow];
         let messages = &mut choices.messages;
@@ -761,8 +761,8 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Moves messages in time unless one would be before all time. Those that are
-/// not moved keep their distance only if the direction is right.
+/// Moves messages in time, unless one would be released before 0. Messages that are not moved keep the
+/// least distance to the moved ones only if these are moved away from them.
 fn move_messages(messages: &mut [Message], by: i64) {
     let moved = |message: &Message| message.nominal_ns.checked_add_signed(by);
     if messages.iter().all(|message| moved(message).is_some()) {

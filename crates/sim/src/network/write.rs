@@ -6,8 +6,8 @@ use std::time::Duration;
 use punctual_model::network::Document;
 use punctual_model::{format_bandwidth, format_duration};
 
-/// The document in TOML, one node, link or flow a line, so that it can be read,
-/// compared and changed by hand. Reading it gives the same document.
+/// Writes a document as TOML with one node, link or flow in each line, so that it can be read, compared and
+/// changed by hand. Reading the text leads to an equal document.
 pub fn to_toml(document: &Document) -> String {
     let mut text = String::new();
     list(&mut text, "nodes", &document.nodes, |node, line| {
@@ -87,7 +87,7 @@ pub fn to_toml(document: &Document) -> String {
     text
 }
 
-/// A text as TOML writes it.
+/// Quotes a string as TOML does.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for c in text.chars() {
@@ -129,7 +129,7 @@ fn list<T>(text: &mut String, name: &str, entries: &[T], write: impl Fn(&T, &mut
     text.push_str("]\n");
 }
 
-/// `key = value, key = value`
+/// Collects `key = value` pairs, separated by commas.
 #[derive(Default)]
 struct Line(String);
 
@@ -144,7 +144,7 @@ impl Line {
         self.plain(key, quoted(value));
     }
 
-    /// A time that is 0 when it is absent.
+    /// Adds a time, which is left out if it is 0.
     fn time(&mut self, key: &str, nanos: u64) {
         if nanos > 0 {
             self.text(key, &time(nanos));

@@ -23,27 +23,27 @@ pub(super) enum AckPolicy {
     OutOfTurn,
 }
 
-/// What a connection is like.
+/// The limits and the behaviour that a client chooses for one connection.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Plan {
     pub(super) version: Version,
     pub(super) receive_max: u16,
     pub(super) max_packet: u32,
     pub(super) alias_max: u16,
-    /// What the broker will allow.
+    /// The Topic Alias Maximum of the broker.
     pub(super) server_aliases: u16,
     pub(super) server_receive_max: u16,
     pub(super) acknowledging: AckPolicy,
 }
 
-/// What the broker has to answer on a link, by the model.
+/// The answers that the broker must send on a link, by the model.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
-    /// SUBACK and UNSUBACK by packet identifier.
+    /// Reason codes of SUBACK and UNSUBACK, by kind and packet identifier.
     pub(super) reasons: HashMap<(PacketType, u16), Vec<u8>>,
-    /// Publications by packet identifier; `None` for repetitions.
+    /// Numbers of publications by packet identifier; `None` for repetitions.
     pub(super) publications: HashMap<u16, Option<usize>>,
-    /// How publications went, for the model.
+    /// Acknowledged publications with their reason codes, to be checked by the model.
     pub(super) outcomes: Vec<(usize, ReasonCode)>,
 }
 
@@ -56,9 +56,9 @@ struct Outgoing {
     retain: bool,
     properties: PropertyBuf,
     payload: Blob,
-    /// PUBREC was received.
+    /// Whether PUBREC was received.
     released: bool,
-    /// Sent before CONNACK.
+    /// Whether it was sent before CONNACK.
     early: bool,
 }
 
@@ -76,13 +76,13 @@ struct Line {
     output: Vec<u8>,
 }
 
-/// A client.
+/// A client that behaves at random, within the protocol.
 #[derive(Debug)]
 pub(super) struct Peer {
     name: String,
     version: Option<Version>,
     line: Option<Line>,
-    /// Number of the session it knows.
+    /// Number of the session in the model that the client was told of last.
     session: Option<usize>,
     next_id: u16,
     outgoing: VecDeque<Outgoing>,
@@ -121,7 +121,7 @@ impl Peer {
         self.version.is_some_and(Version::is_v5)
     }
 
-    /// What was said since the last call.
+    /// Takes the bytes that the client wants to send.
     pub(super) fn take_output(&mut self) -> Vec<u8> {
         match &mut self.line {
             Some(line) => std::mem::take(&mut line.output),
@@ -129,7 +129,7 @@ impl Peer {
         }
     }
 
-    /// Where received bytes go.
+    /// The buffer to which received bytes are appended.
     pub(super) fn buffer(&mut self) -> &mut Vec<u8> {
         self.line
             .as_mut()
@@ -162,12 +162,12 @@ impl Peer {
         });
     }
 
-    /// The connection is gone.
+    /// Notes that the connection is lost.
     pub(super) fn lost(&mut self) {
         self.line = None;
     }
 
-    /// Does not publish again what was not acknowledged.
+    /// Forgets the publications that are not acknowledged.
     pub(super) fn give_up(&mut self) {
         self.outgoing.clear();
     }
@@ -293,7 +293,7 @@ impl Peer {
             .extend(filters.iter().map(|(filter, _)| filter.clone()));
     }
 
-    /// A filter it has subscribed to some time.
+    /// A filter to which the client has subscribed before, at random.
     pub(super) fn some_filter(&self, rng: &mut Rng) -> Option<String> {
         if self.filters.is_empty() {
             return None;
@@ -331,7 +331,7 @@ impl Peer {
         }
     }
 
-    /// Sends all of them, and from now on at once.
+    /// Sends all acknowledgements that were held back, and from now on each at once.
     pub(super) fn acknowledge_all(&mut self) {
         if let Some(line) = &mut self.line {
             line.plan.acknowledging = AckPolicy::AtOnce;
@@ -348,7 +348,7 @@ impl Peer {
         }
     }
 
-    /// Takes a packet in; returns a message that is not a known repetition.
+    /// Handles a packet from the broker; returns the message of a PUBLISH that is not a known repetition.
     pub(super) fn receive(
         &mut self,
         incoming: Incoming,
@@ -421,7 +421,7 @@ impl Peer {
         Ok(None)
     }
 
-    /// After CONNACK, everything unacknowledged is sent again, in order.
+    /// After CONNACK, sends everything that is not acknowledged again, in order.
     fn resume(&mut self, present: bool) {
         let Some(line) = &mut self.line else {
             return;
@@ -531,7 +531,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Whether everything was answered.
+    /// Checks that the broker has answered everything.
     pub(super) fn check_settled(&self) -> Result<(), Violation> {
         let pings = self.line.as_ref().map_or(0, |line| line.pings);
         if self.outgoing.is_empty() && pings <= 1 {

@@ -16,12 +16,12 @@ use punctual_model::network::{Document, FlowEntry, LinkEntry, NodeEntry};
 const MICRO: u64 = 1_000;
 const MILLI: u64 = 1_000_000;
 const FAST_ETHERNET: u64 = 100_000_000;
-/// A frame of 1500 bytes with header, check sequence, preamble and gap.
+/// Bytes of a frame with 1500 bytes of data, with header, check sequence, preamble and gap.
 const FULL_FRAME: u64 = 1538;
-/// A frame of TCP without data, as long as Ethernet asks for, with the same.
+/// Bytes of a TCP acknowledgement: the shortest Ethernet frame, with preamble and gap.
 const ACKNOWLEDGEMENT: u64 = 84;
 
-/// How many of the publishers of a paper's network are at work.
+/// How many publishers of the network of a paper send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Load {
     /// Fig. 2: 12 publishers; Fig. 15: 20 for each topic.
@@ -33,10 +33,10 @@ pub enum Load {
 }
 
 impl Load {
-    /// All of them, from the least.
+    /// All loads, the least first.
     pub const ALL: [Self; 3] = [Self::Low, Self::Medium, Self::High];
 
-    /// In lower case.
+    /// The name in lower case.
     pub fn name(self) -> &'static str {
         match self {
             Self::Low => "low",
@@ -226,7 +226,7 @@ pub fn factory_cell_late() -> Document {
     cell(|period| period * 3 / 10)
 }
 
-/// The factory cell, with the jitter of answers by their period, ns.
+/// The factory cell, in which `answer_jitter` returns the jitter of answers for their period, ns.
 fn cell(answer_jitter: impl Fn(u64) -> u64) -> Document {
     // Module, switch, period in ms, priority, topics of question and answer.
     const COUPLES: [(&str, &str, u64, u64, [&str; 2]); 4] = [
@@ -329,7 +329,7 @@ pub fn line() -> Document {
     network.document
 }
 
-/// Adds nodes and links when they are first spoken of.
+/// Builds a document: nodes and links are added when they are first used.
 #[derive(Default)]
 struct Builder {
     document: Document,
@@ -352,7 +352,7 @@ impl Builder {
         });
     }
 
-    /// The name of the link, which is there afterwards.
+    /// Returns the name of the link between two nodes, and adds the link if it does not exist.
     fn link(&mut self, from: &str, to: &str, best_effort: u64) -> String {
         let id = format!("{from}>{to}");
         if !self.document.links.iter().any(|link| link.id == id) {

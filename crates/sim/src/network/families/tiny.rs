@@ -5,11 +5,11 @@ use punctual_model::network::{Document, FlowEntry};
 
 use super::{Builder, FULL_FRAME, MICRO, MILLI};
 
-/// 100 us at 100 Mbit/s.
+/// Bytes of a frame that takes 100 us at 100 Mbit/s.
 const FRAME: u64 = 1250;
 
-/// Flows as priority and route. Links between switches, and those to `end`,
-/// carry undeclared traffic of a frame if `best_effort`.
+/// Makes a network of flows, each given by priority and route. With `best_effort`, links between switches and
+/// to the node `end` carry undeclared traffic in frames of [`FRAME`].
 fn network(best_effort: bool, flows: &[(u64, &[&str])]) -> Document {
     let mut network = Builder::default();
     for (number, (prio, route)) in flows.iter().enumerate() {
@@ -33,7 +33,7 @@ fn network(best_effort: bool, flows: &[(u64, &[&str])]) -> Document {
     network.document
 }
 
-/// Two flows of one priority share two ports; best effort.
+/// Two flows of one priority that share two ports, with undeclared traffic.
 pub fn two_fifo_flows() -> Document {
     network(
         true,
@@ -44,7 +44,7 @@ pub fn two_fifo_flows() -> Document {
     )
 }
 
-/// A flow of higher priority joins at the second port; best effort.
+/// Two flows, of which the one of higher priority joins at the second port, with undeclared traffic.
 pub fn joining() -> Document {
     network(
         true,
