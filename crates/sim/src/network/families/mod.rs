@@ -124,7 +124,10 @@ pub fn fig2(load: Load) -> Document {
 /// Assumed: periods from 15 to 20 ms in equal steps, both of them included (the
 /// paper draws them at random in that range); switches take 10 to 30 us and up to 20 us more to replicate a frame;
 /// all ports, those of the publishers' gateways too, carry undeclared traffic;
-/// B and C reach the others by the links that A uses, in the other direction.
+/// B and C reach the others by the links that A uses, in the other direction. What
+/// s6, s7 and s8 are linked to is assumed, too, for the paper's text names no link of
+/// theirs: a second way from s1 to s2 over s6 and s7, and from s5 to s3 over s8, each a
+/// switch longer than the one that flows take. All of h1 to h15 are there.
 pub fn fig15(load: Load, all_publish: bool) -> Document {
     // Gateways of the topics alpha and beta, and the paths of both from there.
     type Edge = (
@@ -167,7 +170,7 @@ pub fn fig15(load: Load, all_publish: bool) -> Document {
         Load::High => 60,
     };
     let mut network = Builder::default();
-    for switch in ["s1", "s2", "s3", "s4", "s5"] {
+    for switch in ["s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8"] {
         network.switch(switch, 10 * MICRO, 30 * MICRO, 20 * MICRO);
     }
     for broker in ["h5", "h10", "h15"] {
@@ -202,8 +205,25 @@ pub fn fig15(load: Load, all_publish: bool) -> Document {
             }
         }
     }
+    for (first, second) in FIG15_SPARE {
+        network.cable(first, second);
+    }
+    for (edge, switch) in ["s1", "s2", "s3"].into_iter().enumerate() {
+        for number in 5 * edge + 1..=5 * edge + 5 {
+            network.cable(&format!("h{number}"), switch);
+        }
+    }
     network.document
 }
+
+/// Links of Fig. 15 that no flow takes; assumed.
+const FIG15_SPARE: [(&str, &str); 5] = [
+    ("s1", "s6"),
+    ("s6", "s7"),
+    ("s7", "s2"),
+    ("s5", "s8"),
+    ("s8", "s3"),
+];
 
 /// The factory cell of `PrioMQTT`: four modules ask a controller, which
 /// answers; all through one broker, which sends a copy to each of the two
@@ -366,6 +386,15 @@ impl Builder {
             });
         }
         id
+    }
+
+    /// Links of both directions between two nodes, which are there afterwards.
+    fn cable(&mut self, first: &str, second: &str) {
+        for end in [first, second] {
+            self.host(end);
+        }
+        self.link(first, second, FULL_FRAME);
+        self.link(second, first, FULL_FRAME);
     }
 
     fn flow(&mut self, flow: FlowEntry) {
