@@ -119,6 +119,12 @@ pub(crate) fn mark(socket: &impl AsRawFd, dscp: u8) -> io::Result<()> {
     set_option(socket, libc::IPPROTO_IP, libc::IP_TOS, i32::from(dscp) << 2)
 }
 
+/// Holds what leaves by a TCP connection to a rate, bit/s (socket(7), `SO_MAX_PACING_RATE`).
+pub(crate) fn pace(socket: &impl AsRawFd, rate: u64) -> io::Result<()> {
+    let bytes = i32::try_from(rate / 8).unwrap_or(i32::MAX).max(1);
+    set_option(socket, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, bytes)
+}
+
 /// Asks for room for so many bytes that arrived and were not read; the system's limit may give
 /// less.
 pub(crate) fn ask_receive_buffer(socket: &impl AsRawFd, bytes: usize) -> io::Result<()> {

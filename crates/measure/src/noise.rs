@@ -62,6 +62,24 @@ impl Gaps {
         self.found[first..].iter().any(|gap| gap.from <= to)
     }
 
+    /// How much was lost, ns, in gaps that something met that took from one instant to another. What
+    /// was lost on two cores at once counts once.
+    #[must_use]
+    pub fn lost(&self, from: u64, to: u64) -> u64 {
+        let first = self.found.partition_point(|gap| gap.to < from);
+        // Of gaps that overlap: the end of the last, and the most that one of them lost.
+        let (mut sum, mut until, mut most) = (0, 0, 0);
+        for gap in self.found[first..].iter().filter(|gap| gap.from <= to) {
+            if gap.from > until {
+                sum += most;
+                most = 0;
+            }
+            until = until.max(gap.to);
+            most = gap.lost.max(most);
+        }
+        sum + most
+    }
+
     fn add(&mut self, other: Self) {
         self.found.extend(other.found);
         self.found.sort_unstable_by_key(|gap| gap.to);
@@ -155,5 +173,9 @@ mod tests {
         assert_eq!(met, [false, true, true, true, true, false]);
         assert_eq!((gaps.count(), gaps.longest()), (3, 40));
         assert!(!Gaps::default().met(0, u64::MAX));
+        // The gap of 40 overlaps both others.
+        assert_eq!(gaps.lost(0, 100), 40);
+        assert_eq!(gaps.lost(0, 10), 10);
+        assert_eq!(gaps.lost(61, 100), 0);
     }
 }

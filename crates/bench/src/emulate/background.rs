@@ -4,6 +4,7 @@
 //! do here. What matters to the network is how it comes: steadily and as TCP likes, in a burst
 //! for each picture, in a connection for each file.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -19,6 +20,7 @@ use punctual_model::{format_bandwidth, parse_bandwidth};
 use super::flows::Stream;
 use super::layout::Layout;
 use super::tools::{self, Running, Tool};
+use crate::sys;
 use punctual_measure::{Error, Result};
 use punctual_testbed::netns::Namespace;
 
@@ -71,12 +73,14 @@ impl fmt::Display for Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Background {
     pub(crate) kind: Kind,
-    /// Switch that the generator is at.
+    /// Switch that the generator is at, on a host of its own, or the host that it is on.
     pub(crate) from: String,
-    /// Switch that its sink is at; for MQTT the broker's host.
+    /// The same of its sink; for MQTT the broker's host.
     pub(crate) to: String,
     /// Payload, bit/s; for MQTT bits on the wire.
     pub(crate) rate: u64,
+    /// Files are transferred no faster than the rate, either; otherwise as fast as TCP likes.
+    pub(crate) limited: bool,
     /// What makes it; `None`: this program.
     pub(crate) tool: Option<Tool>,
 }
@@ -106,6 +110,7 @@ impl FromStr for Background {
             from: from.to_owned(),
             to: to.to_owned(),
             rate,
+            limited: false,
             tool: None,
         })
     }
@@ -149,6 +154,7 @@ pub(super) fn usual(layout: &Layout) -> Vec<Background> {
                 from: layout.switches[*switch].clone(),
                 to: layout.switches[before].clone(),
                 rate,
+                limited: false,
                 tool: None,
             });
         }
@@ -158,6 +164,7 @@ pub(super) fn usual(layout: &Layout) -> Vec<Background> {
                 from: layout.switches[*switch].clone(),
                 to: host.name.clone(),
                 rate: 6_000_000 / entries.len() as u64,
+                limited: false,
                 tool: None,
             });
         }
@@ -184,15 +191,18 @@ impl Generator {
         let unknown = |end: &str| Error::Config {
             field: "--background",
             value: background.to_string(),
-            remedy: format!("{end:?} is not among the network's switches and brokers"),
+            remedy: format!("{end:?} is not among the network's switches and hosts"),
         };
-        let switch = |layout: &Layout, name: &str| {
-            let found = layout.switches.iter().position(|switch| switch == name);
-            found.ok_or_else(|| unknown(name))
+        let end = |layout: &mut Layout, name: &str, what: &str| {
+            if let Some(host) = layout.hosts.iter().position(|host| host.name == name) {
+                return Ok(host);
+            }
+            let at = layout.switches.iter().position(|switch| switch == name);
+            let at = at.ok_or_else(|| unknown(name))?;
+            layout.attach_host(&format!("{what}{background}"), at)
         };
         let number = u16::try_from(index).map_err(|_| unknown("so many"))?;
-        let at = switch(layout, &background.from)?;
-        let from = layout.attach_host(&format!("{background}"), at)?;
+        let from = end(layout, &background.from, "")?;
         let to = match background.kind {
             Kind::Mqtt => {
                 let mut hosts = layout.hosts.iter();
@@ -200,10 +210,7 @@ impl Generator {
                     .position(|host| host.broker && host.name == background.to)
                     .ok_or_else(|| unknown(&background.to))?
             }
-            _ => {
-                let at = switch(layout, &background.to)?;
-                layout.attach_host(&format!("sink of {background}"), at)?
-            }
+            _ => end(layout, &background.to, "sink of ")?,
         };
         let path = layout
             .path(from, to)
@@ -227,16 +234,33 @@ impl Generator {
         })
     }
 
-    /// Starts the server that its tool needs, if any, and waits until it listens.
+    /// Starts the servers that the tools of generators need, one of each tool on a host, and waits
+    /// until they listen.
     pub(super) fn prepare<'a>(
-        &self,
+        generators: &[Self],
         hosts: impl Fn(usize) -> &'a Namespace,
-    ) -> Result<Option<Running>> {
-        match self.background.tool {
-            Some(Tool::DItg) => Running::itg_receive(hosts(self.stream.to), self.sink).map(Some),
-            Some(Tool::Vsftpd) => Running::vsftpd(hosts(self.stream.from)).map(Some),
-            Some(Tool::Vlc) | None => Ok(None),
+    ) -> Result<Vec<Running>> {
+        let (mut receivers, mut servers) = (BTreeSet::new(), BTreeSet::new());
+        let mut running = Vec::new();
+        for Self {
+            background,
+            stream,
+            sink,
+            ..
+        } in generators
+        {
+            match background.tool {
+                Some(Tool::DItg) if receivers.insert(stream.to) => {
+                    running.push(Running::itg_receive(hosts(stream.to), *sink)?);
+                }
+                Some(Tool::Vsftpd) if servers.insert(stream.from) => {
+                    let most = background.limited.then_some(background.rate);
+                    running.push(Running::vsftpd(hosts(stream.from), most)?);
+                }
+                _ => {}
+            }
         }
+        Ok(running)
     }
 
     /// Starts threads in `scope` that generate and consume until told to end, and the tool that
@@ -252,6 +276,7 @@ impl Generator {
         let (source, sink) = (hosts(self.stream.from), hosts(self.stream.to));
         let address = SocketAddr::from((self.sink, port));
         let rate = self.background.rate;
+        let most = self.background.limited.then_some(rate);
         let failed = || Error::io(format!("background {}", self.background));
         match (self.background.kind, self.background.tool) {
             (Kind::Mqtt, _) => {}
@@ -288,7 +313,7 @@ impl Generator {
                     // A failed connection shows in what arrives.
                     let _ = source.enter(|| {
                         if kind == Kind::Files {
-                            send_files(address, rate, end);
+                            send_files(address, rate, most, end);
                         } else {
                             send_bulk(address, rate, end);
                         }
@@ -364,7 +389,8 @@ fn send_bulk(address: SocketAddr, rate: u64, end: &AtomicBool) {
     }
 }
 
-fn send_files(address: SocketAddr, rate: u64, end: &AtomicBool) {
+/// `most` is the rate that a transfer is held to, bit/s.
+fn send_files(address: SocketAddr, rate: u64, most: Option<u64>, end: &AtomicBool) {
     let file = vec![b'f'; FILE];
     let begin = Instant::now();
     let mut sent = 0;
@@ -372,6 +398,9 @@ fn send_files(address: SocketAddr, rate: u64, end: &AtomicBool) {
         let Some(mut stream) = connect(address) else {
             return;
         };
+        if most.is_some_and(|most| sys::pace(&stream, most).is_err()) {
+            return;
+        }
         write(&mut stream, &file, end);
         drop(stream);
         sent += FILE as u64;

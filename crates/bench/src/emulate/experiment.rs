@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,13 +17,14 @@ use super::background::{Background, FULL_FRAME, Generator, Kind as Traffic};
 use super::broker::{self, BrokerProgram};
 use super::fabric::{Driver, Fabric};
 use super::flows::Stream;
-use super::layout::{FlowPath, Layout, back};
-use super::load::{Endpoint, Load, Publisher, Sent, Subscriber, topic};
+use super::layout::{FlowPath, Layout, Up, back};
+use super::load::{Endpoint, Load, Publisher, RelaySpec, Sent, Subscriber, topic};
 use super::loss::{Loss, Losses, Recoveries};
 use super::observe::{Observed, Observer};
 use super::results::{self, PathResult, Processors};
 use super::switching::{self, SwitchDelay};
 use super::tools::Tool;
+use super::tree::Trees;
 use crate::process::Process;
 use crate::sys;
 use punctual_measure::load::Latency;
@@ -34,20 +36,20 @@ const PUBLISHERS: u16 = 20_000;
 const SUBSCRIBERS: u16 = 30_000;
 
 /// Between the last connection and the first message.
-const LEAD: Duration = Duration::from_millis(200);
+pub(super) const LEAD: Duration = Duration::from_millis(200);
 
 /// Wait for what is under way at the end.
-const DRAIN: Duration = Duration::from_millis(300);
+pub(super) const DRAIN: Duration = Duration::from_millis(300);
 
 /// Pause between looks at the threads.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// One late message of so many is too much.
-const LATE_OF: u64 = 1000;
+pub(super) const LATE_OF: u64 = 1000;
 
 /// `SCHED_FIFO` priorities of broker, clients and captures: other programs are not the subject.
 const BROKER_FIFO: u8 = 40;
-const CLIENTS_FIFO: u8 = 30;
+pub(super) const CLIENTS_FIFO: u8 = 30;
 const OBSERVER_FIFO: u8 = 20;
 
 /// What can be chosen of a run.
@@ -102,8 +104,10 @@ pub(crate) struct Outcome {
     /// Undeclared traffic: what was asked for, bit/s that arrived, and the tool that made it.
     pub(crate) background: Vec<(String, u64, Option<&'static str>)>,
     pub(crate) processors: Option<Processors>,
-    /// Paths that end at another broker than the one that their flow is published to.
-    pub(crate) not_emulated: Vec<String>,
+    /// Datagrams to groups of brokers that were passed on to the brokers.
+    pub(crate) relayed: u64,
+    /// Copies of messages that nobody had room for when they were due.
+    pub(crate) withheld: u64,
 }
 
 impl Outcome {
@@ -130,7 +134,7 @@ pub(crate) fn run(network: &Network, experiment: &Experiment) -> Result<Outcome>
     let streams = probes.iter().map(|probe| probe.stream.clone());
     plan.streams.extend(streams);
     let mut fabric = Fabric::new(&layout, experiment.driver, experiment.pinned)?;
-    fabric.connect(&layout, &plan.streams)?;
+    fabric.connect(&layout, &plan.streams, &plan.trees)?;
     let set_up_ms = begun.elapsed().as_millis() as u64;
 
     let [broker_core, clients_core] = [0, 1].map(|core| experiment.pinned.then_some(core));
@@ -146,14 +150,12 @@ pub(crate) fn run(network: &Network, experiment: &Experiment) -> Result<Outcome>
     let load = Load::connect(
         &plan.subscribers,
         &plan.publishers,
+        &plan.relays(),
         experiment.seed,
         |host| fabric.host(host),
     )?;
 
-    let servers = generators
-        .iter()
-        .map(|generator| generator.prepare(|host| fabric.host(host)))
-        .collect::<Result<Vec<_>>>()?;
+    let servers = Generator::prepare(&generators, |host| fabric.host(host))?;
 
     Loss::begin(experiment.loss, &layout, &fabric)?;
     let (ended, seen) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -190,7 +192,7 @@ pub(crate) fn run(network: &Network, experiment: &Experiment) -> Result<Outcome>
         let processors = Processors::between(&before, &processor_time());
         thread::sleep(DRAIN);
         let started = started.and_then(|tools| {
-            let mut tools = servers.into_iter().chain(tools).flatten();
+            let mut tools = servers.into_iter().chain(tools.into_iter().flatten());
             tools.try_for_each(|mut tool| tool.check())
         });
         ended.store(true, Ordering::Release);
@@ -208,7 +210,12 @@ pub(crate) fn run(network: &Network, experiment: &Experiment) -> Result<Outcome>
             let (bytes, time) = match generator.background.kind {
                 Traffic::Mqtt => (plan.acknowledged_of(generator, &sent) * FULL_FRAME, whole),
                 _ => {
-                    let bytes = generator.arrived(|host| fabric.host(host), arrived)?;
+                    let source = layout.hosts[generator.stream.from].address;
+                    // At a broker's host other things arrive as well.
+                    let bytes = match observed.unstamped.get(&(generator.stream.to, source)) {
+                        Some(bytes) => *bytes,
+                        None => generator.arrived(|host| fabric.host(host), arrived)?,
+                    };
                     (bytes, generated)
                 }
             };
@@ -226,10 +233,8 @@ pub(crate) fn run(network: &Network, experiment: &Experiment) -> Result<Outcome>
         switching,
         lateness: lateness(&sent),
         late: sent.late,
-        written: sent.messages[..flows.min(sent.messages.len())].iter().sum(),
-        acknowledged: sent.acknowledged[..flows.min(sent.acknowledged.len())]
-            .iter()
-            .sum(),
+        written: sent.messages.iter().take(flows).sum(),
+        acknowledged: sent.acknowledged.iter().take(flows).sum(),
         received: sent.received,
         promised: experiment
             .broker
@@ -240,7 +245,8 @@ pub(crate) fn run(network: &Network, experiment: &Experiment) -> Result<Outcome>
         missed: observed.missed,
         background,
         processors,
-        not_emulated: not_emulated(network, &layout),
+        relayed: sent.relayed,
+        withheld: sent.withheld,
     })
 }
 
@@ -303,16 +309,6 @@ fn measured(
     )
 }
 
-fn not_emulated(network: &Network, layout: &Layout) -> Vec<String> {
-    let mut all = Vec::new();
-    for publication in &layout.publications {
-        let flow = &network.flows[publication.flow];
-        let elsewhere = publication.elsewhere.iter();
-        all.extend(elsewhere.map(|path| format!("{} path {path}", flow.id)));
-    }
-    all
-}
-
 /// Gives the calling thread its core and its place before other programs.
 pub(super) fn take_turn(core: Option<usize>, fifo: u8) -> Result<()> {
     let context = "cannot give a thread its core and priority; try --unpinned";
@@ -328,7 +324,7 @@ pub(super) fn join<T>(thread: thread::ScopedJoinHandle<'_, Result<T>>) -> Result
 }
 
 /// Where `/proc/stat` cannot be read nothing is said of the processors.
-fn processor_time() -> String {
+pub(super) fn processor_time() -> String {
     fs::read_to_string("/proc/stat").unwrap_or_default()
 }
 
@@ -369,6 +365,8 @@ struct Plan {
     publishers: Vec<Publisher>,
     subscribers: Vec<Subscriber>,
     streams: Vec<Stream>,
+    /// What goes to several brokers at once.
+    trees: Trees,
     /// Flow number of each generator of plain MQTT, by its host.
     plain: BTreeMap<usize, u32>,
     /// Hosts whose arrivals are of interest.
@@ -383,6 +381,7 @@ impl Plan {
             publishers: Vec::new(),
             subscribers: Vec::new(),
             streams: Vec::new(),
+            trees: Trees::default(),
             plain: BTreeMap::new(),
             hosts: Vec::new(),
             priorities: experiment.priorities,
@@ -393,39 +392,38 @@ impl Plan {
         let publications = layout.publications.clone();
         for publication in &publications {
             let flow = &network.flows[publication.flow];
-            plan.hosts.push(publication.broker);
+            plan.hosts
+                .extend(publication.ups.iter().map(|up| up.broker));
             for destination in &publication.destinations {
                 if let Some(down) = &destination.down {
-                    let receiver = receivers.entry((publication.broker, destination.host));
+                    let receiver = receivers.entry((destination.broker, destination.host));
                     let receiver = receiver.or_insert_with(|| Receiver::by(down.clone()));
                     receiver.filters.push(topic(&flow.id));
                     receiver.level = receiver.level.max(publication.level);
                     plan.hosts.push(destination.host);
                 }
             }
-            plan.publish(
-                Publisher {
-                    flow: publication.flow as u32,
-                    name: flow.id.clone(),
-                    wire_bytes: publication.wire_bytes,
-                    frames: flow.frames,
-                    period: flow.period,
-                    jitter: flow.jitter,
-                    qos: experiment.qos,
-                    requirements: match experiment.broker.has_manager() {
-                        true => requirements(flow, publication.level),
-                        false => Vec::new(),
-                    },
-                    endpoint: Endpoint {
-                        host: publication.publisher,
-                        port: 0,
-                        broker: layout.hosts[publication.broker].address,
-                        dscp: publication.level << 3,
-                    },
+            let publisher = Publisher {
+                flow: publication.flow as u32,
+                name: flow.id.clone(),
+                wire_bytes: publication.wire_bytes,
+                frames: flow.frames,
+                period: flow.period,
+                jitter: flow.jitter,
+                qos: experiment.qos,
+                requirements: match experiment.broker.has_manager() {
+                    true => requirements(flow, publication.level),
+                    false => Vec::new(),
                 },
-                publication.broker,
-                publication.up.clone(),
-            );
+                host: publication.publisher,
+                endpoints: Vec::new(),
+            };
+            let level = if plan.priorities {
+                publication.level
+            } else {
+                0
+            };
+            plan.publish(layout, publisher, &publication.ups, level);
         }
         // Brokers at the end of paths get a subscriber to everything, as in the papers.
         let brokers: Vec<usize> = (0..layout.hosts.len())
@@ -477,20 +475,37 @@ impl Plan {
         Ok(plan)
     }
 
-    fn publish(&mut self, mut publisher: Publisher, broker: usize, path: FlowPath) {
-        publisher.endpoint.port = PUBLISHERS + self.publishers.len() as u16;
-        if !self.priorities {
-            publisher.endpoint.dscp = 0;
+    /// Has a publisher publish to a broker, or to a group of several, at a level.
+    fn publish(&mut self, layout: &Layout, mut publisher: Publisher, ups: &[Up], level: u8) {
+        let mut endpoint = Endpoint {
+            host: publisher.host,
+            port: 0,
+            broker: Ipv4Addr::UNSPECIFIED,
+            dscp: level << 3,
+        };
+        if let [up] = ups {
+            endpoint.port = PUBLISHERS + self.publishers.len() as u16;
+            endpoint.broker = layout.hosts[up.broker].address;
+            self.streams.push(Stream {
+                from: publisher.host,
+                to: up.broker,
+                protocol: Protocol::Tcp,
+                ports: [endpoint.port, broker::PORT],
+                path: up.path.clone(),
+                levels: [level, 0],
+            });
+        } else {
+            endpoint.broker = self.trees.group(publisher.host, ups, [level, level]);
         }
-        self.streams.push(Stream {
-            from: publisher.endpoint.host,
-            to: broker,
-            protocol: Protocol::Tcp,
-            ports: [publisher.endpoint.port, broker::PORT],
-            path,
-            levels: [publisher.endpoint.dscp >> 3, 0],
-        });
+        publisher.endpoints.push(endpoint);
         self.publishers.push(publisher);
+    }
+
+    /// What passes on to the brokers what they get as members of groups.
+    fn relays(&self) -> Vec<RelaySpec> {
+        let members = self.trees.members().into_iter();
+        let qos = self.qos;
+        members.map(|host| RelaySpec { host, qos }).collect()
     }
 
     /// Background: plain MQTT becomes one more publisher each, with numbers from `first` on.
@@ -514,14 +529,14 @@ impl Plan {
                 jitter: 0,
                 qos: self.qos,
                 requirements: Vec::new(),
-                endpoint: Endpoint {
-                    host: stream.from,
-                    port: 0,
-                    broker: layout.hosts[stream.to].address,
-                    dscp: 0,
-                },
+                host: stream.from,
+                endpoints: Vec::new(),
             };
-            self.publish(publisher, stream.to, stream.path.clone());
+            let up = Up {
+                broker: stream.to,
+                path: stream.path.clone(),
+            };
+            self.publish(layout, publisher, &[up], 0);
         }
     }
 

@@ -5,15 +5,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io;
-use std::net::Ipv4Addr;
 
 use clap::ValueEnum;
-use punctual_controller::plan::Mac;
 use punctual_southbound::linux::{self, DriverError, Shell, queues};
 
-use super::flows::{Direction, Stream, plan};
+use super::flows::{Direction, Stream, hardware, plan};
 use super::layout::{Layout, Place};
 use super::openflow::Bridges;
+use super::tree::Trees;
 use crate::sys;
 use punctual_measure::{Error, Result};
 use punctual_testbed::netns::Namespace;
@@ -148,10 +147,18 @@ impl Fabric {
         })
     }
 
-    /// Makes hosts know how to reach each other and switches forward the streams.
-    pub(super) fn connect(&mut self, layout: &Layout, streams: &[Stream]) -> Result<()> {
+    /// Makes hosts know how to reach each other and switches forward the streams and what is sent
+    /// to groups.
+    pub(super) fn connect(
+        &mut self,
+        layout: &Layout,
+        streams: &[Stream],
+        trees: &Trees,
+    ) -> Result<()> {
         self.introduce(layout, streams)?;
-        let plan = plan(layout, streams);
+        self.introduce_groups(layout, trees)?;
+        let mut plan = plan(layout, streams);
+        trees.enter(layout, &mut plan);
         match &mut self.switches {
             Switches::Linux(drivers) => {
                 for (driver, name) in drivers.iter_mut().zip(&layout.switches) {
@@ -185,6 +192,40 @@ impl Fabric {
                         "neigh replace {other} lladdr {} dev {device} nud permanent",
                         hardware(other)
                     ),
+                );
+            }
+        }
+        for (place, text) in commands.take() {
+            if let Place::Host(host) = place {
+                self.hosts[host].feed("ip", &["-batch", "-"], &text)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes hosts know where groups are, and their members where datagrams come from: what a host
+    /// could not answer it may refuse.
+    fn introduce_groups(&self, layout: &Layout, trees: &Trees) -> Result<()> {
+        let mut commands = Batches::default();
+        for tree in &trees.0 {
+            let source = layout.hosts[tree.from].address;
+            for up in &tree.ups {
+                let (Some(&first), Some(&last)) = (up.path.first(), up.path.last()) else {
+                    continue;
+                };
+                let (place, device) = layout.sender(first);
+                let group = tree.group;
+                // Linux caches destinations by what routes have in common: were its type the usual
+                // one, connections to hosts would now and then be refused as if to a group.
+                commands.add(
+                    place,
+                    format_args!("route replace multicast {group}/32 dev {device} src {source}"),
+                );
+                let (place, device) = layout.receiver(last);
+                let own = layout.hosts[up.broker].address;
+                commands.add(
+                    place,
+                    format_args!("route replace {source}/32 dev {device} src {own}"),
                 );
             }
         }
@@ -233,12 +274,6 @@ fn devices_of_hosts(layout: &Layout) -> impl Iterator<Item = (usize, &str)> {
         Place::Host(host) => Some((host, device.as_str())),
         Place::Switch(_) => None,
     })
-}
-
-/// A hardware address that is made from the host's own: locally administered.
-pub(super) fn hardware(address: Ipv4Addr) -> Mac {
-    let [a, b, c, d] = address.octets();
-    Mac([2, 0, a, b, c, d])
 }
 
 fn refused(error: DriverError) -> Error {

@@ -1,9 +1,11 @@
 //! Who talks to whom along which path, and the plan by which the switches let them. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
-use punctual_controller::plan::{Entry, FarEnd, Header, Leg, Mark, Match, Plan, Port, PortNumber};
+use punctual_controller::plan::{
+    Entry, FarEnd, Header, Leg, Mac, Mark, Match, Plan, Port, PortNumber,
+};
 use punctual_model::srt::Protocol;
 
 use super::layout::{FlowPath, Layout, Place, back};
@@ -50,6 +52,12 @@ impl Stream {
             },
         ]
     }
+}
+
+/// A hardware address that is made from the host's own: locally administered.
+pub(super) fn hardware(address: Ipv4Addr) -> Mac {
+    let [a, b, c, d] = address.octets();
+    Mac([2, 0, a, b, c, d])
 }
 
 /// The number of each switch's device.
@@ -173,10 +181,10 @@ mod tests {
         let publication = &layout.publications[index];
         Stream {
             from: publication.publisher,
-            to: publication.broker,
+            to: publication.ups[0].broker,
             protocol: Protocol::Tcp,
             ports: [20_000 + index as u16, 1883],
-            path: publication.up.clone(),
+            path: publication.ups[0].path.clone(),
             levels: [publication.level, 0],
         }
     }

@@ -1,15 +1,15 @@
 //! From a network's nodes, links and flows to what has to be built: hosts, switches, cables, and
 //! who talks to whom along which path. Pure.
 //!
-//! A node that a flow enters by one link with a rate and leaves by another is a switch; all
-//! others are hosts. A link without a rate is a server (the broker's processor): the nodes at
+//! A node that a flow enters by one link with a rate and leaves by another is a switch, and so is
+//! one that no flow touches and that leads to two others; all others are hosts. A link without a rate is a server (the broker's processor): the nodes at
 //! its ends are one host. Two links between the same places, one in each direction, are one
 //! cable; a direction that the network does not name has the rate of the other, for
 //! acknowledgements have to come back.
 //!
 //! A flow's broker is where its paths pass a server, and its subscribers are at their ends. A
-//! flow whose paths pass none ends at brokers, as in the papers, whose bounds reach as far; it
-//! is published to the first of them.
+//! flow whose paths pass none ends at brokers, as in the papers, whose bounds reach as far. A
+//! flow to several brokers is published to a group of them, along the tree of its paths.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::Ipv4Addr;
@@ -62,12 +62,23 @@ pub(super) struct Step {
 /// The cables from one host to another.
 pub(super) type FlowPath = Vec<Step>;
 
+/// A broker that a flow is published to.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Up {
+    /// The broker's host.
+    pub(super) broker: usize,
+    /// From the publisher.
+    pub(super) path: FlowPath,
+}
+
 /// Where a message is looked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Destination {
     /// Which of the flow's paths.
     pub(super) path: usize,
     pub(super) host: usize,
+    /// The broker that it passes or ends at.
+    pub(super) broker: usize,
     /// From the broker; `None` if the path ends there.
     pub(super) down: Option<FlowPath>,
     /// Transmission times of a frame along the whole path, which a shaped link does not take, ns.
@@ -80,15 +91,21 @@ pub(super) struct Publication {
     /// Index in [`Network::flows`].
     pub(super) flow: usize,
     pub(super) publisher: usize,
-    pub(super) broker: usize,
-    pub(super) up: FlowPath,
+    /// The brokers that it is published to, at least one, in the order of the flow's paths: a
+    /// single one over TCP, several by a group.
+    pub(super) ups: Vec<Up>,
     /// The level of its packets: 7 first.
     pub(super) level: u8,
     /// Bytes of a frame on the wire, preamble and gap included.
     pub(super) wire_bytes: u64,
     pub(super) destinations: Vec<Destination>,
-    /// Paths that end at another broker than the one that it is published to.
-    pub(super) elsewhere: Vec<usize>,
+}
+
+impl Publication {
+    /// It is published to several brokers at once.
+    pub(super) fn is_group(&self) -> bool {
+        self.ups.len() > 1
+    }
 }
 
 /// All that has to be built.
@@ -106,7 +123,8 @@ impl Layout {
     ///
     /// # Errors
     /// If there is nothing to emulate, or what cannot be emulated: a host in the middle of a
-    /// path, more than eight priorities, several brokers on one path.
+    /// path, more than eight priorities, several brokers on one path, a tree that uses a cable in
+    /// both directions, a message of several frames for several brokers.
     pub(super) fn new(network: &Network) -> Result<Self> {
         let topology = &network.topology;
         if network.flows.is_empty() {
@@ -136,6 +154,8 @@ impl Layout {
                  a host of their own behind it",
             ));
         }
+
+        inner.extend(spare_switches(&topology.links, &inner, &outer));
 
         let mut layout = Self::default();
         // The nodes of a server's ends are one host.
@@ -183,7 +203,9 @@ impl Layout {
         for (index, flow) in network.flows.iter().enumerate() {
             let level = levels[&flow.priority];
             let publication = layout.publication(network, index, level, &places, &steps)?;
-            layout.hosts[publication.broker].broker = true;
+            for up in &publication.ups {
+                layout.hosts[up.broker].broker = true;
+            }
             layout.publications.push(publication);
         }
         Ok(layout)
@@ -250,25 +272,27 @@ impl Layout {
             let publication = publication.get_or_insert_with(|| Publication {
                 flow: index,
                 publisher,
-                broker,
-                up,
+                ups: Vec::new(),
                 level,
                 wire_bytes: wire_bytes(flow, links),
                 destinations: Vec::new(),
-                elsewhere: Vec::new(),
             });
-            if publication.broker == broker {
-                publication.destinations.push(Destination {
-                    path: leaf,
-                    host: end,
-                    down,
-                    serialization,
-                });
-            } else {
-                publication.elsewhere.push(leaf);
+            if !publication.ups.iter().any(|up| up.broker == broker) {
+                publication.ups.push(Up { broker, path: up });
             }
+            publication.destinations.push(Destination {
+                path: leaf,
+                host: end,
+                broker,
+                down,
+                serialization,
+            });
         }
-        publication.ok_or_else(|| cannot("flow", &flow.id, "it has no path"))
+        let publication = publication.ok_or_else(|| cannot("flow", &flow.id, "it has no path"))?;
+        if publication.is_group() {
+            check_group(flow, &publication.ups)?;
+        }
+        Ok(publication)
     }
 
     fn add_host(&mut self, name: &str) -> Result<usize> {
@@ -345,9 +369,10 @@ impl Layout {
     /// distance to the broker in cables.
     pub(super) fn entries(&self, broker: usize) -> Vec<(usize, usize)> {
         let mut entries = BTreeMap::new();
-        for publication in self.publications.iter().filter(|of| of.broker == broker) {
-            if let Some(switch) = self.switch_of(publication.publisher) {
-                entries.insert(switch, publication.up.len());
+        for publication in &self.publications {
+            let up = publication.ups.iter().find(|up| up.broker == broker);
+            if let (Some(up), Some(switch)) = (up, self.switch_of(publication.publisher)) {
+                entries.insert(switch, up.path.len());
             }
         }
         entries.into_iter().collect()
@@ -440,6 +465,45 @@ fn wire_bytes(flow: &Flow, links: &[Link]) -> u64 {
     })
 }
 
+/// Nodes that no flow touches and that have links to at least two others.
+fn spare_switches(
+    links: &[Link],
+    inner: &BTreeSet<NodeIndex>,
+    outer: &BTreeSet<NodeIndex>,
+) -> BTreeSet<NodeIndex> {
+    let mut others: BTreeMap<NodeIndex, BTreeSet<NodeIndex>> = BTreeMap::new();
+    for link in links.iter().filter(|link| link.rate > 0) {
+        others.entry(link.from).or_default().insert(link.to);
+        others.entry(link.to).or_default().insert(link.from);
+    }
+    let is_spare = |node: &NodeIndex| !inner.contains(node) && !outer.contains(node);
+    let spare = others
+        .into_iter()
+        .filter(|(node, others)| is_spare(node) && others.len() > 1);
+    spare.map(|(node, _)| node).collect()
+}
+
+/// # Errors
+/// A flow to a group of brokers is more than a datagram, or goes to and fro on a cable.
+fn check_group(flow: &Flow, ups: &[Up]) -> Result<()> {
+    if flow.frames > 1 {
+        return Err(cannot(
+            "flow",
+            &flow.id,
+            "it goes to several brokers in one datagram, which is one frame; leave frames out",
+        ));
+    }
+    let steps: BTreeSet<Step> = ups.iter().flat_map(|up| up.path.iter().copied()).collect();
+    match steps.iter().any(|step| steps.contains(&reversed(*step))) {
+        true => Err(cannot(
+            "flow",
+            &flow.id,
+            "its paths use a cable in both directions; let them part before it",
+        )),
+        false => Ok(()),
+    }
+}
+
 /// The level of each priority: itself where all fit, else by rank, the highest first.
 fn levels(network: &Network) -> Result<BTreeMap<u64, u8>> {
     let priorities: BTreeSet<u64> = network.flows.iter().map(|flow| flow.priority).collect();
@@ -485,7 +549,7 @@ mod tests {
         assert_eq!(brokers[0].name, "h49");
         let first = &layout.publications[0];
         assert_eq!(
-            (first.up.len(), first.level, first.wire_bytes),
+            (first.ups[0].path.len(), first.level, first.wire_bytes),
             (4, 7, 1538)
         );
         // Four times 123.04 us.
@@ -518,12 +582,49 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_to_several_brokers_is_published_to_the_first() {
+    fn fig15_has_eight_switches_and_its_flows_go_to_three_brokers() {
         let layout = layout(&families::fig15(Load::Low, false));
-        let brokers: Vec<_> = layout.hosts.iter().filter(|host| host.broker).collect();
-        assert_eq!(brokers.len(), 1);
-        assert_eq!(brokers[0].name, "h5");
-        assert!(layout.publications.iter().all(|of| of.elsewhere == [1, 2]));
+        let switches = ["s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8"];
+        assert_eq!(layout.switches, switches);
+        let mut hosts: Vec<_> = layout.hosts.iter().map(|host| host.name.clone()).collect();
+        hosts.sort_by_key(|name| name[1..].parse::<u8>().unwrap());
+        let all: Vec<_> = (1..=15).map(|number| format!("h{number}")).collect();
+        assert_eq!(hosts, all);
+        let paths = layout.publications.iter().map(|of| of.destinations.len());
+        assert_eq!(paths.sum::<usize>(), 120);
+        for publication in &layout.publications {
+            let brokers = publication.ups.iter();
+            let brokers: Vec<_> = brokers.map(|up| &layout.hosts[up.broker]).collect();
+            assert!(brokers.iter().all(|host| host.broker));
+            let names: Vec<_> = brokers.iter().map(|host| host.name.as_str()).collect();
+            assert_eq!(names, ["h5", "h10", "h15"]);
+        }
+    }
+
+    #[test]
+    fn a_tree_that_uses_a_cable_in_both_directions_is_refused() {
+        let mut document = families::fig15(Load::Low, true);
+        document.flows.truncate(1);
+        // To the second edge network's switch first.
+        let way = [
+            "h1>s1", "s1>s4", "s4>s2", "s2>s4", "s4>s5", "s5>s3", "s3>h15",
+        ];
+        document.flows[0].paths[2] = way.map(str::to_owned).to_vec();
+        let network = Network::new(&document).unwrap();
+        let error = Layout::new(&network).unwrap_err().to_string();
+        assert!(error.contains("in both directions"), "{error}");
+    }
+
+    #[test]
+    fn a_message_of_several_frames_is_for_one_broker() {
+        let mut document = families::fig15(Load::Low, false);
+        document.flows[3].frames = Some(2);
+        let network = Network::new(&document).unwrap();
+        let error = Layout::new(&network).unwrap_err().to_string();
+        assert!(
+            error.contains("alpha-a-03") && error.contains("one frame"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -539,7 +640,7 @@ mod tests {
         let path = layout
             .path(host(&layout, "motor"), host(&layout, "receiver"))
             .unwrap();
-        assert_eq!(path, layout.publications[0].up);
+        assert_eq!(path, layout.publications[0].ups[0].path);
         assert_eq!(back(&back(&path)), path);
         let switch = layout.switch_of(host(&layout, "camera")).unwrap();
         assert_eq!(layout.switches[switch], "s2");

@@ -1,11 +1,15 @@
 //! Publishers and subscribers: one thread, with each socket opened in the namespace of its host.
 //!
+//! A publisher writes its message to one or several brokers over TCP, or once to a group, in a
+//! datagram with a PUBLISH in it. What comes to a group's member is passed on to its broker by a
+//! relay on the broker's host.
+//!
 //! A message is due a random time within its flow's release jitter after its nominal release,
 //! and the nominal releases are a period apart, whatever the broker does.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -15,6 +19,7 @@ use punctual_model::{Answer, Rng, Status};
 use socket2::{Domain, Socket, Type};
 
 use super::stamp::{LENGTH, Stamp};
+use super::tree;
 use crate::sys::{self, Epoll, Interest};
 use punctual_measure::io::{self, FlushOutcome, Outbox, READ_CHUNK, ReadOutcome, Tail};
 use punctual_measure::load::client::Handshake;
@@ -32,6 +37,9 @@ const ETHERNET: u64 = 38;
 /// Headers of IPv4 and of TCP with time stamps, bytes.
 const IP_AND_TCP: u64 = 52;
 
+/// Headers of IPv4 and of UDP, bytes.
+const IP_AND_UDP: u64 = 28;
+
 /// What the IP and TCP headers take of a segment's greatest size, bytes: the options of TCP.
 const TCP_OPTIONS: u64 = 12;
 
@@ -44,6 +52,21 @@ const LOOK: u64 = 50_000_000;
 
 /// Longest wait for a broker to take a connection.
 const CONNECT: Duration = Duration::from_secs(5);
+
+/// Most bytes that wait for a connection to take them: what is due beyond is not written.
+const MOST_PENDING: usize = 1 << 20;
+
+/// Hops that a datagram to a group may take; the system's default is one.
+const GROUP_HOPS: u32 = 16;
+
+/// Room for datagrams that a relay has not taken yet, bytes.
+const RELAY_ROOM: usize = 1 << 20;
+
+/// Datagrams that a relay takes before others have their turn.
+const RELAY_BATCH: usize = 64;
+
+/// Marks the tokens of relays' sockets; below are those of clients.
+const RELAY_TOKEN: u32 = 1 << 31;
 
 /// A periodic publisher.
 #[derive(Clone, Debug)]
@@ -59,14 +82,19 @@ pub(super) struct Publisher {
     pub(super) qos: u8,
     /// User properties of every message.
     pub(super) requirements: Vec<(String, String)>,
-    pub(super) endpoint: Endpoint,
+    /// The host that it is on.
+    pub(super) host: usize,
+    /// Where each message is written to, in this order.
+    pub(super) endpoints: Vec<Endpoint>,
 }
 
 /// Where a connection begins and ends, and how its packets are marked.
 #[derive(Clone, Debug)]
 pub(super) struct Endpoint {
     pub(super) host: usize,
+    /// 0: the system chooses.
     pub(super) port: u16,
+    /// The broker's address, or a group's: then there is no connection, but datagrams.
     pub(super) broker: Ipv4Addr,
     /// DiffServ code point.
     pub(super) dscp: u8,
@@ -79,6 +107,13 @@ pub(super) struct Subscriber {
     pub(super) filters: Vec<String>,
     pub(super) qos: u8,
     pub(super) endpoint: Endpoint,
+}
+
+/// Passes on to a broker what its host gets as a member of groups.
+#[derive(Clone, Debug)]
+pub(super) struct RelaySpec {
+    pub(super) host: usize,
+    pub(super) qos: u8,
 }
 
 /// What the clients did.
@@ -96,6 +131,11 @@ pub(super) struct Sent {
     pub(super) lateness: Vec<(u64, u64)>,
     /// Messages that subscribers received.
     pub(super) received: u64,
+    /// Copies that nobody had room for when they were due: they were not written.
+    pub(super) withheld: u64,
+    /// Datagrams that relays passed on to their brokers, and those that a broker had no room for.
+    pub(super) relayed: u64,
+    pub(super) not_relayed: u64,
 }
 
 /// Connected clients.
@@ -103,6 +143,7 @@ pub(super) struct Load {
     epoll: Epoll,
     clients: Vec<Client>,
     senders: Vec<Sender>,
+    relays: Vec<Relay>,
     random: Rng,
     /// What there is to add to the steady clock for the real-time one, ns.
     offset: u64,
@@ -121,10 +162,24 @@ struct Client {
     flow: Option<u32>,
 }
 
-struct Sender {
+/// Where a copy of a message goes.
+enum Output {
+    /// To a client's broker.
+    Connection(usize, PublishTemplate),
+    /// To a group.
+    Group(UdpSocket, PublishTemplate),
+}
+
+struct Relay {
+    socket: UdpSocket,
     client: usize,
+    /// Of the last publication.
+    id: u16,
+}
+
+struct Sender {
+    outputs: Vec<Output>,
     flow: u32,
-    template: PublishTemplate,
     period: u64,
     jitter: u64,
     /// On the steady clock.
@@ -137,6 +192,7 @@ impl Load {
     pub(super) fn connect<'a>(
         subscribers: &[Subscriber],
         publishers: &[Publisher],
+        relays: &[RelaySpec],
         seed: u64,
         hosts: impl Fn(usize) -> &'a Namespace,
     ) -> Result<Self> {
@@ -145,6 +201,7 @@ impl Load {
             epoll: Epoll::new().map_err(Error::io("cannot create an epoll instance"))?,
             clients: Vec::new(),
             senders: Vec::new(),
+            relays: Vec::new(),
             random: Rng::new(seed),
             offset: sys::real_time_ns().saturating_sub(sys::now_ns()),
             sent: Sent {
@@ -163,19 +220,17 @@ impl Load {
             let client = (subscriber.name.as_str(), stream);
             load.add(client, &subscriber.filters, subscriber.qos, None)?;
         }
+        for relay in relays {
+            load.add_relay(relay, hosts(relay.host))?;
+        }
         for publisher in publishers {
-            let template = template(publisher)?;
-            let segment = (publisher.frames > 1)
-                .then(|| (publisher.wire_bytes - ETHERNET - IP_AND_TCP + TCP_OPTIONS) as u32);
-            let host = hosts(publisher.endpoint.host);
-            let open = || open(&publisher.endpoint, segment);
-            let stream = host.enter(open)?.map_err(refused(&publisher.name))?;
-            let client = (publisher.name.as_str(), stream);
-            load.add(client, &[], publisher.qos, Some(publisher.flow))?;
+            let host = hosts(publisher.host);
+            let endpoints = publisher.endpoints.iter().enumerate();
+            let outputs = endpoints.map(|at| load.output(publisher, at, host));
+            let outputs = outputs.collect::<Result<_>>()?;
             load.senders.push(Sender {
-                client: load.clients.len() - 1,
+                outputs,
                 flow: publisher.flow,
-                template,
                 period: publisher.period.max(1),
                 jitter: publisher.jitter,
                 nominal: 0,
@@ -183,6 +238,60 @@ impl Load {
             });
         }
         Ok(load)
+    }
+
+    /// Opens what a publisher writes to.
+    fn output(
+        &mut self,
+        publisher: &Publisher,
+        (index, endpoint): (usize, &Endpoint),
+        host: &Namespace,
+    ) -> Result<Output> {
+        if endpoint.broker.is_multicast() {
+            let open = || open_group(endpoint);
+            let socket = host.enter(open)?.map_err(refused(&publisher.name))?;
+            return Ok(Output::Group(socket, template(publisher, IP_AND_UDP)?));
+        }
+        let template = template(publisher, IP_AND_TCP)?;
+        let segment = (publisher.frames > 1)
+            .then(|| (publisher.wire_bytes - ETHERNET - IP_AND_TCP + TCP_OPTIONS) as u32);
+        let open = || open(endpoint, segment);
+        let stream = host.enter(open)?.map_err(refused(&publisher.name))?;
+        let name = match index {
+            0 => publisher.name.clone(),
+            index => format!("{}-{index}", publisher.name),
+        };
+        let client = (name.as_str(), stream);
+        self.add(client, &[], publisher.qos, Some(publisher.flow))?;
+        Ok(Output::Connection(self.clients.len() - 1, template))
+    }
+
+    fn add_relay(&mut self, relay: &RelaySpec, host: &Namespace) -> Result<()> {
+        let name = "relay";
+        let endpoint = Endpoint {
+            host: relay.host,
+            port: 0,
+            broker: Ipv4Addr::LOCALHOST,
+            dscp: 0,
+        };
+        let stream = host
+            .enter(|| open(&endpoint, None))?
+            .map_err(refused(name))?;
+        self.add((name, stream), &[], relay.qos, None)?;
+        let bind = || UdpSocket::bind((Ipv4Addr::UNSPECIFIED, tree::PORT));
+        let socket = host.enter(bind)?.map_err(refused(name))?;
+        socket.set_nonblocking(true).map_err(refused(name))?;
+        sys::ask_receive_buffer(&socket, RELAY_ROOM).map_err(refused(name))?;
+        let token = RELAY_TOKEN | self.relays.len() as u32;
+        self.epoll
+            .add(socket.as_raw_fd(), token, Interest::READ)
+            .map_err(Error::io("cannot watch a relay"))?;
+        self.relays.push(Relay {
+            socket,
+            client: self.clients.len() - 1,
+            id: 0,
+        });
+        Ok(())
     }
 
     fn add(
@@ -251,6 +360,10 @@ impl Load {
             }
             for event in 0..count {
                 let ready = self.epoll.ready(event);
+                if ready.token >= RELAY_TOKEN {
+                    self.relay((ready.token - RELAY_TOKEN) as usize, &mut shared)?;
+                    continue;
+                }
                 let client = ready.token as usize;
                 if ready.writable {
                     self.flush(client)?;
@@ -266,29 +379,74 @@ impl Load {
 
     fn publish(&mut self, index: usize, due: u64) -> Result<()> {
         let sender = &mut self.senders[index];
-        let client = &mut self.clients[sender.client];
-        let out = client.out.buffer();
-        let at = out.len();
-        out.extend_from_slice(&sender.template.bytes);
-        if let Some(id_at) = sender.template.id_at {
-            // 1 to 65535; by then the first ones are long acknowledged.
-            let id = (sender.sequence % 65_535) as u16 + 1;
-            out[at + id_at..at + id_at + 2].copy_from_slice(&id.to_be_bytes());
-        }
-        let stamp_at = out.len() - LENGTH;
         let now = sys::now_ns();
-        let stamp = Stamp {
-            flow: sender.flow,
-            sequence: sender.sequence,
-            nominal: sender.nominal + self.offset,
-            written: sys::real_time_ns(),
-        };
-        out[stamp_at..].copy_from_slice(&stamp.to_bytes());
         self.lateness.record(now.saturating_sub(due));
         self.sent.late += u64::from(now > sender.nominal + sender.jitter + GRACE);
         self.sent.messages[sender.flow as usize] += 1;
+        // 1 to 65535; by then the first ones are long acknowledged.
+        let id = (sender.sequence % 65_535) as u16 + 1;
+        let mut stamp = Stamp {
+            flow: sender.flow,
+            sequence: sender.sequence,
+            nominal: sender.nominal + self.offset,
+            written: 0,
+        };
         sender.sequence += 1;
-        let client = sender.client;
+        for output in 0..self.senders[index].outputs.len() {
+            stamp.written = sys::real_time_ns();
+            let written = match &mut self.senders[index].outputs[output] {
+                Output::Connection(client, template) => {
+                    let client = *client;
+                    let out = &mut self.clients[client].out;
+                    let has_room = out.pending() < MOST_PENDING;
+                    if has_room {
+                        put(template, id, stamp, out.buffer());
+                        self.flush(client)?;
+                    }
+                    has_room
+                }
+                Output::Group(socket, template) => {
+                    fill(template, id, stamp);
+                    // Nobody repeats a lost datagram; what could not be sent is counted.
+                    socket.send(&template.bytes).is_ok()
+                }
+            };
+            self.sent.withheld += u64::from(!written);
+        }
+        Ok(())
+    }
+
+    /// Passes on to the broker what has come to its host for a group.
+    fn relay(&mut self, index: usize, shared: &mut [u8]) -> Result<()> {
+        let relay = &mut self.relays[index];
+        let client = relay.client;
+        for _ in 0..RELAY_BATCH {
+            let Ok(length) = relay.socket.recv(shared) else {
+                break;
+            };
+            let out = &mut self.clients[client].out;
+            let packet = &shared[..length];
+            let Frame::Packet { first, body, end } = wire::frame(packet) else {
+                continue;
+            };
+            let publish = wire::publish(first, &packet[body..end], VERSION);
+            let (Some(publish), true) = (publish, first >> 4 == kind::PUBLISH) else {
+                continue;
+            };
+            if out.pending() >= MOST_PENDING {
+                self.sent.not_relayed += 1;
+                continue;
+            }
+            let buffer = out.buffer();
+            let at = buffer.len();
+            buffer.extend_from_slice(&packet[..end]);
+            if publish.qos > 0 {
+                relay.id = relay.id.checked_add(1).unwrap_or(1);
+                let id_at = at + body + publish.id_at;
+                buffer[id_at..id_at + 2].copy_from_slice(&relay.id.to_be_bytes());
+            }
+            self.sent.relayed += 1;
+        }
         self.flush(client)
     }
 
@@ -357,8 +515,23 @@ impl Load {
     }
 }
 
-/// The message of a flow: with its headers as long as its frames say.
-fn template(publisher: &Publisher) -> Result<PublishTemplate> {
+/// Puts a message's identifier and stamp where they belong.
+fn fill(template: &mut PublishTemplate, id: u16, stamp: Stamp) {
+    if let Some(id_at) = template.id_at {
+        template.bytes[id_at..id_at + 2].copy_from_slice(&id.to_be_bytes());
+    }
+    let stamp_at = template.bytes.len() - LENGTH;
+    template.bytes[stamp_at..].copy_from_slice(&stamp.to_bytes());
+}
+
+/// Adds a message to what is to be written.
+fn put(template: &mut PublishTemplate, id: u16, stamp: Stamp, out: &mut Vec<u8>) {
+    fill(template, id, stamp);
+    out.extend_from_slice(&template.bytes);
+}
+
+/// The message of a flow: with headers of so many bytes it is as long as its frames say.
+fn template(publisher: &Publisher, headers: u64) -> Result<PublishTemplate> {
     let short = || Error::Config {
         field: "flow",
         value: publisher.name.clone(),
@@ -367,7 +540,7 @@ fn template(publisher: &Publisher) -> Result<PublishTemplate> {
             publisher.wire_bytes
         ),
     };
-    let room = publisher.wire_bytes.checked_sub(ETHERNET + IP_AND_TCP);
+    let room = publisher.wire_bytes.checked_sub(ETHERNET + headers);
     let room = room.ok_or_else(short)?;
     let size = usize::try_from(room * publisher.frames).map_err(|_| short())?;
     let of = |payload: usize| {
@@ -425,6 +598,19 @@ fn open(endpoint: &Endpoint, segment: Option<u32>) -> std::io::Result<TcpStream>
     Ok(stream)
 }
 
+/// A socket whose datagrams go to a group.
+fn open_group(endpoint: &Endpoint) -> std::io::Result<UdpSocket> {
+    let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
+    socket.set_tos_v4(u32::from(endpoint.dscp) << 2)?;
+    socket.set_multicast_ttl_v4(GROUP_HOPS)?;
+    // The publisher's host has no member, and the device is that of the route to the group.
+    socket.set_multicast_loop_v4(false)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, endpoint.port)).into())?;
+    socket.connect(&SocketAddr::from((endpoint.broker, tree::PORT)).into())?;
+    Ok(UdpSocket::from(socket))
+}
+
 fn refused(client: &str) -> impl FnOnce(std::io::Error) -> Error + use<> {
     Error::io(format!("cannot connect (client {client})"))
 }
@@ -450,19 +636,17 @@ mod tests {
             jitter: 0,
             qos: 1,
             requirements: Vec::new(),
-            endpoint: Endpoint {
-                host: 0,
-                port: 0,
-                broker: Ipv4Addr::LOCALHOST,
-                dscp: 0,
-            },
+            host: 0,
+            endpoints: Vec::new(),
         }
     }
 
     #[test]
     fn a_message_fills_its_frames() {
-        for (wire_bytes, frames, expected) in [(1538, 1, 1448), (1538, 4, 5792), (320, 1, 230)] {
-            let template = template(&publisher(wire_bytes, frames)).unwrap();
+        let tcp = [(1538, 1, 1448), (1538, 4, 5792), (320, 1, 230)].map(|of| (of, IP_AND_TCP));
+        let all = tcp.into_iter().chain([((1538, 1, 1472), IP_AND_UDP)]);
+        for ((wire_bytes, frames, expected), headers) in all {
+            let template = template(&publisher(wire_bytes, frames), headers).unwrap();
             assert_eq!(template.bytes.len(), expected);
         }
     }
@@ -470,7 +654,9 @@ mod tests {
     #[test]
     fn a_frame_that_is_too_short_is_refused_with_the_flow() {
         for wire_bytes in [84, 120] {
-            let error = template(&publisher(wire_bytes, 1)).unwrap_err().to_string();
+            let error = template(&publisher(wire_bytes, 1), IP_AND_TCP)
+                .unwrap_err()
+                .to_string();
             assert!(error.starts_with("flow = m1: "), "{error}");
         }
     }

@@ -14,6 +14,7 @@ mod flows;
 mod layout;
 mod load;
 mod loss;
+mod mrt;
 mod observe;
 mod openflow;
 mod papers;
@@ -24,6 +25,7 @@ mod rt_mqtt;
 mod stamp;
 mod switching;
 mod tools;
+mod tree;
 
 use std::fs;
 use std::io::Read as _;
@@ -40,7 +42,7 @@ use self::broker::Kind;
 use self::experiment::Experiment;
 use self::fabric::Driver;
 use self::loss::Loss;
-pub(crate) use self::papers::Paper;
+pub(crate) use self::mrt::MrtArgs;
 pub(crate) use self::papers::PapersArgs;
 use self::papers::checked;
 pub(crate) use self::recovery::RecoveryArgs;
@@ -83,8 +85,9 @@ pub(crate) struct EmulateArgs {
     #[arg(long)]
     no_priorities: bool,
     /// Undeclared traffic: `none`, or KIND:FROM>TO:RATE with KIND bulk (TCP), media (UDP), files
-    /// (TCP connections) or mqtt, FROM and TO switches (for mqtt TO is the broker's host); can be
-    /// given several times [default: that of the RT-MQTT paper, if the network expects any]
+    /// (TCP connections) or mqtt, FROM and TO switches or hosts (for mqtt TO is the broker's); can be
+    /// given several times [default: that of the RT-MQTT paper, and for fig15 that of the MRT-MQTT
+    /// paper, if the network expects any]
     #[arg(long, value_name = "TRAFFIC")]
     background: Vec<String>,
     /// Programs that make the undeclared traffic of their kind, several with commas; nothing is
@@ -206,10 +209,11 @@ impl EmulateArgs {
 
     fn sources(&self, network: &Network) -> Result<Vec<Background>> {
         if self.background.is_empty() {
-            return match background::is_expected(network) {
-                true => Ok(background::usual(&layout::Layout::new(network)?)),
-                false => Ok(Vec::new()),
-            };
+            if !background::is_expected(network) {
+                return Ok(Vec::new());
+            }
+            let layout = layout::Layout::new(network)?;
+            return Ok(mrt::background(&layout).unwrap_or_else(|| background::usual(&layout)));
         }
         let given = self.background.iter().filter(|text| *text != "none");
         given

@@ -1,6 +1,7 @@
 //! Sees messages arrive: one thread, a capture in each host of interest.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::stamp::Stamp;
@@ -14,6 +15,11 @@ const LOOK: u64 = 50_000_000;
 
 /// Room for a frame.
 const FRAME: usize = 2048;
+
+/// Bytes before a segment's payload in a frame as Linux counts it, with TCP's time stamps, and where
+/// the source's address stands in it.
+const HEADERS: u64 = 14 + 20 + 32;
+const SOURCE_AT: usize = 14 + 12;
 
 /// Shortest packet that can hold a stamp, headers included.
 const SHORTEST: usize = 14 + 20 + 8 + super::stamp::LENGTH;
@@ -39,6 +45,14 @@ pub(super) struct Observed {
     pub(super) repeated: Vec<Arrival>,
     /// Packets that were not looked at in time.
     pub(super) missed: u64,
+    /// Payload, bytes, by host and source, of packets without a message.
+    pub(super) unstamped: BTreeMap<(usize, Ipv4Addr), u64>,
+}
+
+/// The source's address of an IPv4 packet.
+fn source(packet: &[u8; FRAME]) -> Ipv4Addr {
+    let address = packet[SOURCE_AT..].first_chunk::<4>();
+    address.map_or(Ipv4Addr::UNSPECIFIED, |bytes| Ipv4Addr::from(*bytes))
 }
 
 /// Captures at hosts.
@@ -84,7 +98,9 @@ impl Observer {
                     if seen.length < SHORTEST || seen.device == LOOPBACK {
                         continue;
                     }
+                    let mut is_stamped = false;
                     for stamp in Stamp::all(&buffer[..seen.length]) {
+                        is_stamped = true;
                         let messages = known.entry((*host, stamp.flow)).or_default();
                         let arrival = Arrival {
                             host: *host,
@@ -95,6 +111,11 @@ impl Observer {
                             true => observed.arrivals.push(arrival),
                             false => observed.repeated.push(arrival),
                         }
+                    }
+                    if !is_stamped {
+                        let place = (*host, source(&buffer));
+                        *observed.unstamped.entry(place).or_default() +=
+                            (seen.length as u64).saturating_sub(HEADERS);
                     }
                 }
             }

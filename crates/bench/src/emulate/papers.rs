@@ -1,30 +1,25 @@
-//! The experiments of the papers: Fig. 3 of the RT-MQTT paper, and Figs. 16 to 18 of the MRT-MQTT
-//! paper as far as they stay inside an edge network.
+//! The experiment of the RT-MQTT paper, Fig. 3.
 //!
-//! Each is a few emulations, with and without priorities, several times with other phases and
-//! release jitter; what was measured stands beside the papers' bounds and claims and ours. Sets
-//! of flows that no link can carry are not emulated but put to the admission, which says why
-//! not.
+//! It is a few emulations, with and without priorities, several times with other phases and
+//! release jitter; what was measured stands beside the paper's bounds and claims and ours.
 
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use punctual_analysis::analyze;
 use punctual_analysis::printed::{self, Floor};
-use punctual_analysis::{Admission, analyze};
 use punctual_model::network::{Document, Network};
 use punctual_report::{Bars, Chart, Group, Page, Unit, bars};
 use punctual_sim::network::families::{self, Load};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::background::{self, Background};
 use super::broker::Kind;
 use super::cores;
 use super::experiment::{self, Experiment, Outcome};
 use super::fabric::Driver;
-use super::layout::Layout;
 use super::loss::{self, Loss};
 use super::rt_mqtt;
 use super::tools::{self, Wanted};
@@ -38,7 +33,7 @@ use punctual_testbed::netns::Namespace;
 /// Name and version of the JSON format.
 const FORMAT: &str = "punctual-papers-1";
 
-/// Options of `bench rt-mqtt` and `bench mrt-mqtt`.
+/// Options of `bench rt-mqtt`.
 #[derive(Args, Debug)]
 pub(crate) struct PapersArgs {
     /// Loads to measure
@@ -63,9 +58,8 @@ pub(crate) struct PapersArgs {
     #[arg(long, value_name = "TOOL", value_delimiter = ',')]
     tools: Vec<Wanted>,
     /// Percent of the packets to a broker that its host discards, at random: damaged on the way
-    /// [default: that of the paper, 3 for rt-mqtt and 0 for mrt-mqtt]
-    #[arg(long, value_name = "PERCENT", value_parser = loss::percent)]
-    loss: Option<f64>,
+    #[arg(long, value_name = "PERCENT", default_value = "3", value_parser = loss::percent)]
+    loss: f64,
     /// Neither pin broker and clients to cores nor put them before other programs
     #[arg(long)]
     unpinned: bool,
@@ -75,88 +69,22 @@ pub(crate) struct PapersArgs {
     /// File for the results as a page with charts
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// File for all results as JSON, written after each run [default: target/bench/rt-mqtt.json or
-    /// mrt-mqtt.json]
+    /// File for all results as JSON, written after each run
+    /// [default: target/bench/rt-mqtt.json]
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
-/// One of the two experiments.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Paper {
-    /// Fig. 3 of "End-to-End Response Time Analysis for RT-MQTT".
-    RtMqtt,
-    /// Figs. 16 to 18 of "A Scalable Real-Time SDN-Based MQTT Framework".
-    MrtMqtt,
-}
+/// What the experiment is called.
+const TITLE: &str = "RT-MQTT, Fig. 3";
 
-impl Paper {
-    fn title(self) -> &'static str {
-        match self {
-            Self::RtMqtt => "RT-MQTT, Fig. 3",
-            Self::MrtMqtt => "MRT-MQTT, Figs. 16 to 18, inside edge network A",
-        }
-    }
-
-    /// What repeats it.
-    fn command(self) -> &'static str {
-        match self {
-            Self::RtMqtt => "rt-mqtt",
-            Self::MrtMqtt => "mrt-mqtt",
-        }
-    }
-
-    fn network(self, load: Load) -> Document {
-        match self {
-            Self::RtMqtt => families::fig2(load),
-            Self::MrtMqtt => families::fig15(load, false),
-        }
-    }
-
-    /// What the paper says by how much its bounds are above what it measured at most, percent:
-    /// by the trajectory and by the holistic approach.
-    fn claims(self, load: Load) -> [f64; 2] {
-        match (self, load) {
-            (Self::RtMqtt, Load::Low) => [6.3, 33.3],
-            (Self::RtMqtt, Load::Medium) => [8.1, 36.1],
-            (Self::RtMqtt, Load::High) => [10.7, 38.0],
-            (Self::MrtMqtt, Load::Low) => [7.3, 32.7],
-            (Self::MrtMqtt, Load::Medium) => [8.5, 34.9],
-            (Self::MrtMqtt, Load::High) => [9.7, 36.8],
-        }
-    }
-
-    /// The paper's error rate, percent. The second paper names none.
-    fn loss(self) -> f64 {
-        match self {
-            Self::RtMqtt => 3.0,
-            Self::MrtMqtt => 0.0,
-        }
-    }
-
-    /// What the paper has beside its declared flows.
-    fn background(self, layout: &Layout) -> Vec<Background> {
-        match self {
-            Self::RtMqtt => rt_mqtt::background(),
-            Self::MrtMqtt => background::usual(layout),
-        }
-    }
-
-    /// Sets of flows of the paper that cannot be carried as printed.
-    fn impossible(self) -> Vec<(&'static str, Document)> {
-        match self {
-            Self::RtMqtt => Vec::new(),
-            Self::MrtMqtt => vec![
-                (
-                    "Medium, all three edge networks publishing",
-                    families::fig15(Load::Medium, true),
-                ),
-                (
-                    "High, all three edge networks publishing",
-                    families::fig15(Load::High, true),
-                ),
-            ],
-        }
+/// What the paper says by how much its bounds are above what it measured at most, percent: by the
+/// trajectory and by the holistic approach.
+fn claims_of(load: Load) -> [f64; 2] {
+    match load {
+        Load::Low => [6.3, 33.3],
+        Load::Medium => [8.1, 36.1],
+        Load::High => [10.7, 38.0],
     }
 }
 
@@ -190,35 +118,24 @@ struct Measured {
     claims: [f64; 2],
 }
 
-/// A set of flows and what the admission says of it.
-#[derive(Debug, Serialize)]
-struct Refused {
-    what: &'static str,
-    flows: usize,
-    /// Why not; `None` if all can be admitted.
-    reason: Option<String>,
-}
-
 impl PapersArgs {
     /// Runs the experiment; progress goes to standard error, the tables to `out`.
-    pub(crate) fn run(&self, paper: Paper, out: &mut dyn Write) -> Result<()> {
+    pub(crate) fn run(&self, out: &mut dyn Write) -> Result<()> {
         Namespace::check()?;
         let loads = self.chosen()?;
-        let refused: Vec<_> = paper
-            .impossible()
-            .into_iter()
-            .map(|(what, document)| admission(what, &document))
-            .collect::<Result<_>>()?;
-        let name = format!("{}.json", paper.command());
-        let file = ResultsFile::new(self.json.as_deref(), "target/bench".as_ref(), &name)?;
+        let file = ResultsFile::new(
+            self.json.as_deref(),
+            "target/bench".as_ref(),
+            "rt-mqtt.json",
+        )?;
         let mut measured = Vec::new();
         for load in loads {
-            self.measure(paper, load, &mut measured, &|measured| {
-                file.write(&self.json(paper, measured, &refused), false)
+            self.measure(load, &mut measured, &|measured| {
+                file.write(&self.json(measured), false)
             })?;
         }
-        file.write(&self.json(paper, &measured, &refused), true)?;
-        let page = self.page(paper, &measured, &refused);
+        file.write(&self.json(&measured), true)?;
+        let page = self.page(&measured);
         let markdown = page.markdown();
         writeln!(out, "{markdown}").map_err(Error::io("cannot write the tables"))?;
         if let Some(path) = &self.document {
@@ -227,10 +144,6 @@ impl PapersArgs {
         self.html
             .as_deref()
             .map_or(Ok(()), |path| replace(path, &page.html()))
-    }
-
-    fn loss_of(&self, paper: Paper) -> f64 {
-        self.loss.unwrap_or_else(|| paper.loss())
     }
 
     fn chosen(&self) -> Result<Vec<Load>> {
@@ -248,13 +161,12 @@ impl PapersArgs {
     /// Adds a load, and calls `keep` with all of them after each run.
     fn measure(
         &self,
-        paper: Paper,
         load: Load,
         all: &mut Vec<Measured>,
         keep: &dyn Fn(&[Measured]) -> Result<()>,
     ) -> Result<()> {
-        let network = checked(load.name(), &paper.network(load))?;
-        let mut background = paper.background(&Layout::new(&network)?);
+        let network = checked(load.name(), &families::fig2(load))?;
+        let mut background = rt_mqtt::background();
         tools::assign(&self.tools, &mut background)?;
         let at = all.len();
         all.push(Measured {
@@ -262,7 +174,7 @@ impl PapersArgs {
             rows: Vec::new(),
             doubtful: 0,
             runs: Vec::new(),
-            claims: paper.claims(load),
+            claims: claims_of(load),
         });
         for priorities in [true, false] {
             for seed in 1..=self.repeats {
@@ -275,7 +187,7 @@ impl PapersArgs {
                     priorities,
                     background: background.clone(),
                     seed,
-                    loss: Loss::of_percent(self.loss_of(paper)),
+                    loss: Loss::of_percent(self.loss),
                     switching: false,
                     pinned: !self.unpinned && cores() > 1,
                 };
@@ -283,7 +195,7 @@ impl PapersArgs {
                 let worst = outcome.paths.iter().filter_map(|path| path.worst()).max();
                 eprintln!(
                     "{} {}, {}, run {seed}: at most {:.0} us, idle {:.0} %",
-                    paper.title(),
+                    TITLE,
                     load.name(),
                     if priorities {
                         "priorities"
@@ -305,16 +217,15 @@ impl PapersArgs {
         Ok(())
     }
 
-    fn page(&self, paper: Paper, measured: &[Measured], refused: &[Refused]) -> Page {
+    fn page(&self, measured: &[Measured]) -> Page {
         let machine = Machine::read();
-        let mut page = Page::new(paper.title());
+        let mut page = Page::new(TITLE);
         page.paragraph(format!(
-            "Measured on {} by `punctual bench {}`: {}, {} cores, Linux {}, load average {}. {} runs \
+            "Measured on {} by `punctual bench rt-mqtt`: {}, {} cores, Linux {}, load average {}. {} runs \
              of {} s for each load with and without priorities. From the write to the kernel's time \
              at the broker, with the transmission time of each link of the path, which the emulation \
              does not have; µs.",
             machine.date,
-            paper.command(),
             machine.cpu,
             machine.cores,
             machine.kernel,
@@ -337,21 +248,9 @@ impl PapersArgs {
             .to_vec(),
             measured.iter().map(claims).collect(),
         );
-        if self.loss_of(paper) > 0.0 {
-            rt_mqtt::losses(
-                &mut page,
-                self.loss_of(paper),
-                measured.iter().map(|m| (m.load, &m.runs[..])),
-            );
-        }
-        for refused in refused {
-            page.paragraph(match &refused.reason {
-                Some(reason) => format!(
-                    "**{}** ({} flows): refused. {reason}.",
-                    refused.what, refused.flows
-                ),
-                None => format!("**{}** ({} flows): admitted.", refused.what, refused.flows),
-            });
+        if self.loss > 0.0 {
+            let runs = measured.iter().map(|m| (m.load, &m.runs[..]));
+            rt_mqtt::losses(&mut page, self.loss, runs);
         }
         for load in measured {
             page.heading(&format!("Load {}", load.load));
@@ -361,14 +260,13 @@ impl PapersArgs {
         page
     }
 
-    fn json(&self, paper: Paper, measured: &[Measured], refused: &[Refused]) -> Value {
+    fn json(&self, measured: &[Measured]) -> Value {
         json!({
             "format": FORMAT,
-            "experiment": paper.title(),
+            "experiment": TITLE,
             "machine": Machine::read(),
             "duration_s": self.duration.as_secs_f64(),
             "loads": measured,
-            "refused": refused,
         })
     }
 }
@@ -378,26 +276,6 @@ pub(super) fn checked(name: &str, document: &Document) -> Result<Network> {
         field: "network",
         value: name.to_owned(),
         remedy: error.to_string(),
-    })
-}
-
-/// Asks the admission for all flows at once.
-fn admission(what: &'static str, document: &Document) -> Result<Refused> {
-    let network = checked(what, document)?;
-    let flows = network.flows.clone();
-    let count = flows.len();
-    let mut admission = Admission::new(Network {
-        flows: Vec::new(),
-        ..network
-    });
-    let reason = admission
-        .add(flows)
-        .err()
-        .map(|refusal| refusal.to_string());
-    Ok(Refused {
-        what,
-        flows: count,
-        reason,
     })
 }
 
@@ -559,23 +437,6 @@ fn chart(load: &Measured) -> Chart {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_cannot_be_carried_is_refused_with_the_link() {
-        for (what, document) in Paper::MrtMqtt.impossible() {
-            let refused = admission(what, &document).unwrap();
-            let reason = refused.reason.unwrap();
-            assert!(reason.contains("loaded"), "{what}: {reason}");
-        }
-    }
-
-    #[test]
-    fn what_the_papers_show_can_be_admitted_at_low_and_high() {
-        for load in [Load::Low, Load::High] {
-            let document = Paper::RtMqtt.network(load);
-            assert_eq!(admission("", &document).unwrap().reason, None);
-        }
-    }
 
     #[test]
     fn a_bound_is_above_by_a_share_of_what_was_measured() {

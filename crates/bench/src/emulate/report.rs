@@ -212,11 +212,17 @@ pub(super) fn notes(outcome: &Outcome) -> Vec<String> {
             outcome.missed
         ));
     }
-    if !outcome.not_emulated.is_empty() {
+    if outcome.relayed > 0 {
         notes.push(format!(
-            "Not emulated: {} paths to brokers other than the first of their flow, which take \
-             multicast.",
-            outcome.not_emulated.len()
+            "Flows to several brokers went to groups, once for all, without acknowledgements to \
+             publishers; {} datagrams were passed on to brokers.",
+            outcome.relayed
+        ));
+    }
+    if outcome.withheld > 0 {
+        notes.push(format!(
+            "{} copies of messages were not written, because what was due before them still waited.",
+            outcome.withheld
         ));
     }
     notes

@@ -151,10 +151,10 @@ pub(super) fn paths(
     for publication in &layout.publications {
         let flow = &network.flows[publication.flow];
         let stamp = publication.flow as u32;
-        let at_broker = by_place
-            .get(&(publication.broker, stamp))
-            .unwrap_or(&nothing);
         for destination in &publication.destinations {
+            let at_broker = by_place
+                .get(&(destination.broker, stamp))
+                .unwrap_or(&nothing);
             let place = (destination.host, stamp);
             let seen = by_place.get(&place).unwrap_or(&nothing);
             let delay = Delays::of(&mut seen.values().copied().collect::<Vec<_>>());
@@ -175,7 +175,7 @@ pub(super) fn paths(
                 priority: flow.priority,
                 path: destination.path,
                 publisher: layout.hosts[publication.publisher].name.clone(),
-                broker: layout.hosts[publication.broker].name.clone(),
+                broker: layout.hosts[destination.broker].name.clone(),
                 destination: layout.hosts[destination.host].name.clone(),
                 sent: sent.get(publication.flow).copied().unwrap_or(0),
                 seen: seen.len() as u64,
@@ -275,7 +275,7 @@ mod tests {
         };
         let end = publication.destinations[1].host;
         let arrivals = [
-            arrival(publication.broker, written + 30),
+            arrival(publication.ups[0].broker, written + 30),
             arrival(end, written + 100),
         ];
         let bounds = analyze(&network).flows;

@@ -27,6 +27,7 @@ pub(super) fn background() -> Vec<Background> {
         to: to.to_owned(),
         rate,
         tool: None,
+        limited: false,
     };
     let mut all = vec![
         of(Kind::Bulk, "s2", BEFORE, 38_000_000),

@@ -63,21 +63,19 @@ pub(super) struct Probe {
 /// A probe for each way of a publication to its broker.
 pub(super) fn probes(layout: &Layout) -> Vec<Probe> {
     let mut probes: Vec<Probe> = Vec::new();
-    for publication in &layout.publications {
-        if probes
-            .iter()
-            .any(|probe| probe.stream.path == publication.up)
-        {
+    let publications = layout.publications.iter();
+    for (publication, up) in publications.flat_map(|of| of.ups.iter().map(move |up| (of, up))) {
+        if probes.iter().any(|probe| probe.stream.path == up.path) {
             continue;
         }
         let port = FIRST_PORT + probes.len() as u16;
         probes.push(Probe {
             stream: Stream {
                 from: publication.publisher,
-                to: publication.broker,
+                to: up.broker,
                 protocol: Protocol::Udp,
                 ports: [port, port],
-                path: publication.up.clone(),
+                path: up.path.clone(),
                 levels: [publication.level, 0],
             },
             wire_bytes: publication.wire_bytes,
@@ -188,8 +186,8 @@ mod tests {
     #[test]
     fn every_way_is_probed_once() {
         let layout = Layout::new(&Network::new(&families::fig15(Load::Low, false)).unwrap());
-        // Forty flows, two publishers.
-        assert_eq!(probes(&layout.unwrap()).len(), 2);
+        // Forty flows, two publishers, three brokers.
+        assert_eq!(probes(&layout.unwrap()).len(), 6);
     }
 
     #[test]

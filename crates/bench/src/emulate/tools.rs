@@ -258,13 +258,16 @@ impl Running {
         Self::start(source, "cvlc", script, &arguments, &noise(bytes))
     }
 
-    /// An FTP server with one file; it listens.
-    pub(super) fn vsftpd(source: &Namespace) -> Result<Self> {
+    /// An FTP server with one file, which sends it no faster than `most` bit/s, if that is given; it
+    /// listens.
+    pub(super) fn vsftpd(source: &Namespace, most: Option<u64>) -> Result<Self> {
         let script = "mount -t tmpfs tmpfs /tmp && mkdir /tmp/files /tmp/empty && \
                       head -c \"$1\" /dev/zero >/tmp/files/file && cat >/tmp/vsftpd.conf && \
                       PATH=$PATH:/usr/sbin vsftpd /tmp/vsftpd.conf";
         let arguments = [FILE.to_string()];
-        let mut running = Self::start(source, "vsftpd", script, &arguments, VSFTPD.as_bytes())?;
+        let most = most.map(|most| format!("anon_max_rate={}\n", most / 8));
+        let settings = format!("{VSFTPD}{}", most.unwrap_or_default());
+        let mut running = Self::start(source, "vsftpd", script, &arguments, settings.as_bytes())?;
         running.wait_for_port(source, CONTROL)?;
         Ok(running)
     }

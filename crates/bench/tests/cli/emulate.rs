@@ -37,7 +37,7 @@ fn example(name: &str) -> PathBuf {
 }
 
 /// The results of an emulation.
-fn emulate(network: &str, options: &[&str]) -> Value {
+pub(crate) fn emulate(network: &str, options: &[&str]) -> Value {
     let directory = tempdir().unwrap();
     let json = directory.path().join("results.json");
     let mut arguments = vec!["emulate".to_owned(), example(network).display().to_string()];
@@ -49,7 +49,7 @@ fn emulate(network: &str, options: &[&str]) -> Value {
     serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap()
 }
 
-fn paths(results: &Value) -> &Vec<Value> {
+pub(crate) fn paths(results: &Value) -> &Vec<Value> {
     results["outcome"]["paths"].as_array().unwrap()
 }
 
@@ -385,7 +385,7 @@ fn what_cannot_be_emulated_is_said_in_words() {
 }
 
 /// Looks again and again until there is something.
-fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(found) = look() {

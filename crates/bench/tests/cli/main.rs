@@ -10,6 +10,7 @@ mod cell;
 mod durability;
 mod emulate;
 mod federation;
+mod mrt;
 mod neighbours;
 mod priomqtt;
 

@@ -16,5 +16,5 @@ mod rules;
 mod tests;
 
 pub use apply::{Driver, DriverError, Shell};
-pub use queues::{LEVELS, frames_only, queues};
+pub use queues::{LEVELS, frames_only, queues, reserve};
 pub use rules::{hooks, replace, rules};

@@ -57,6 +57,18 @@ pub(super) fn levels(device: &str, rate: u64) -> String {
     text
 }
 
+/// Gives a level of a device that has [`queues`] of `port_rate` bits per second a rate of its own,
+/// which nobody else can take, and beyond it the same right as unmarked traffic. So it has reserved
+/// bandwidth and no priority.
+pub fn reserve(device: &str, level: u8, rate: u64, port_rate: u64) -> String {
+    let (class, rate) = (class(level), rate.clamp(1, port_rate.max(1)));
+    let order = LEVELS - 1;
+    format!(
+        "class change dev {device} parent 1:1 classid 1:{class:x} htb rate {rate}bit \
+         ceil {port_rate}bit prio {order} burst 1600 cburst 1600 quantum 1514 overhead 24\n"
+    )
+}
+
 /// Lets a port handle no more than a frame at a time: packets that are to be cut into frames on
 /// their way out (GSO, TSO) or were put together from frames on their way in (GRO) count as one
 /// in the queues, and 64 KiB would hold a link of 100 Mbit/s for 5 ms whatever waits.
@@ -91,6 +103,14 @@ mod tests {
         assert!(filter.contains("dsfield 0xe0 0xe0 flowid 1:17"));
         assert!(of("1:10")[0].contains("prio 7 "));
         assert!(text.contains("htb default 10"));
+    }
+
+    #[test]
+    fn a_reserved_level_has_a_rate_and_the_order_of_unmarked_traffic() {
+        let text = reserve("p1", 4, 28_000_000, 100_000_000);
+        assert!(text.contains("classid 1:14 htb rate 28000000bit ceil 100000000bit prio 7 "));
+        // No more than there is.
+        assert!(reserve("p1", 4, 2, 1).contains("rate 1bit ceil 1bit"));
     }
 
     #[test]

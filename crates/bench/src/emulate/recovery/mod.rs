@@ -25,8 +25,8 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::experiment::{join, take_turn};
-use super::fabric::{Driver, Fabric, hardware};
-use super::flows::{self, Stream};
+use super::fabric::{Driver, Fabric};
+use super::flows::{self, Stream, hardware};
 use super::layout::{Layout, Place};
 use super::observe::{Arrival, Observer};
 use super::openflow::failed;
@@ -212,10 +212,10 @@ impl RecoveryArgs {
         let path = &layout.publications[0];
         let stream = Stream {
             from: path.publisher,
-            to: path.broker,
+            to: path.ups[0].broker,
             protocol: Protocol::Udp,
             ports: [PORT; 2],
-            path: path.up.clone(),
+            path: path.ups[0].path.clone(),
             levels: [7, 0],
         };
         fabric.introduce(&layout, std::slice::from_ref(&stream))?;
@@ -617,7 +617,7 @@ mod tests {
         let layout = Layout::new(&Network::new(&ring()).unwrap()).unwrap();
         assert_eq!((layout.hosts.len(), layout.switches.len()), (2, SWITCHES));
         assert_eq!(layout.cables.len(), SWITCHES + 2);
-        assert_eq!(layout.publications[0].up.len(), FAR + 1);
+        assert_eq!(layout.publications[0].ups[0].path.len(), FAR + 1);
     }
 
     #[test]

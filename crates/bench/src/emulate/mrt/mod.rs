@@ -1,0 +1,356 @@
+//! The experiment of the MRT-MQTT paper, Figs. 15 to 18: three edge networks, and messages of the
+//! first to the brokers of all three by standard MQTT, by DM-MQTT and by MRT-MQTT.
+//!
+//! Every case, a load with a system, gets a network of its own and is written to the results file
+//! as soon as it is finished. Sets of flows that no link can carry are not run but put to the
+//! admission, which says why not.
+
+mod checks;
+mod counters;
+mod report;
+mod run;
+mod scenario;
+mod tally;
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use punctual_analysis::Admission;
+use punctual_model::network::Network;
+use punctual_sim::network::families::Load;
+use serde_json::{Value, json};
+
+use self::checks::Check;
+use self::report::{Report, Verdict};
+use self::run::{CaseResult, Setup};
+pub(super) use self::scenario::background;
+use self::scenario::{OwnEdge, Scenario, Series, Setting};
+use super::background::Background;
+use super::broker::Kind;
+use super::layout::Layout;
+use super::tools::{self, Wanted};
+use super::{LoadName, cores};
+use crate::arguments::seconds;
+use crate::compare::document;
+use crate::compare::machine::Machine;
+use punctual_measure::{Error, Result};
+use punctual_testbed::netns::Namespace;
+
+/// Name and version of the JSON format.
+const FORMAT: &str = "punctual-mrt-mqtt-1";
+
+/// The paper's repetitions, and the time in which each publisher sends at least its 100 messages.
+const PAPER: (u64, Duration) = (1000, Duration::from_secs(2));
+/// The same of a check that everything works.
+const SHORT: (u64, Duration) = (1, Duration::from_secs(10));
+/// The same otherwise.
+const USUAL: (u64, Duration) = (3, Duration::from_secs(5));
+
+/// Traffic before what is measured.
+const WARM_UP: Duration = Duration::from_millis(500);
+
+/// Options of `bench mrt-mqtt`.
+#[derive(Args, Debug)]
+pub(crate) struct MrtArgs {
+    /// Loads: 20, 40 or 60 publishers on each gateway
+    #[arg(
+        long,
+        value_name = "LOAD",
+        value_delimiter = ',',
+        default_value = "low,medium,high"
+    )]
+    loads: Vec<LoadName>,
+    /// Systems to run
+    #[arg(
+        long,
+        value_name = "SYSTEM",
+        value_delimiter = ',',
+        default_value = "mqtt,dm-mqtt,mrt-mqtt"
+    )]
+    series: Vec<Series>,
+    /// All three edge networks publish, not only A, which is what the paper reports. Loads that the
+    /// links cannot carry then are shown as refused with the reason and not run
+    #[arg(long)]
+    all_publish: bool,
+    /// Make periods and deadlines longer, all by the same factor, until no link is asked for more
+    /// than 90 % and every bound is within its deadline
+    #[arg(long)]
+    scale_periods: bool,
+    /// How MRT-MQTT reaches the broker of the publisher's own edge network
+    #[arg(long, value_name = "HOW", default_value = "group")]
+    own_edge: OwnEdge,
+    /// Publishers without requirements on each of h3, h8 and h13. The paper has as many as on its
+    /// other gateways, 20, 40 or 60; two cores have no time for more than 20 beside the rest
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(0..=60))]
+    plain: u16,
+    /// A check that everything works: each case once, for 10 s
+    #[arg(long, conflicts_with = "paper")]
+    short: bool,
+    /// As often as the paper: 1000 repetitions of 100 messages or more of every publisher
+    #[arg(long)]
+    paper: bool,
+    /// Repetitions of each case, each with other phases and release jitter [default: 3; short: 1;
+    /// paper: 1000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    repeats: Option<u64>,
+    /// Seconds measured in each repetition [default: 5; short: 10; paper: 2]
+    #[arg(long, short, value_name = "S", value_parser = seconds)]
+    duration: Option<Duration>,
+    /// The broker
+    #[arg(long, value_name = "BROKER", default_value = "mosquitto")]
+    broker: Kind,
+    /// Programs that make the undeclared traffic of their kind, several with commas; nothing is
+    /// installed, and this program makes what no tool does
+    #[arg(
+        long,
+        value_name = "TOOL",
+        value_delimiter = ',',
+        default_value = "installed"
+    )]
+    tools: Vec<Wanted>,
+    /// Neither pin clients to a core nor put them before other programs, nor watch for times in
+    /// which the machine held up what was most urgent
+    #[arg(long)]
+    unpinned: bool,
+    /// Markdown file whose generated part is replaced
+    #[arg(long, value_name = "FILE")]
+    document: Option<PathBuf>,
+    /// File for the results as a page with charts
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// File for all results as JSON, written anew after each case
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+impl MrtArgs {
+    /// Runs the experiment; progress goes to standard error, the tables to `out`. Returns whether
+    /// all checks passed.
+    ///
+    /// # Errors
+    /// Privileges or programs are missing, a network cannot be built, or a file not be written.
+    pub(crate) fn run(&self, out: &mut dyn Write) -> Result<bool> {
+        Namespace::check()?;
+        let setup = self.setup()?;
+        let verdicts = self.verdicts()?;
+        let mut settings = Vec::new();
+        for load in &self.loads {
+            let scenario = Scenario::new(self.setting((*load).into(), self.all_publish))?;
+            if scenario.most_loaded() <= 1.0 {
+                settings.push(scenario);
+            }
+        }
+        let machine = Machine::read();
+        let mut cases: Vec<CaseResult> = Vec::new();
+        for scenario in &settings {
+            for series in Series::ALL
+                .into_iter()
+                .filter(|of| self.series.contains(of))
+            {
+                let setup = self.setup_of(&setup, scenario)?;
+                let case = run::run(scenario, series, &setup)?;
+                eprintln!("{}", report::progress(&case));
+                cases.push(case);
+                self.save(&machine, &cases, &verdicts, &checks::of(&cases))?;
+            }
+        }
+        let checks = checks::of(&cases);
+        let page = Report {
+            machine: &machine,
+            about: self.about(&setup),
+            own_edge: self.own_edge,
+            settings: &settings,
+            cases: &cases,
+            verdicts: &verdicts,
+            checks: &checks,
+        }
+        .page();
+        let markdown = page.markdown();
+        writeln!(out, "{markdown}").map_err(Error::io("cannot write the tables"))?;
+        if let Some(path) = &self.document {
+            document::update(path, &markdown)?;
+        }
+        if let Some(path) = &self.html {
+            write(path, &page.html())?;
+        }
+        for check in &checks {
+            let result = if check.passed { "pass" } else { "FAIL" };
+            let line = format!(
+                "{result}: {}, {}: {}",
+                check.setting, check.what, check.found
+            );
+            writeln!(out, "{line}").map_err(Error::io("cannot write the checks"))?;
+        }
+        Ok(checks.iter().all(|check| check.passed))
+    }
+
+    fn setting(&self, load: Load, all_publish: bool) -> Setting {
+        Setting {
+            load,
+            all_publish,
+            own_edge: self.own_edge,
+            scaled: self.scale_periods,
+        }
+    }
+
+    fn setup(&self) -> Result<Setup> {
+        let (repeats, duration) = match (self.short, self.paper) {
+            (true, _) => SHORT,
+            (_, true) => PAPER,
+            _ => USUAL,
+        };
+        Ok(Setup {
+            broker: self.broker.find()?,
+            background: Vec::new(),
+            plain: self.plain.into(),
+            warm_up: WARM_UP,
+            duration: self.duration.unwrap_or(duration),
+            repeats: self.repeats.unwrap_or(repeats),
+            pinned: !self.unpinned && cores() > 1,
+        })
+    }
+
+    /// With what depends on the setting.
+    fn setup_of(&self, setup: &Setup, scenario: &Scenario) -> Result<Setup> {
+        let mut undeclared: Vec<Background> =
+            background(&Layout::new(&scenario.network)?).unwrap_or_default();
+        tools::assign(&self.tools, &mut undeclared)?;
+        Ok(Setup {
+            broker: setup.broker.clone(),
+            background: undeclared,
+            ..*setup
+        })
+    }
+
+    /// What the admission says of the loads: with A publishing and with all three edge networks, as
+    /// they are and with scaled periods.
+    fn verdicts(&self) -> Result<Vec<Verdict>> {
+        let kinds = [false, true].map(|scaled| [false, true].map(|all| (scaled, all)));
+        let each = kinds
+            .into_iter()
+            .flatten()
+            .flat_map(|(scaled, all_publish)| {
+                self.loads.iter().map(move |load| Setting {
+                    scaled,
+                    ..self.setting((*load).into(), all_publish)
+                })
+            });
+        each.map(verdict).collect()
+    }
+
+    fn about(&self, setup: &Setup) -> String {
+        format!(
+            "{} {}; {} repetitions of {} s for each case; {} publishers without requirements on each \
+             of h3, h8 and h13; clients {}.",
+            setup.broker.name,
+            setup.broker.version,
+            setup.repeats,
+            setup.duration.as_secs_f64(),
+            setup.plain,
+            match setup.pinned {
+                true => "have a core, before other programs",
+                false => "are programs like others",
+            }
+        )
+    }
+
+    /// Writes what is there to the results file, whole or not at all.
+    fn save(
+        &self,
+        machine: &Machine,
+        cases: &[CaseResult],
+        verdicts: &[Verdict],
+        checks: &[Check],
+    ) -> Result<()> {
+        let Some(path) = &self.json else {
+            return Ok(());
+        };
+        let results: Value = json!({
+            "format": FORMAT,
+            "machine": machine,
+            "own_edge": self.own_edge,
+            "cases": cases,
+            "admission": verdicts,
+            "checks": checks,
+        });
+        let mut part = path.clone().into_os_string();
+        part.push(".part");
+        let part = PathBuf::from(part);
+        write(&part, &format!("{results:#}\n"))?;
+        fs::rename(&part, path).map_err(Error::io(format!("cannot write {}", path.display())))
+    }
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).map_err(Error::io(format!("cannot write {}", path.display())))
+}
+
+/// Asks the admission for all flows of a setting at once.
+fn verdict(setting: Setting) -> Result<Verdict> {
+    let scenario = Scenario::new(setting)?;
+    let flows = scenario.declared.flows.clone();
+    let mut admission = Admission::new(Network {
+        flows: Vec::new(),
+        ..scenario.declared.clone()
+    });
+    let refused = admission.add(flows).err().map(|why| why.to_string());
+    let bounds = ["alpha", "beta"].map(|topic| {
+        let own = scenario.network.flows.iter().zip(&scenario.bounds);
+        let own = own.filter(|(flow, _)| flow.id.starts_with(topic));
+        let all = own.clone().flat_map(|(_, paths)| paths);
+        let bound = all
+            .map(|path| path.best)
+            .try_fold(0, |most, bound| Some(bound?.max(most)));
+        let deadline = own.map(|(flow, _)| flow.deadline).min();
+        (topic.to_owned(), bound, deadline.unwrap_or(0))
+    });
+    Ok(Verdict {
+        setting: setting.name(),
+        flows: scenario.network.flows.len(),
+        scale: scenario.scale,
+        refused,
+        bounds: bounds.into(),
+        unicast: scenario.unicast_load(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict_of(load: Load, all_publish: bool, scaled: bool) -> Verdict {
+        verdict(Setting {
+            load,
+            all_publish,
+            own_edge: OwnEdge::Group,
+            scaled,
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn what_cannot_be_carried_is_refused_with_the_link_and_fits_with_longer_periods() {
+        let refused = verdict_of(Load::Medium, true, false).refused.unwrap();
+        assert!(refused.contains("loaded"), "{refused}");
+        let scaled = verdict_of(Load::Medium, true, true);
+        assert_eq!(scaled.refused, None);
+        assert!(scaled.scale > 1.8);
+        // It can be carried, but a bound is above an assumed deadline.
+        let refused = verdict_of(Load::Low, true, false).refused.unwrap();
+        assert!(refused.contains("beyond its deadline"), "{refused}");
+    }
+
+    #[test]
+    fn at_high_the_bound_of_alpha_is_above_the_assumed_deadline() {
+        let high = verdict_of(Load::High, false, false);
+        let (topic, bound, deadline) = &high.bounds[0];
+        assert_eq!((topic.as_str(), *deadline), ("alpha", 20_000_000));
+        assert!(bound.unwrap() > *deadline);
+        assert!(high.refused.is_some());
+        let (_, bound, deadline) = &high.bounds[1];
+        assert!(bound.unwrap() < *deadline);
+    }
+}
