@@ -63,6 +63,8 @@ pub(crate) enum Wanted {
     Vsftpd,
     /// Those of them that are installed
     Installed,
+    /// None of them: this program makes all
+    None,
 }
 
 /// A program that makes traffic of one kind.
@@ -156,7 +158,7 @@ pub(super) fn assign(wanted: &[Wanted], all: &mut [Background]) -> Result<()> {
             Wanted::DItg => tool == Tool::DItg,
             Wanted::Vlc => tool == Tool::Vlc,
             Wanted::Vsftpd => tool == Tool::Vsftpd,
-            Wanted::Installed => false,
+            Wanted::Installed | Wanted::None => false,
         });
         if !is_named && !wanted.contains(&Wanted::Installed) {
             continue;

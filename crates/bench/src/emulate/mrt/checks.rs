@@ -195,6 +195,7 @@ mod tests {
             },
             links: Links::from([(TRUNK.to_owned(), carried)]),
             background: Vec::new(),
+            stopped: std::collections::BTreeMap::new(),
             idle: None,
             set_up_ms: 0,
             took_s: 0.0,

@@ -27,7 +27,7 @@ use self::checks::Check;
 use self::report::{Report, Verdict};
 use self::run::{CaseResult, Setup};
 pub(super) use self::scenario::background;
-use self::scenario::{OwnEdge, Scenario, Series, Setting};
+use self::scenario::{OwnEdge, Scenario, Series, Setting, Subscribed};
 use super::background::Background;
 use super::broker::Kind;
 use super::layout::Layout;
@@ -86,6 +86,10 @@ pub(crate) struct MrtArgs {
     /// other gateways, 20, 40 or 60; two cores have no time for more than 20 beside the rest
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(0..=60))]
     plain: u16,
+    /// What the subscribers take. What is behind the brokers is not measured, and on two cores to
+    /// forward everything to subscribers takes the time of what is
+    #[arg(long, value_name = "WHAT", default_value = "plain")]
+    subscribe: Subscribed,
     /// A check that everything works: each case once, for 10 s
     #[arg(long, conflicts_with = "paper")]
     short: bool,
@@ -206,6 +210,7 @@ impl MrtArgs {
             broker: self.broker.find()?,
             background: Vec::new(),
             plain: self.plain.into(),
+            subscribed: self.subscribe,
             warm_up: WARM_UP,
             duration: self.duration.unwrap_or(duration),
             repeats: self.repeats.unwrap_or(repeats),
@@ -244,12 +249,16 @@ impl MrtArgs {
     fn about(&self, setup: &Setup) -> String {
         format!(
             "{} {}; {} repetitions of {} s for each case; {} publishers without requirements on each \
-             of h3, h8 and h13; clients {}.",
+             of h3, h8 and h13; subscribers take {}; clients {}.",
             setup.broker.name,
             setup.broker.version,
             setup.repeats,
             setup.duration.as_secs_f64(),
             setup.plain,
+            match setup.subscribed {
+                Subscribed::Plain => "what these send",
+                Subscribed::All => "everything",
+            },
             match setup.pinned {
                 true => "have a core, before other programs",
                 false => "are programs like others",

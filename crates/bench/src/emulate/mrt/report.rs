@@ -150,15 +150,9 @@ impl Report<'_> {
             .to_vec(),
             cases.iter().map(|case| case_cells(case)).collect(),
         );
-        let undeclared = first.background.iter().map(|(asked, rate, tool)| {
-            let by = tool.unwrap_or("our generator");
-            format!("{asked} by {by} ({:.1} Mbit/s came)", *rate as f64 / 1e6)
-        });
-        page.paragraph(format!(
-            "Undeclared traffic, in the case of {}: {}.",
-            first.series.name(),
-            undeclared.collect::<Vec<_>>().join(", ")
-        ));
+        for case in cases {
+            undeclared(page, case);
+        }
     }
 
     /// The paper's claims beside what came out.
@@ -189,6 +183,22 @@ impl Report<'_> {
             range(|row| row.printed_holistic),
         ))
     }
+}
+
+/// Who made a case's undeclared traffic, and how much of it came.
+fn undeclared(page: &mut Page, case: &CaseResult) {
+    let all = case.background.iter().map(|(asked, rate, tool)| {
+        let by = tool.unwrap_or("our generator");
+        format!("{asked} by {by} ({:.1} Mbit/s came)", *rate as f64 / 1e6)
+    });
+    let ended = case.stopped.iter();
+    let ended = ended.map(|(said, times)| format!(" Ended by itself, {times} times: {said}."));
+    page.paragraph(format!(
+        "Undeclared traffic, {}: {}.{}",
+        case.series.name(),
+        all.collect::<Vec<_>>().join(", "),
+        ended.collect::<String>()
+    ));
 }
 
 fn micro(ns: Option<u64>) -> String {

@@ -21,7 +21,7 @@ use super::super::observe::{Observed, Observer};
 use super::super::results::Processors;
 use super::super::tools::{Running, Tool};
 use super::counters::{self, Links};
-use super::scenario::{BROKERS, Cast, Scenario, Series};
+use super::scenario::{BROKERS, Cast, Scenario, Series, Subscribed};
 use super::tally::{Tally, TallyResult};
 use crate::process::Process;
 use crate::sys;
@@ -40,6 +40,7 @@ pub(super) struct Setup {
     pub(super) background: Vec<Background>,
     /// Publishers without requirements on each host for them.
     pub(super) plain: usize,
+    pub(super) subscribed: Subscribed,
     pub(super) warm_up: Duration,
     pub(super) duration: Duration,
     pub(super) repeats: u64,
@@ -59,6 +60,8 @@ pub(super) struct CaseResult {
     pub(super) links: Links,
     /// Undeclared traffic: what was asked for, bit/s that arrived, and the tool that made it.
     pub(super) background: Vec<(String, u64, Option<&'static str>)>,
+    /// How often a tool ended by itself, by what it said.
+    pub(super) stopped: BTreeMap<String, u64>,
     /// The least idle time of the processors in a repetition, percent.
     pub(super) idle: Option<f64>,
     /// Time to build the network, ms, and for everything, s.
@@ -97,6 +100,8 @@ struct Round {
     measured_from: u64,
     /// How long undeclared traffic came, s.
     generated: f64,
+    /// Tools that ended by themselves, with what they said.
+    stopped: Vec<String>,
 }
 
 /// Runs a case.
@@ -116,6 +121,7 @@ pub(super) fn run(scenario: &Scenario, series: Series, setup: &Setup) -> Result<
     let before = read(&stage)?;
     let mut tally = Tally::new(scenario, &scenario.printed()?, &stage.layout, series);
     let (mut came, mut generated) = (BTreeMap::new(), 0.0);
+    let mut stopped = BTreeMap::new();
     let mut idle: Option<f64> = None;
     for seed in 1..=setup.repeats {
         let round = stage.play(seed)?;
@@ -123,6 +129,9 @@ pub(super) fn run(scenario: &Scenario, series: Series, setup: &Setup) -> Result<
             *came.entry(*place).or_insert(0) += bytes;
         }
         generated += round.generated;
+        for said in round.stopped {
+            *stopped.entry(said).or_insert(0) += 1;
+        }
         if let Some(processors) = round.processors {
             idle = Some(idle.map_or(processors.idle, |idle| idle.min(processors.idle)));
         }
@@ -150,6 +159,7 @@ pub(super) fn run(scenario: &Scenario, series: Series, setup: &Setup) -> Result<
         repeats: setup.repeats,
         tally: tally.result(),
         background: background.collect(),
+        stopped,
         links,
         idle,
         set_up_ms,
@@ -166,7 +176,13 @@ impl<'a> Stage<'a> {
             .enumerate()
             .map(|(index, background)| Generator::place(background, index, &mut layout))
             .collect::<Result<Vec<_>>>()?;
-        let cast = Cast::new(scenario, &layout, series, setup.plain, &generators)?;
+        let cast = Cast::new(
+            scenario,
+            &layout,
+            series,
+            (setup.plain, setup.subscribed),
+            &generators,
+        )?;
         let mut fabric = Fabric::new(&layout, Driver::Linux, setup.pinned)?;
         fabric.connect(&layout, &cast.streams, &cast.trees)?;
         for (switch, commands) in cast.reservations(&layout) {
@@ -214,47 +230,49 @@ impl<'a> Stage<'a> {
         let end_ns = begin_ns + whole.as_nanos() as u64;
         let offset = sys::real_time_ns().saturating_sub(sys::now_ns());
         let measured_from = begin_ns + setup.warm_up.as_nanos() as u64 + offset;
-        let (sent, observed, processors, generated) = thread::scope(|scope| -> Result<_> {
-            let observing = scope.spawn(|| observer.run(&seen));
-            let receiving = scope.spawn(|| behind.run(begin_ns, end_ns, &ended));
-            let loading = scope.spawn(|| {
-                take_turn(core, fifo)?;
-                load.run(begin_ns, end_ns, &ended)
-            });
-            let generating = Instant::now();
-            let started = self
-                .generators
-                .iter()
-                .zip(&counts)
-                .map(|(generator, count)| {
-                    generator.start(scope, |host| fabric.host(host), &ended, count)
-                })
-                .collect::<Result<Vec<_>>>();
-            let until = begin + whole;
-            thread::sleep(begin.saturating_duration_since(Instant::now()));
-            let before = processor_time();
-            while started.is_ok() && Instant::now() < until && !loading.is_finished() {
-                thread::sleep(LOOK);
-            }
-            let processors = Processors::between(&before, &processor_time());
-            thread::sleep(DRAIN);
-            let started = started
-                .and_then(|tools| check(servers.into_iter().chain(tools.into_iter().flatten())));
-            ended.store(true, Ordering::Release);
-            let generated = generating.elapsed().as_secs_f64();
-            let (sent, received) = (join(loading), join(receiving));
-            seen.store(true, Ordering::Release);
-            let observed = join(observing);
-            started?;
-            let received = received?;
-            let sent = Sent {
-                received: received.received,
-                relayed: received.relayed,
-                not_relayed: received.not_relayed,
-                ..sent?
-            };
-            Ok((sent, observed?, processors, generated))
-        })?;
+        let (sent, observed, processors, generated, stopped) =
+            thread::scope(|scope| -> Result<_> {
+                let observing = scope.spawn(|| observer.run(&seen));
+                let receiving = scope.spawn(|| behind.run(begin_ns, end_ns, &ended));
+                let loading = scope.spawn(|| {
+                    take_turn(core, fifo)?;
+                    load.run(begin_ns, end_ns, &ended)
+                });
+                let generating = Instant::now();
+                let started = self
+                    .generators
+                    .iter()
+                    .zip(&counts)
+                    .map(|(generator, count)| {
+                        generator.start(scope, |host| fabric.host(host), &ended, count)
+                    })
+                    .collect::<Result<Vec<_>>>();
+                let until = begin + whole;
+                thread::sleep(begin.saturating_duration_since(Instant::now()));
+                let before = processor_time();
+                while started.is_ok() && Instant::now() < until && !loading.is_finished() {
+                    thread::sleep(LOOK);
+                }
+                let processors = Processors::between(&before, &processor_time());
+                thread::sleep(DRAIN);
+                let stopped = started.map(|tools| {
+                    said_at_end(servers.into_iter().chain(tools.into_iter().flatten()))
+                });
+                ended.store(true, Ordering::Release);
+                let generated = generating.elapsed().as_secs_f64();
+                let (sent, received) = (join(loading), join(receiving));
+                seen.store(true, Ordering::Release);
+                let observed = join(observing);
+                let stopped = stopped?;
+                let received = received?;
+                let sent = Sent {
+                    received: received.received,
+                    relayed: received.relayed,
+                    not_relayed: received.not_relayed,
+                    ..sent?
+                };
+                Ok((sent, observed?, processors, generated, stopped))
+            })?;
         Ok(Round {
             sent,
             observed,
@@ -263,12 +281,13 @@ impl<'a> Stage<'a> {
             offset,
             measured_from,
             generated,
+            stopped,
         })
     }
 }
 
-/// # Errors
-/// A tool has ended by itself.
-fn check(mut tools: impl Iterator<Item = Running>) -> Result<()> {
-    tools.try_for_each(|mut tool| tool.check())
+/// What tools that ended by themselves have said: then less traffic came, and no figure is wrong.
+fn said_at_end(tools: impl Iterator<Item = Running>) -> Vec<String> {
+    let ended = tools.filter_map(|mut tool| tool.check().err());
+    ended.map(|error| error.to_string()).collect()
 }

@@ -16,7 +16,7 @@ use serde::Serialize;
 use super::super::background::{Background, FULL_FRAME, Kind as Traffic};
 use super::super::flows::Stream;
 use super::super::layout::{Layout, Place, Publication, Up};
-use super::super::load::{Endpoint, Publisher, RelaySpec, Subscriber};
+use super::super::load::{Endpoint, Publisher, RelaySpec, Subscriber, topic};
 use super::super::papers::checked;
 use super::super::tree::Trees;
 use super::super::{background::Generator, broker};
@@ -84,6 +84,16 @@ pub(super) enum OwnEdge {
     Group,
     /// Over TCP with priority, as the paper has it: two packets leave the publisher
     Tcp,
+}
+
+/// What subscribers take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Subscribed {
+    /// What publishers without requirements send in their edge network
+    Plain,
+    /// Everything, as in the paper
+    All,
 }
 
 /// What is run.
@@ -348,12 +358,13 @@ pub(super) struct Cast {
 }
 
 impl Cast {
-    /// For a system; `plain` publishers without requirements are on each host for them.
+    /// For a system; so many publishers without requirements are on each host for them, and
+    /// subscribers take that.
     pub(super) fn new(
         scenario: &Scenario,
         layout: &Layout,
         series: Series,
-        plain: usize,
+        (plain, subscribed): (usize, Subscribed),
         generators: &[Generator],
     ) -> Result<Self> {
         let mut cast = Self {
@@ -371,15 +382,18 @@ impl Cast {
         for index in 0..BROKERS.len() {
             let host = |names: [&str; 3]| host(layout, names[index]);
             let (broker, own, subscriber) = (host(BROKERS)?, host(PLAIN)?, host(SUBSCRIBERS)?);
+            let mut filters = Vec::new();
             for number in 0..plain {
                 let flow = scenario.network.flows.len() + index * plain + number;
                 let endpoint = cast.connect(layout, own, &way(layout, own, broker)?, [0, 0]);
                 let [shortest, longest] =
                     PERIODS.map(|period| (period as f64 * scenario.scale) as u64);
                 let step = (longest - shortest) / (plain as u64 - 1).max(1);
+                let name = format!("plain-{}-{number:02}", PLAIN[index]);
+                filters.push(topic(&name));
                 cast.publishers.push(Publisher {
                     flow: flow as u32,
-                    name: format!("plain-{}-{number:02}", PLAIN[index]),
+                    name,
                     wire_bytes: FULL_FRAME,
                     frames: 1,
                     period: shortest + step * number as u64,
@@ -398,7 +412,10 @@ impl Cast {
             let endpoint = cast.connect(layout, subscriber, &up, [0, level]);
             cast.subscribers.push(Subscriber {
                 name: format!("subscriber-{}", SUBSCRIBERS[index]),
-                filters: vec!["#".to_owned()],
+                filters: match subscribed {
+                    Subscribed::Plain => filters,
+                    Subscribed::All => vec!["#".to_owned()],
+                },
                 // Nothing behind a broker is measured, and its acknowledgements would take time of the
                 // processors.
                 qos: 0,
@@ -555,7 +572,7 @@ mod tests {
 
     fn cast(scenario: &Scenario, series: Series) -> (Layout, Cast) {
         let layout = Layout::new(&scenario.network).unwrap();
-        let cast = Cast::new(scenario, &layout, series, 20, &[]).unwrap();
+        let cast = Cast::new(scenario, &layout, series, (20, Subscribed::Plain), &[]).unwrap();
         (layout, cast)
     }
 
@@ -603,6 +620,14 @@ mod tests {
             .map(|of| layout.hosts[of.endpoint.host].name.as_str())
             .collect();
         assert_eq!(hosts, SUBSCRIBERS);
+        let filters = &cast.subscribers[1].filters;
+        assert_eq!(
+            (filters.len(), filters[0].as_str()),
+            (20, "flow/plain-h8-00")
+        );
+        let all = (20, Subscribed::All);
+        let cast = Cast::new(&scenario, &layout, Series::MrtMqtt, all, &[]).unwrap();
+        assert_eq!(cast.subscribers[1].filters, ["#"]);
         // Nine streams, and the brokers' hosts are their sinks.
         let undeclared = background(&layout).unwrap();
         let rates: u64 = undeclared.iter().map(|of| of.rate).sum();
