@@ -11,7 +11,7 @@ use crate::emulate::{emulate, mosquitto_is_missing, paths, turn, wait_for};
 use crate::{command, run};
 
 /// A case that takes little of a machine.
-const SMALL: [&str; 9] = [
+const SMALL: [&str; 11] = [
     "mrt-mqtt",
     "--loads",
     "low",
@@ -21,6 +21,8 @@ const SMALL: [&str; 9] = [
     "1",
     "--plain",
     "2",
+    "--tools",
+    "none",
 ];
 
 fn cases(results: &Value) -> &Vec<Value> {
