@@ -139,11 +139,7 @@ pub(crate) fn run(network: &Network, experiment: &Experiment) -> Result<Outcome>
 
     let [broker_core, clients_core] = [0, 1].map(|core| experiment.pinned.then_some(core));
     let fifo_of_clients = fifo(experiment, CLIENTS_FIFO);
-    let measure = || {
-        take_turn(clients_core, fifo_of_clients)?;
-        switching::measure(&layout, &fabric, &probes)
-    };
-    let switching = thread::scope(|scope| join(scope.spawn(measure)))?;
+    let switching = measure_switching(&layout, &fabric, &probes, (clients_core, fifo_of_clients))?;
     let _brokers = start_brokers(&layout, &fabric, experiment, broker_core)?;
 
     let observer = Observer::new(plan.observed().map(|host| (host, fabric.host(host))))?;
@@ -248,6 +244,20 @@ pub(crate) fn run(network: &Network, experiment: &Experiment) -> Result<Outcome>
         relayed: sent.relayed,
         withheld: sent.withheld,
     })
+}
+
+/// Measures the delays of switches in a thread of its own, on that core and with that priority.
+fn measure_switching(
+    layout: &Layout,
+    fabric: &Fabric,
+    probes: &[switching::Probe],
+    (core, priority): (Option<usize>, u8),
+) -> Result<Vec<SwitchDelay>> {
+    let measure = || {
+        take_turn(core, priority)?;
+        switching::measure(layout, fabric, probes)
+    };
+    thread::scope(|scope| join(scope.spawn(measure)))
 }
 
 /// From when messages were due to when they were written.

@@ -12,9 +12,8 @@ mod run;
 mod scenario;
 mod tally;
 
-use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -36,6 +35,7 @@ use super::{LoadName, cores};
 use crate::arguments::seconds;
 use crate::compare::document;
 use crate::compare::machine::Machine;
+use crate::results_file::{ResultsFile, replace};
 use punctual_measure::{Error, Result};
 use punctual_testbed::netns::Namespace;
 
@@ -125,7 +125,8 @@ pub(crate) struct MrtArgs {
     /// File for the results as a page with charts
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// File for all results as JSON, written anew after each case
+    /// File for all results as JSON, written anew after each case [default:
+    /// target/bench/mrt-mqtt.json]
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -148,6 +149,11 @@ impl MrtArgs {
             }
         }
         let machine = Machine::read();
+        let file = ResultsFile::new(
+            self.json.as_deref(),
+            "target/bench".as_ref(),
+            "mrt-mqtt.json",
+        )?;
         let mut cases: Vec<CaseResult> = Vec::new();
         for scenario in &settings {
             for series in Series::ALL
@@ -158,10 +164,12 @@ impl MrtArgs {
                 let case = run::run(scenario, series, &setup)?;
                 eprintln!("{}", report::progress(&case));
                 cases.push(case);
-                self.save(&machine, &cases, &verdicts, &checks::of(&cases))?;
+                let results = self.results(&machine, &cases, &verdicts, &checks::of(&cases));
+                file.write(&results, false)?;
             }
         }
         let checks = checks::of(&cases);
+        file.write(&self.results(&machine, &cases, &verdicts, &checks), true)?;
         let page = Report {
             machine: &machine,
             about: self.about(&setup),
@@ -178,7 +186,7 @@ impl MrtArgs {
             document::update(path, &markdown)?;
         }
         if let Some(path) = &self.html {
-            write(path, &page.html())?;
+            replace(path, &page.html())?;
         }
         for check in &checks {
             let result = if check.passed { "pass" } else { "FAIL" };
@@ -266,35 +274,23 @@ impl MrtArgs {
         )
     }
 
-    /// Writes what is there to the results file, whole or not at all.
-    fn save(
+    /// What there is so far.
+    fn results(
         &self,
         machine: &Machine,
         cases: &[CaseResult],
         verdicts: &[Verdict],
         checks: &[Check],
-    ) -> Result<()> {
-        let Some(path) = &self.json else {
-            return Ok(());
-        };
-        let results: Value = json!({
+    ) -> Value {
+        json!({
             "format": FORMAT,
             "machine": machine,
             "own_edge": self.own_edge,
             "cases": cases,
             "admission": verdicts,
             "checks": checks,
-        });
-        let mut part = path.clone().into_os_string();
-        part.push(".part");
-        let part = PathBuf::from(part);
-        write(&part, &format!("{results:#}\n"))?;
-        fs::rename(&part, path).map_err(Error::io(format!("cannot write {}", path.display())))
+        })
     }
-}
-
-fn write(path: &Path, text: &str) -> Result<()> {
-    fs::write(path, text).map_err(Error::io(format!("cannot write {}", path.display())))
 }
 
 /// Asks the admission for all flows of a setting at once.
