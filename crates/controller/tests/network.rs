@@ -140,6 +140,21 @@ fn a_subscriber_on_the_machine_of_the_broker_has_a_bound() {
 }
 
 #[test]
+fn what_goes_to_a_broker_without_subscribers_takes_its_part_of_the_network() {
+    let mut world = World::new(6, 2, 2);
+    let broker = Some(tcp(2, 1, 1883));
+    // Each takes 60 % of the link to the broker.
+    for flow in ["one", "two"] {
+        let mut asked = request(flow, tcp(1, 1, 4000), &[], broker);
+        (asked.wire_bytes, asked.frames) = (1538, 49);
+        world.request(asked);
+    }
+    world.settle();
+    let states = ["one", "two"].map(|flow| world.rows[&key(flow)].state);
+    assert_eq!(states, [State::Admitted, State::Rejected]);
+}
+
+#[test]
 fn a_group_follows_its_members() {
     let mut world = World::new(2, 6, 2);
     let mut asked = request(

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 
 use punctual_model::Nanos;
 
-use super::Controller;
+use super::{Controller, REFRESH};
 use crate::event::Effect;
 use crate::plan::Header;
 use crate::streams::DecisionInput;
@@ -71,6 +71,8 @@ impl Controller {
         let moved = next.and_then(|header| self.ledger.improve(&header, world));
         self.improvement.due = (!self.improvement.pending.is_empty()).then_some(now + PAUSE);
         if let Some(keys) = moved {
+            // Bounds of other flows may have grown.
+            self.refresh_due.get_or_insert(now + REFRESH);
             self.lay(keys, now, effects);
         }
         self.plan_improvement(now);

@@ -88,6 +88,10 @@ impl FlowPaths {
             let local = parts.local.iter().map(|peer| (*peer, place));
             flow.receivers.extend(local);
         }
+        if flow.paths.is_empty() {
+            // The broker takes its messages although nobody has subscribed.
+            flow.place(&head);
+        }
         if head.is_empty() {
             flow.class = classes.iter().copied().max().unwrap_or(0);
         }
