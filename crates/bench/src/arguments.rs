@@ -1,4 +1,4 @@
-//! Values of arguments that several commands have.
+//! Parsers of argument values that several subcommands share.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! The connection of a client that waits, one thread for each: what it sends goes at once, what
-//! comes is handed on packet by packet, and publications with QoS 1 are acknowledged.
+//! A blocking MQTT client connection, for one thread each: packets are sent at once, received
+//! packets are handed on one by one, and QoS 1 publications are acknowledged.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -8,14 +8,14 @@ use std::time::Duration;
 use punctual_measure::wire::{self, Frame, Version, kind};
 use punctual_measure::{Error, Result};
 
-/// What it speaks.
+/// MQTT version of these clients.
 pub(crate) const VERSION: Version = Version::V311;
 
-/// A connection, and the client's name for errors.
+/// A TCP connection, with the client's name for error messages.
 pub(crate) struct Connection {
     name: String,
     stream: TcpStream,
-    /// What came of a packet that is not whole.
+    /// Received bytes of a packet that is not complete yet.
     bytes: Vec<u8>,
 }
 
@@ -34,7 +34,7 @@ impl Connection {
         &self.name
     }
 
-    /// The connection alone.
+    /// Gives up the TCP stream of the connection.
     pub(crate) fn into_stream(self) -> TcpStream {
         self.stream
     }
@@ -44,8 +44,8 @@ impl Connection {
         self.stream.write_all(bytes).map_err(Error::io(context))
     }
 
-    /// Waits until something comes, but not longer than `patience`; says whether it did. Whole
-    /// packets are given to `take`: the first byte, and what follows the length.
+    /// Waits up to `patience` for received bytes; returns false on a timeout. Calls `take` with
+    /// each complete packet: its first byte, and the bytes after the remaining length.
     pub(crate) fn read(
         &mut self,
         patience: Duration,

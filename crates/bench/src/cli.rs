@@ -1,4 +1,5 @@
-//! The command line of `punctual-bench`, which `punctual bench` and `punctual emulate` start.
+//! The command line of `punctual-bench`, the program behind `punctual bench` and `punctual
+//! emulate`.
 
 use std::error::Error as _;
 use std::io::Write;
@@ -25,15 +26,16 @@ use punctual_measure::load::{self, Options, Pace, Report, Scenario};
 use punctual_measure::wire::Version;
 use punctual_measure::{Error, Result};
 
-/// Benchmarks of MQTT brokers, the experiments of the papers, and networks in namespaces.
+/// Benchmarks of MQTT brokers, experiments of published papers, and emulated networks.
 ///
-/// The broker under test is `punctual` beside this program or in PATH, or what PUNCTUAL_BIN names.
+/// The broker under test is the program named by PUNCTUAL_BIN, else `punctual` beside this program
+/// or in PATH.
 #[derive(Debug, Parser)]
 #[command(name = "punctual-bench", version, max_term_width = 100)]
 pub(crate) struct Cli {
-    /// Keep the CPUs of this machine from sleeping meanwhile, as a broker with --realtime does. A
-    /// CPU that has to wake up first may take longer than all that is measured. Takes the right to
-    /// write to /dev/cpu_dma_latency
+    /// Keep the CPUs of this machine out of idle states during the run, as a broker with --realtime
+    /// does. Waking a CPU may take longer than the measured delays. Requires write access to
+    /// /dev/cpu_dma_latency
     #[arg(long, global = true)]
     awake: bool,
     #[command(subcommand)]
@@ -42,55 +44,58 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum BenchCommand {
-    /// Load a broker with one scenario and report what came through
+    /// Load a broker with one scenario and report throughput, delays and losses
     Load(Box<LoadArgs>),
-    /// Serve the floor: a forwarder that is no broker, to compare brokers with
+    /// Run the floor: a plain forwarder without broker logic, as the reference for brokers
     Floor(FloorArgs),
-    /// Build a network on this machine (Linux, root), with broker and clients, and compare its
-    /// delays with the bounds. Exits with 1 if a bound was not kept, and with 2 if the network
-    /// was not emulated
+    /// Emulate a network with a broker and clients on this machine (Linux, root), and compare
+    /// measured delays with the analytical bounds. Exits with 1 if a bound was exceeded, and with 2
+    /// if the network could not be emulated
     Emulate(Box<EmulateArgs>),
-    /// Compare brokers with each other and the floor, and write the tables
+    /// Compare brokers with each other and with the floor, and write the tables
     Compare(CompareArgs),
-    /// Repeat the experiments of the PrioMQTT paper: a factory cell on a 100 Mbit/s network,
-    /// against Mosquitto. Takes root, for network namespaces
+    /// Repeat the experiments of the PrioMQTT paper: a factory cell on a 100 Mbit/s network, with
+    /// Mosquitto for comparison. Requires root, for network namespaces
     Priomqtt(Box<PriomqttArgs>),
-    /// Repeat Fig. 3 of the RT-MQTT paper: delays up to the broker at three loads, with and
-    /// without priorities, beside their bounds. Takes root, for network namespaces
+    /// Repeat Fig. 3 of the RT-MQTT paper: delays from publisher to broker at three loads, with and
+    /// without priorities, beside their bounds. Requires root, for network namespaces
     RtMqtt(PapersArgs),
-    /// Repeat Figs. 16 to 18 of the MRT-MQTT paper: three edge networks, messages to the brokers of
-    /// all three by standard MQTT, by DM-MQTT and by MRT-MQTT, beside their bounds. Takes root, for
-    /// network namespaces. Exits with 1 if what the paper claims did not come out
+    /// Repeat Figs. 16 to 18 of the MRT-MQTT paper: messages to the brokers of three edge networks
+    /// by standard MQTT, by DM-MQTT and by MRT-MQTT, beside their bounds. Requires root, for
+    /// network namespaces. Exits with 1 if a claim of the paper was not reproduced
     MrtMqtt(Box<MrtArgs>),
-    /// How long a flow is interrupted when a link of its way fails, with Open vSwitch and our
-    /// controller. Takes root, for network namespaces
+    /// Measure how long a flow is interrupted when a link of its path fails, with Open vSwitch and
+    /// this project's controller. Requires root, for network namespaces
     Recovery(RecoveryArgs),
-    /// How long an urgent message waits behind bulk on a slow link, with and without what is to
-    /// shorten that, and with Mosquitto. Takes root, for network namespaces
+    /// Measure how long an urgent message waits behind bulk data on a slow link, with and without
+    /// the means that shorten the wait, and with Mosquitto. Requires root, for network namespaces
     Link(LinkArgs),
-    /// What five brokers send each other for the same publications, by topology, locality and
-    /// way of forwarding, beside Mosquitto's bridges. Takes root, for network namespaces
+    /// Measure the traffic between five brokers for identical publications, by topology, locality
+    /// and forwarding mode, beside Mosquitto's bridges. Requires root, for network namespaces
     Federation(FederationArgs),
-    /// What one client can do to another: an admitted, an urgent and a plain flow beside noisy
-    /// neighbours of each kind
+    /// Measure how clients affect each other: an admitted, an urgent and a plain flow beside
+    /// misbehaving or heavy clients of each kind
     Neighbours(NeighboursArgs),
-    /// What operations cost as numbers grow: subscriptions, retained messages, topics, members of
-    /// groups, connections, payloads, beside Mosquitto and a forwarder
+    /// Measure how the cost of operations grows with the number of subscriptions, retained
+    /// messages, topics, group members and connections and with payload size, beside Mosquitto and
+    /// the floor
     Scale(ScaleArgs),
-    /// What durability costs and what it keeps: throughput, acknowledgements, plain traffic beside
-    /// it, restart, and what is lost by kill -9, beside Mosquitto's persistence
+    /// Measure the cost and the effect of durability: throughput, acknowledgement delays, plain
+    /// traffic beside durable bulk, restart time, and messages lost by kill -9, beside Mosquitto's
+    /// persistence
     Durability(DurabilityArgs),
-    /// A station of the factory cell; told what to do on standard input
+    /// Run a station of the factory cell, controlled over standard input
     #[command(name = priomqtt::STATION_COMMAND, hide = true)]
     PriomqttStation,
-    /// What brokers are compared with
+    /// Run a relay: it copies bytes between connections in place of a broker, as the reference for
+    /// a federation
     #[command(name = RELAY_COMMAND, hide = true)]
     FederationRelay(RelayArgs),
 }
 
-/// Exit code if a network was emulated and a bound was not kept, or if a benchmark failed.
+/// Exit code if a bound was exceeded in an emulated network, or if a benchmark failed.
 const FAILED: u8 = 1;
-/// Exit code if a network was not emulated.
+/// Exit code if the network could not be emulated.
 const NOT_EMULATED: u8 = 2;
 
 impl Cli {
@@ -110,7 +115,7 @@ impl Cli {
         }
     }
 
-    /// Whether every bound was kept, where there are any.
+    /// Runs the subcommand. Returns false if a bound was exceeded or a check failed.
     fn result(&self, out: &mut dyn Write) -> Result<bool> {
         let awake = self.awake.then(|| keep_awake(Duration::ZERO)).transpose();
         let _awake = awake.map_err(|refused| Error::Config {
@@ -165,7 +170,8 @@ pub(crate) struct LoadArgs {
     #[arg(long, short, default_value_t = 1883)]
     port: u16,
     /// Port of the broker that subscribers (factory: the controller) connect to, if it is another
-    /// one, in the same federation; subscriptions are given half a second to become known
+    /// broker of the same federation; after subscribing, publishers wait half a second for the
+    /// subscriptions to propagate
     #[arg(long, value_name = "PORT")]
     subscribers_port: Option<u16>,
     /// MQTT version of all clients: 3.1.1 or 5
@@ -177,52 +183,52 @@ pub(crate) struct LoadArgs {
     /// Most undelivered messages per publisher [default: 1000 for 1-1, 100 for P-S, 20 for Npairs]
     #[arg(long, value_name = "N", group = "pace")]
     window: Option<u32>,
-    /// Send as fast as the sockets take it, whatever is undelivered
+    /// Send as fast as the sockets accept data, regardless of undelivered messages
     #[arg(long, group = "pace")]
     flat_out: bool,
-    /// Send so many messages per second over all publishers, on a fixed schedule
+    /// Send this many messages per second in total over all publishers, on a fixed schedule
     #[arg(long, value_name = "MSG/S", group = "pace")]
     rate: Option<f64>,
     /// Payload bytes [default: 64; factory: 500]
     #[arg(long, value_name = "BYTES")]
     payload: Option<usize>,
-    /// Seconds measured
+    /// Duration of the measurement, seconds
     #[arg(long, short, value_name = "S", default_value = "5", value_parser = seconds)]
     duration: Duration,
-    /// Seconds of traffic before the measurement
+    /// Duration of traffic before the measurement, seconds
     #[arg(long, value_name = "S", default_value = "1", value_parser = seconds)]
     warm_up: Duration,
-    /// End after so many messages per publisher instead; there is no warm-up then
+    /// End after this many messages per publisher instead of after a duration; without warm-up
     #[arg(long, value_name = "N")]
     messages: Option<u64>,
-    /// Idle connections
+    /// Number of idle connections
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     connections: u32,
-    /// Process whose CPU time, memory and system calls are reported
+    /// Process (the broker) whose CPU time, memory and system calls are reported
     #[arg(long, value_name = "PID")]
     broker_pid: Option<u32>,
-    /// Count the broker's system calls for so many seconds after the measurement
+    /// Count the broker's system calls for this many seconds after the measurement
     #[arg(long, value_name = "S", default_value = "0", value_parser = seconds, requires = "broker_pid")]
     syscalls: Duration,
-    /// Core for the generator's thread
+    /// CPU core for the generator's thread
     #[arg(long, value_name = "CORE")]
     core: Option<usize>,
     /// SCHED_FIFO priority for the generator's thread (paced scenarios)
     #[arg(long, value_name = "PRIORITY", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=99))]
     fifo: u8,
-    /// Never block while waiting for events
+    /// Poll for events without ever blocking
     #[arg(long)]
     spin: bool,
-    /// Factory clients do not receive their own topics
+    /// Factory clients do not receive their own publications
     #[arg(long)]
     no_echo: bool,
-    /// Sessions of subscribers outlive their connections
+    /// Sessions of subscribers persist after their connections end
     #[arg(long)]
     persistent: bool,
-    /// Time publications to their acknowledgement too (QoS 1 and 2)
+    /// Also measure the time from each publication to its acknowledgement (QoS 1 and 2)
     #[arg(long)]
     acks: bool,
-    /// Milliseconds that receivers take to acknowledge (QoS 1 and 2)
+    /// Milliseconds by which receivers delay acknowledgements (QoS 1 and 2)
     #[arg(long, value_name = "MS", default_value_t = 0)]
     ack_delay: u64,
     /// Fail if a message is lost, duplicated or out of order
@@ -237,7 +243,7 @@ impl LoadArgs {
     /// Runs the scenario and writes its report to `out`.
     ///
     /// # Errors
-    /// See [`Error`]; with `--strict` also when the report is not clean.
+    /// See [`Error`]; with `--strict` also a lost, duplicated or reordered message.
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<()> {
         let report = load::run(&self.options()?)?;
         self.write(&report, out)
@@ -301,13 +307,13 @@ pub(crate) struct FloorArgs {
     /// Address to listen on; port 0 lets the system choose
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:1883")]
     listen: SocketAddr,
-    /// Core for the forwarder's thread
+    /// CPU core for the forwarder's thread
     #[arg(long, value_name = "CORE")]
     core: Option<usize>,
 }
 
 impl FloorArgs {
-    /// Serves until killed; the address is written to `out` first.
+    /// Writes the address to `out`, then serves until the process is killed.
     ///
     /// # Errors
     /// See [`Floor::bind`] and [`Floor::run`].

@@ -1,7 +1,8 @@
-//! `punctual-bench`, the laboratory: comparison of MQTT brokers in one run, the experiments of the
-//! papers, and networks in namespaces with a real broker.
+//! `punctual-bench`: comparison of MQTT brokers in one run, experiments of published papers, and
+//! networks emulated in network namespaces with a real broker.
 //!
-//! The load generator and the floor are in [`punctual_measure`]. Linux only.
+//! The load generator and the floor (a reference forwarder) are in [`punctual_measure`]. Linux
+//! only.
 
 mod arguments;
 mod blocking;

@@ -1,7 +1,8 @@
-//! Packets as they pass devices, with the kernel's time of each: AF_PACKET sockets.
+//! Captures packets at network devices with kernel time stamps, by AF_PACKET sockets.
 //!
-//! A packet that comes in is stamped when the device takes it, before queues and sockets; one
-//! that goes out when the queue hands it to the device. Source: packet(7), socket(7).
+//! The kernel stamps an incoming packet when the device receives it, before queues and sockets, and
+//! an outgoing one when the queueing discipline hands it to the device. Source: packet(7),
+//! socket(7).
 
 use std::io;
 use std::mem::{MaybeUninit, offset_of};
@@ -9,40 +10,40 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use punctual_testbed::netns::Namespace;
 
-/// Bytes asked of the kernel for packets that were not looked at yet.
+/// Requested size of the kernel's buffer for captured packets, bytes.
 const ROOM: libc::c_int = 64 * 1024 * 1024;
 
-/// Room for one control message with a time.
+/// Size of the buffer for one control message with a time stamp, bytes.
 const CONTROL: usize = 64;
 
-/// A packet that was seen.
+/// A captured packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// Its length in the buffer, cut off at the buffer's end.
+    /// Bytes of the packet in the buffer; a longer packet is truncated to the buffer's size.
     pub(crate) length: usize,
-    /// Index of the device.
+    /// Interface index of the device.
     pub(crate) device: u32,
-    /// It left by the device.
+    /// The device sent the packet; otherwise the device received it.
     pub(crate) outgoing: bool,
-    /// Nanoseconds on `CLOCK_REALTIME`.
+    /// Time stamp, nanoseconds on `CLOCK_REALTIME`.
     pub(crate) time: u64,
 }
 
-/// Which packets are seen.
+/// Which packets are captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Which {
-    /// IPv4 that comes in and that no ingress hook has forwarded.
+    /// Incoming IPv4 packets that no ingress hook has forwarded.
     Incoming,
-    /// All that comes in, also if it is forwarded in the ingress hook, and all that goes out.
+    /// All incoming packets, including those that the ingress hook forwards, and all outgoing ones.
     All,
 }
 
-/// Sees packets of all devices of a namespace.
+/// A capture at all devices of a network namespace.
 #[derive(Debug)]
 pub(crate) struct Capture(OwnedFd);
 
 impl Capture {
-    /// Begins to see packets.
+    /// Starts a capture.
     pub(crate) fn new(namespace: &Namespace, which: Which) -> punctual_measure::Result<Self> {
         namespace
             .enter(|| Self::open(which))?
@@ -56,7 +57,7 @@ impl Capture {
         };
         let protocol = (protocol as u16).to_be();
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: socket takes three integers; the descriptor returned is ours alone.
+        // SAFETY: socket takes three integers; no other code owns the descriptor that it returns.
         let fd = unsafe {
             let fd = libc::socket(libc::AF_PACKET, kind, libc::c_int::from(protocol));
             if fd < 0 {
@@ -71,7 +72,7 @@ impl Capture {
     }
 
     fn set(&self, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
-        // SAFETY: the descriptor is open, and the value is valid and of the size given.
+        // SAFETY: the descriptor is open, and the value is valid and of the given size.
         let returned = unsafe {
             libc::setsockopt(
                 self.0.as_raw_fd(),
@@ -91,7 +92,7 @@ impl Capture {
         self.0.as_raw_fd()
     }
 
-    /// Takes the next packet, if there is one, into `buffer`.
+    /// Copies the next captured packet, if there is one, into `buffer`.
     pub(crate) fn next(&self, buffer: &mut [u8]) -> io::Result<Option<Seen>> {
         let mut from = MaybeUninit::<libc::sockaddr_ll>::zeroed();
         let mut control = [MaybeUninit::<u64>::uninit(); CONTROL / 8];
@@ -107,18 +108,18 @@ impl Capture {
         message.msg_iovlen = 1;
         message.msg_control = control.as_mut_ptr().cast();
         message.msg_controllen = CONTROL;
-        // SAFETY: everything that `message` points to is valid and of the length it says.
+        // SAFETY: all pointers in `message` are valid for the lengths beside them.
         let length = unsafe { libc::recvmsg(self.0.as_raw_fd(), &raw mut message, 0) };
         if length < 0 {
             let error = io::Error::last_os_error();
             return match error.kind() {
                 io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
-                // A device went down; the others go on.
+                // A device went down; the capture at the other devices continues.
                 _ if error.raw_os_error() == Some(libc::ENETDOWN) => Ok(None),
                 _ => Err(error),
             };
         }
-        // SAFETY: zeroes and what the kernel wrote are a valid sockaddr_ll.
+        // SAFETY: a zeroed sockaddr_ll that the kernel has filled in is valid.
         let from = unsafe { from.assume_init() };
         Ok(Some(Seen {
             length: length as usize,
@@ -128,11 +129,11 @@ impl Capture {
         }))
     }
 
-    /// Packets that came while the room was full, since this was asked last.
+    /// Packets dropped because the buffer was full, since the last call.
     pub(crate) fn missed(&self) -> io::Result<u64> {
         let mut statistics = [0_u32; 2];
         let mut size = size_of_val(&statistics) as libc::socklen_t;
-        // SAFETY: the buffer is valid and of the size given.
+        // SAFETY: the buffer is valid and of the given size.
         let returned = unsafe {
             libc::getsockopt(
                 self.0.as_raw_fd(),
@@ -149,9 +150,9 @@ impl Capture {
     }
 }
 
-/// The kernel's time in a message's control data; 0 if it has none.
+/// The kernel's time stamp in a message's control data, ns; 0 without one.
 fn time(message: &libc::msghdr) -> u64 {
-    // SAFETY: the control buffer is valid and its length is what the kernel wrote.
+    // SAFETY: the control buffer is valid and the kernel has set its length.
     unsafe {
         let mut at = libc::CMSG_FIRSTHDR(message);
         while !at.is_null() {
@@ -186,7 +187,7 @@ mod tests {
         socket.connect(socket.local_addr().unwrap()).unwrap();
         socket.send(b"hello").unwrap();
         socket.recv(&mut [0; 8]).unwrap();
-        // On the loopback device a packet goes out and comes in again.
+        // On the loopback device each packet is captured twice: outgoing and incoming.
         let mut buffer = [0; 128];
         let mut seen = Vec::new();
         while let Some(packet) = capture.next(&mut buffer).unwrap() {

@@ -1,4 +1,4 @@
-//! A child process that ends with its owner.
+//! A child process that ends when its owner is dropped.
 
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
@@ -6,13 +6,13 @@ use std::{io, thread};
 
 use crate::sys;
 
-/// Longest wait for a process to end before it is killed.
+/// Longest wait for a process to exit before it is killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Pause between looks at a process that ends.
+/// Polling interval while waiting for a process to exit.
 const POLL: Duration = Duration::from_millis(20);
 
-/// A running child. Dropping it asks it to end (SIGTERM) and sees to it.
+/// A running child process. Dropping this value stops the process (SIGTERM, then SIGKILL).
 #[derive(Debug)]
 pub(crate) struct Process(Child);
 
@@ -26,19 +26,19 @@ impl Process {
         self.0.id()
     }
 
-    /// How it ended, if it has.
+    /// The exit status, if the process has ended.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.0.try_wait().ok().flatten()
     }
 
-    /// Ends it at once (SIGKILL) and waits until it is gone.
+    /// Kills the process (SIGKILL) and waits until it has ended.
     pub(crate) fn kill(&mut self) {
-        // It may have ended by itself; there is nobody to tell.
+        // The process may have ended by itself, so an error means nothing.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 
-    /// Asks it to end (SIGTERM) and waits for so long before it is killed.
+    /// Asks the process to end (SIGTERM), and kills it after `patience`.
     pub(crate) fn stop(&mut self, patience: Duration) {
         if self.ended().is_some() {
             return;
@@ -54,7 +54,7 @@ impl Process {
         self.kill();
     }
 
-    /// Its pipes.
+    /// The child, for access to its pipes.
     pub(crate) fn child(&mut self) -> &mut Child {
         &mut self.0
     }

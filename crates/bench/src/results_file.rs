@@ -1,4 +1,4 @@
-//! The file of an experiment's results, which is whole at any time.
+//! The results file of an experiment. A reader never finds it partially written.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -9,18 +9,18 @@ use serde_json::Value;
 
 use punctual_measure::{Error, Result};
 
-/// Where an experiment keeps its results as JSON. It is written after each case, so that a run
-/// that is interrupted or killed has lost nothing that was finished.
+/// The file in which an experiment keeps its results as JSON. The experiment writes it after each
+/// case, so that an interrupted run loses no finished case.
 #[derive(Debug)]
 pub(crate) struct ResultsFile {
     path: PathBuf,
 }
 
 impl ResultsFile {
-    /// The file that was asked for, or `name` in `directory`, which is made.
+    /// Uses the file `given`, or else `name` in `directory`, which is created if missing.
     ///
     /// # Errors
-    /// If the directory cannot be made.
+    /// If the directory cannot be created.
     pub(crate) fn new(given: Option<&Path>, directory: &Path, name: &str) -> Result<Self> {
         let path = given.map_or_else(|| directory.join(name), Path::to_owned);
         if given.is_none() {
@@ -31,11 +31,11 @@ impl ResultsFile {
         Ok(Self { path })
     }
 
-    /// Replaces the content. `complete` says whether the experiment has come to its end; it
-    /// becomes a field of the results.
+    /// Replaces the content. `complete` says whether the experiment has finished, and becomes a
+    /// field of the results.
     ///
     /// # Errors
-    /// If the file cannot be written; then it is as before.
+    /// If the file cannot be written; its old content then remains.
     pub(crate) fn write(&self, results: &impl Serialize, complete: bool) -> Result<()> {
         let value = serde_json::to_value(results)
             .map_err(|error| Error::io("cannot write the results")(error.into()))?;
@@ -50,14 +50,14 @@ impl ResultsFile {
     }
 }
 
-/// Replaces a file as a whole: whoever reads it finds the old text or the new one, also when this
-/// program is killed or the machine stops meanwhile.
+/// Replaces a file atomically: a reader finds either the old or the new text, even if this program
+/// is killed or the machine stops during the write.
 ///
 /// # Errors
-/// If it cannot be written; then it is as before.
+/// If the file cannot be written; its old content then remains.
 pub(crate) fn replace(path: &Path, text: &str) -> Result<()> {
     let context = || Error::io(format!("cannot write {}", path.display()));
-    // A device or a pipe, such as /dev/stdout, is written to and not replaced.
+    // A device or a pipe, such as /dev/stdout, is written to instead of being replaced.
     if path.metadata().is_ok_and(|known| !known.is_file()) {
         return fs::write(path, text).map_err(context());
     }
@@ -111,7 +111,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("results.json");
         replace(&path, "old").unwrap();
-        // A directory stands where the new text would be prepared.
+        // A directory has the name of the temporary file, so that it cannot be written.
         fs::create_dir(directory.path().join("results.json.new")).unwrap();
         let error = replace(&path, "new").unwrap_err().to_string();
         assert!(error.contains("results.json"), "{error}");

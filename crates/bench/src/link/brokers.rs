@@ -1,4 +1,4 @@
-//! The brokers of the experiment: ours with one thing after another left out, and Mosquitto.
+//! The brokers of the experiment: Punctual with one feature after another disabled, and Mosquitto.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -12,30 +12,30 @@ use crate::sys;
 use punctual_measure::{Error, Result};
 use punctual_testbed::netns::Namespace;
 
-/// Where every broker listens: its namespace is its own.
+/// Port of every broker, which has a network namespace of its own.
 pub(super) const PORT: u16 = 1883;
 
 /// Longest wait for a broker to listen.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Pause between looks at a broker that starts.
+/// Polling interval while waiting for a broker to listen.
 const POLL: Duration = Duration::from_millis(20);
 
 /// A broker with a configuration.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Variant {
     pub(super) name: &'static str,
-    /// What a reader has to know.
+    /// Explanation of the configuration for readers of the report.
     pub(super) note: &'static str,
-    /// Name in the table of peers.
+    /// Name of the broker's program in `compare::peers::PEERS`.
     peer: &'static str,
     arguments: &'static [&'static str],
     file: &'static str,
-    /// What it has beside the common part.
+    /// Configuration lines in addition to the common ones.
     own: &'static str,
 }
 
-/// A configuration that serves whoever connects, on a port of every address.
+/// A Punctual configuration that admits anonymous clients, on a port of every address.
 pub(crate) fn punctual_common(port: u16) -> String {
     format!(
         "[[listener]]\naddress = \"tcp://*:{port}\"\nallow_anonymous = true\n\
@@ -44,7 +44,7 @@ pub(crate) fn punctual_common(port: u16) -> String {
     )
 }
 
-/// The same for Mosquitto.
+/// A Mosquitto configuration that admits anonymous clients, on a port of every address.
 pub(crate) fn mosquitto_common(port: u16) -> String {
     format!(
         "listener {port} 0.0.0.0\nallow_anonymous true\npersistence false\n\
@@ -69,7 +69,7 @@ const fn punctual(
     }
 }
 
-/// Every configuration, ours from more than the default to nothing.
+/// Every configuration: Punctual's default, a smaller send buffer, fewer features, and Mosquitto's.
 pub(super) const VARIANTS: [Variant; 7] = [
     punctual("punctual", "as it comes", "link.toml", ""),
     punctual(
@@ -115,7 +115,7 @@ pub(super) const VARIANTS: [Variant; 7] = [
     },
 ];
 
-/// A broker whose program was found.
+/// A broker whose executable was found.
 #[derive(Clone, Debug)]
 pub(super) struct BrokerProgram {
     pub(super) variant: Variant,
@@ -132,7 +132,7 @@ impl Variant {
         format!("{common}{}", self.own)
     }
 
-    /// Looks for its program as the comparison of brokers does.
+    /// Searches for the broker's executable as `bench compare` does.
     pub(super) fn find(&self, directory: &Path) -> Option<BrokerProgram> {
         let peer = PEERS.iter().find(|peer| peer.name == self.peer)?;
         let program = peer.find_program(directory)?;
@@ -145,8 +145,8 @@ impl Variant {
 }
 
 impl BrokerProgram {
-    /// Starts the broker in `host`, pinned, and waits until it listens. Its configuration and
-    /// log stay in `directory`.
+    /// Starts the broker in `host`, pinned to a core, and waits until it listens. Writes its
+    /// configuration and log to `directory`.
     pub(super) fn start(
         &self,
         host: &Namespace,

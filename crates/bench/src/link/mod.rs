@@ -1,11 +1,11 @@
-//! How long an urgent message waits behind bulk on a slow link: to the same client, and to
-//! another client behind the same link.
+//! How long an urgent message waits behind bulk data on a slow link: bulk for the same client, or
+//! for another client behind the same link.
 //!
-//! Three namespaces: publishers, broker, receivers. Only the cable from the broker to the
-//! receivers is slow, so everything that queues does so in the broker or below it, in its
-//! host's kernel. One publisher sends the bulk at once; when a tenth of it has arrived, another
-//! one publishes the urgent message. Each configuration leaves out one thing that keeps the
-//! queue where it can be overtaken.
+//! Three network namespaces: publishers, broker, receivers. Only the cable from the broker to the
+//! receivers is slow, so queues build up only in the broker and in the kernel of its host. One
+//! publisher sends all the bulk at once; when a tenth of the bulk has arrived, another publisher
+//! sends the urgent message. Each configuration leaves out one mechanism that keeps the queue where
+//! an urgent message can overtake bulk.
 
 pub(crate) mod brokers;
 mod report;
@@ -28,35 +28,35 @@ use crate::sys;
 use punctual_measure::{Error, Result};
 use punctual_testbed::netns::{Namespace, Queue};
 
-/// The broker's host, towards the publishers and towards the receivers.
+/// Addresses of the broker's host, towards the publishers and towards the receivers.
 const BROKER: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(10, 71, 0, 1)),
     IpAddr::V4(Ipv4Addr::new(10, 72, 0, 1)),
 ];
 
-/// The hosts of the clients, in the same order.
+/// Addresses of the hosts of publishers and receivers.
 const CLIENTS: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(10, 71, 0, 2)),
     IpAddr::V4(Ipv4Addr::new(10, 72, 0, 2)),
 ];
 
-/// Rounds of each case before those that count: connections have to learn the link's rate.
+/// Rounds of each case before the measured ones: connections have to learn the link's rate.
 const WARM_UP: u32 = 3;
 
-/// Fewest bulk messages of a round: one that is under way cannot be overtaken.
+/// Fewest bulk messages of a round: a message in transmission cannot be overtaken.
 const FEWEST: u32 = 20;
 
-/// `SCHED_FIFO` priorities of broker and clients: other programs are not the subject.
+/// `SCHED_FIFO` priorities of broker and clients, which keep other programs from disturbing them.
 const BROKER_FIFO: u8 = 40;
 const CLIENTS_FIFO: u8 = 30;
 
 /// Options of `bench link`.
 #[derive(Args, Debug)]
 pub(crate) struct LinkArgs {
-    /// Configurations to measure [default: all whose program is found]
+    /// Configurations to measure [default: all whose executable is found]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     brokers: Vec<String>,
-    /// Rounds of each case that count
+    /// Measured rounds of each case
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     rounds: u32,
     /// Rate of the link, Mbit/s
@@ -68,24 +68,24 @@ pub(crate) struct LinkArgs {
     /// Payload bytes of each bulk message
     #[arg(long, value_name = "BYTES", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(16..=60_000))]
     message: u32,
-    /// The broker's network device has one queue instead of Linux' three by priority
+    /// Give the broker's network device one queue instead of Linux's three queues by priority
     #[arg(long)]
     one_queue: bool,
-    /// The device takes TCP super-packets of up to 64 KiB and cuts them itself, as network cards
-    /// do
+    /// Let the device take TCP super-packets of up to 64 KiB and segment them itself, as network
+    /// cards do
     #[arg(long)]
     super_packets: bool,
-    /// TCP congestion control of the broker's host: reno, or another of the system's
+    /// TCP congestion control of the broker's host: reno, or another one of
     /// net.ipv4.tcp_allowed_congestion_control [default: the system's]
     #[arg(long, value_name = "NAME")]
     congestion: Option<String>,
-    /// Core for the broker
+    /// CPU core for the broker
     #[arg(long, value_name = "CORE", default_value_t = 0)]
     broker_core: usize,
-    /// Core for the clients
+    /// CPU core for the clients
     #[arg(long, value_name = "CORE", default_value_t = 1)]
     clients_core: usize,
-    /// Directory for configurations and logs; programs are looked for in its bin/
+    /// Directory for configurations and logs; executables are searched for in its bin/
     #[arg(long, value_name = "DIR", default_value = "target/bench")]
     directory: PathBuf,
     /// Markdown file whose generated part is replaced
@@ -100,8 +100,8 @@ impl LinkArgs {
     /// Runs the experiment; progress goes to standard error, the table to `out`.
     ///
     /// # Errors
-    /// Without the privilege to make namespaces, if a named broker is not found, or if a round
-    /// does not end.
+    /// If the privilege to create namespaces is missing, a named broker is not found, or a round
+    /// does not end in time.
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<()> {
         fs::create_dir_all(&self.directory).map_err(Error::io(format!(
             "cannot create {}",
@@ -131,7 +131,7 @@ impl LinkArgs {
         let mut results: Vec<(&BrokerProgram, Vec<(Case, Waits)>)> = Vec::new();
         for (at, broker) in brokers.iter().enumerate() {
             results.push((broker, Vec::new()));
-            // Each case with a process and connections of its own.
+            // Each case gets a broker process and connections of its own.
             for case in Case::ALL {
                 let waits = self.measure_case(broker, case)?;
                 eprintln!("{} | {} | {waits}", broker.variant.name, case.title());

@@ -1,4 +1,4 @@
-//! The table and the samples of the experiment.
+//! The table and the JSON samples of the experiment.
 
 use std::fmt::{self, Write};
 
@@ -9,12 +9,12 @@ use super::brokers::BrokerProgram;
 use super::round::{Case, Measured};
 use crate::compare::machine::Machine;
 
-/// What the rounds of one case have shown.
+/// Measured times of all rounds of one case.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Waits {
-    /// From the publication of the urgent message to its receipt, ns, by round.
+    /// Time from the publication of the urgent message to its receipt, ns, by round.
     wait_ns: Vec<u64>,
-    /// From the publication of the bulk to the receipt of its end, ns, by round.
+    /// Time from the publication of the bulk to the receipt of its last message, ns, by round.
     bulk_ns: Vec<u64>,
 }
 
@@ -25,7 +25,7 @@ impl Waits {
     }
 }
 
-/// Median, 90th percentile and maximum in milliseconds.
+/// Formats median, 90th percentile and maximum in milliseconds.
 impl fmt::Display for Waits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [median, p90, max] = [50, 90, 100].map(|percent| percentile(&self.wait_ns, percent));
@@ -39,7 +39,7 @@ impl fmt::Display for Waits {
     }
 }
 
-/// The value that `percent` of the values do not exceed; 0 of none.
+/// The smallest of the values that at least `percent` of them do not exceed; 0 without values.
 fn percentile(values: &[u64], percent: usize) -> u64 {
     let mut sorted = values.to_vec();
     sorted.sort_unstable();
@@ -56,7 +56,7 @@ fn milliseconds(ns: u64) -> String {
     }
 }
 
-/// What a report is made from.
+/// The input of a report.
 pub(super) struct Report<'a> {
     pub(super) machine: &'a Machine,
     pub(super) rounds: u32,
@@ -69,7 +69,7 @@ pub(super) struct Report<'a> {
 }
 
 impl Report<'_> {
-    /// The table with what a reader has to know.
+    /// The table as Markdown, with the notes that explain it.
     pub(super) fn markdown(&self) -> String {
         let mut text = String::new();
         let machine = self.machine;

@@ -1,4 +1,4 @@
-//! One round: bulk on its way, then an urgent message, and when it arrives.
+//! One round: bulk messages, then an urgent message while they are in transit.
 
 use std::fmt;
 use std::io::{Read, Write};
@@ -13,21 +13,21 @@ use punctual_measure::wire::{self, Frame, PublishTemplate, Version, kind};
 use punctual_measure::{Error, Result};
 use punctual_testbed::netns::Namespace;
 
-/// Longest wait for anything in a round.
+/// Longest wait for each expected event of a round.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The share of the bulk that has arrived when the urgent message is published: one in so many.
+/// The urgent message is published when one in `ARRIVED` of the bulk messages has arrived.
 const ARRIVED: u32 = 10;
 
 const BULK: &str = "bulk";
 const URGENT: &str = "urgent";
 
-/// Who gets the bulk while a client gets an urgent message.
+/// Which client receives bulk while a client receives an urgent message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Case {
-    /// Nobody: there is none.
+    /// No client: there is no bulk.
     Idle,
-    /// The same client.
+    /// The client that receives the urgent message.
     Same,
     /// Another client behind the same link.
     Other,
@@ -51,23 +51,23 @@ impl fmt::Display for Case {
     }
 }
 
-/// What a round has shown.
+/// The times measured in a round.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Measured {
-    /// From the publication of the urgent message to its receipt, ns.
+    /// Time from the publication of the urgent message to its receipt, ns.
     pub(super) wait: u64,
-    /// From the publication of the bulk to the receipt of its last message, ns.
+    /// Time from the publication of the bulk to the receipt of its last message, ns.
     pub(super) bulk: Option<u64>,
 }
 
-/// Something that a receiver saw, and when.
+/// An event at a receiver, with its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
-    /// So much bulk that the urgent message is due.
+    /// Enough bulk has arrived for the urgent message to be published.
     Enough,
-    /// The last bulk message.
+    /// The last bulk message arrived.
     BulkEnd(u64),
-    /// An urgent message.
+    /// An urgent message arrived.
     Urgent(u64),
     /// The connection ended.
     Closed,
@@ -84,8 +84,8 @@ pub(super) struct Rounds {
 }
 
 impl Rounds {
-    /// Connects publishers and receivers, each from its namespace to its address of the broker.
-    /// A round has `messages` bulk messages of `size` bytes.
+    /// Connects publishers and receivers, each from its namespace to the broker's address on its
+    /// side. A round has `messages` bulk messages of `size` bytes.
     pub(super) fn connect(
         case: Case,
         publishers: (&Namespace, SocketAddr),
@@ -122,14 +122,14 @@ impl Rounds {
         })
     }
 
-    /// Runs one round and waits until nothing of it is on its way.
+    /// Runs one round and waits until none of its messages is in transit.
     pub(super) fn run(&mut self, round: u32) -> Result<Measured> {
         let failed = || Error::io(format!("round {round}, {}", self.case));
         let (mut bulk_publisher, bulk) = (&self.bulk_publisher, &self.bulk);
         let with_bulk = self.case != Case::Idle;
         let started = sys::now_ns();
         let (sent, arrived, bulk_end) = thread::scope(|scope| {
-            // The broker may stop reading it for a while.
+            // The write may block: the broker may stop reading from this publisher for a while.
             let writer = with_bulk.then(|| scope.spawn(move || bulk_publisher.write_all(bulk)));
             if with_bulk {
                 self.wait(|seen| (seen == Seen::Enough).then_some(()))?;
@@ -160,7 +160,7 @@ impl Rounds {
         })
     }
 
-    /// Waits for something that `wanted` takes.
+    /// Waits for an event for which `wanted` returns a value.
     fn wait<T>(&self, wanted: impl Fn(Seen) -> Option<T>) -> Result<T> {
         loop {
             let seen = self
@@ -206,8 +206,8 @@ fn connect(
     Ok(stream)
 }
 
-/// Reads until the connection ends, and tells what came. Rounds follow each other, so the bulk of
-/// each is the next so many messages.
+/// Reads packets until the connection ends and reports events. Each round has `messages` bulk
+/// messages, so counting them tells where a round ends.
 fn receive(mut stream: TcpStream, messages: u32, seen: &Sender<Seen>) {
     let mut buffer = vec![0; 256 * 1024];
     let (mut filled, mut count) = (0, 0);
@@ -242,6 +242,6 @@ fn receive(mut stream: TcpStream, messages: u32, seen: &Sender<Seen>) {
         buffer.copy_within(at..filled, 0);
         filled -= at;
     }
-    // Whoever waits learns it; after the last round nobody does.
+    // A waiting round gets this event; after the last round there is no receiver for it.
     let _ = seen.send(Seen::Closed);
 }

@@ -1,7 +1,8 @@
-//! The brokers that serve the cell: how each is found, configured and started.
+//! The brokers that serve the cell: where each executable is found, how it is configured and
+//! started.
 //!
-//! All get the same: the same network, core and scheduling class, no persistence, logging of
-//! errors only. They differ in what the comparison is about.
+//! All brokers run on equal terms: identical network, core and scheduling class, no persistence,
+//! logging of errors only. They differ in the properties that the experiment compares.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -20,10 +21,10 @@ use punctual_testbed::netns::Namespace;
 /// Longest wait for a broker to listen.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Pause between looks at a broker that starts.
+/// Polling interval while waiting for a broker to listen.
 const POLL: Duration = Duration::from_millis(20);
 
-/// Where our broker answers HTTP in its namespace.
+/// Address of Punctual's HTTP server in the broker's namespace.
 pub(crate) const HTTP: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
 
@@ -31,33 +32,34 @@ pub(crate) const HTTP: SocketAddr =
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Variant {
     pub(crate) name: &'static str,
-    /// What a reader has to know.
+    /// Explanation of the configuration for readers of the report.
     pub(crate) note: &'static str,
-    /// Name in the table of peers.
+    /// Name of the broker's program in `compare::peers::PEERS`.
     peer: &'static str,
-    /// Words behind the program's own.
+    /// Arguments of the executable.
     arguments: &'static [&'static str],
     /// File name and text of its configuration.
     config: Option<(&'static str, &'static str)>,
     pub(crate) transport: Transport,
     pub(crate) urgency: Urgency,
-    /// It counts its own queue and tells over HTTP.
+    /// The broker reports statistics of its queue over HTTP.
     pub(crate) has_metrics: bool,
-    /// It takes part unless others are asked for.
+    /// The broker is measured unless the command line names others.
     pub(crate) by_default: bool,
 }
 
-/// Name of the broker that is compared with Mosquitto.
+/// Name of the configuration that is compared with Mosquitto.
 pub(crate) const PUNCTUAL: &str = "punctual";
 
-/// Name of Mosquitto as it is compared: without Nagle's algorithm.
+/// Name of Mosquitto's configuration in comparisons: without Nagle's algorithm.
 pub(crate) const MOSQUITTO: &str = "mosquitto";
 
 const PUNCTUAL_COMMON: &str = "[[listener]]\naddress = \"tcp://*:1883\"\nallow_anonymous = true\n\
     [server]\nhttp = \"127.0.0.1:8080\"\nsys_interval = \"off\"\n\
     [log]\nlevel = \"warn\"\n";
 
-/// A little below the rate of the links, as their queues would fill otherwise.
+/// The rate is just below that of the links, so that messages queue in the broker and not in the
+/// links.
 const UDP: &str = "[[listener]]\naddress = \"udp://*:1883\"\nallow_anonymous = true\n\
     rate = \"99Mbit\"\n";
 
@@ -65,7 +67,7 @@ const MOSQUITTO_COMMON: &str = "listener 1883 0.0.0.0\nallow_anonymous true\nper
     max_queued_messages 1000000\nmax_queued_bytes 0\nmax_inflight_messages 0\n\
     log_dest stderr\nlog_type error\n";
 
-/// Every broker that the cell can have.
+/// Every broker configuration that can be measured.
 pub(crate) const VARIANTS: [Variant; 7] = [
     Variant {
         name: "punctual-udp",
@@ -146,7 +148,7 @@ pub(crate) const VARIANTS: [Variant; 7] = [
     },
 ];
 
-/// A broker whose program was found.
+/// A broker whose executable was found.
 #[derive(Clone, Debug)]
 pub(crate) struct BrokerProgram {
     pub(crate) variant: Variant,
@@ -154,16 +156,16 @@ pub(crate) struct BrokerProgram {
     pub(crate) version: String,
 }
 
-/// Where a process runs and how urgently.
+/// Namespace, core and scheduling of a process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Placement {
     pub(crate) core: Option<usize>,
-    /// `SCHED_FIFO` priority, 0 for the normal class.
+    /// `SCHED_FIFO` priority; 0 is the normal class.
     pub(crate) fifo: u8,
 }
 
 impl Variant {
-    /// The text of its configuration, if it has one.
+    /// Name and text of its configuration file, if it has one.
     fn config_text(&self) -> Option<(&'static str, String)> {
         let (file, own) = self.config?;
         let common = match self.peer {
@@ -173,8 +175,8 @@ impl Variant {
         Some((file, format!("{common}{own}")))
     }
 
-    /// Looks for its program: this one where it is the broker or the floor itself, else as the
-    /// comparison of brokers does.
+    /// Searches for the executable: this program if it is the broker or the floor itself, else as
+    /// `bench compare` does.
     pub(crate) fn find(&self, directory: &Path) -> Option<BrokerProgram> {
         let peer = PEERS.iter().find(|peer| peer.name == self.peer)?;
         let (program, version) = match self.peer {
@@ -197,8 +199,8 @@ impl Variant {
 }
 
 impl BrokerProgram {
-    /// Starts the broker in `namespace` and waits until it listens. Its configuration and log
-    /// stay in `directory`.
+    /// Starts the broker in `namespace` and waits until it listens. Writes its configuration and
+    /// log to `directory`.
     pub(crate) fn start(
         &self,
         namespace: &Namespace,

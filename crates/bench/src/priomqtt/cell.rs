@@ -2,10 +2,11 @@
 //!
 //! Sources: section 5, Fig. 4 (layout), Fig. 5 (exchange), Table 1 (topics) and Table 3
 //! (priorities) of Patti, Leonardi, Testa, Lo Bello: PrioMQTT, Computer Communications 2024.
-//! Four modules publish to a data topic each; the controller answers every message on the
-//! module's command topic; every client also receives what it publishes. The paper's devices
-//! have clocks of their own, so here the modules' periods differ from the nominal ones by some
-//! parts per million and begin at random: in a long run every alignment of the flows occurs.
+//! Four modules publish to one data topic each; the controller answers every message on the
+//! module's command topic; every client also receives its own publications. The paper's devices
+//! have independent clocks. To model these, the modules' periods differ from the nominal ones by
+//! some parts per million and their phases are random, so that a long run covers every alignment of
+//! the flows.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -14,23 +15,23 @@ use serde::{Deserialize, Serialize};
 use punctual_measure::load::scenario::PublisherPace;
 use punctual_model::Rng;
 
-/// Where the broker of the cell listens.
+/// Address at which the broker of the cell listens.
 pub(crate) const BROKER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), 1883);
 
-/// A data topic and the command topic that answers it.
+/// A data topic and the command topic of its answers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Couple {
     pub(crate) data: &'static str,
     pub(crate) command: &'static str,
     /// Nominal period of both topics.
     pub(crate) period_ms: u64,
-    /// PrioMQTT priority, 0 most urgent.
+    /// PrioMQTT priority; 0 is the most urgent.
     pub(crate) priority: u64,
-    /// Difference of the module's clock from the nominal period, parts per million.
+    /// Deviation of the module's clock from the nominal period, parts per million.
     drift_ppm: i64,
 }
 
-/// Tables 1 and 3. The index is that of the module, S1 to S4.
+/// Tables 1 and 3 of the paper, by module S1 to S4.
 pub(crate) const COUPLES: [Couple; 4] = [
     Couple {
         data: "T1",
@@ -63,7 +64,7 @@ pub(crate) const COUPLES: [Couple; 4] = [
 ];
 
 impl Couple {
-    /// As the paper writes it.
+    /// The couple's name in the notation of the paper.
     pub(crate) fn name(&self) -> String {
         format!("{}, {}", self.data, self.command)
     }
@@ -80,16 +81,16 @@ pub(crate) fn by_priority() -> [usize; 4] {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Station {
     Controller,
-    /// S1 to S4, counted from 0.
+    /// Module S1 to S4, counted from 0.
     Module(usize),
-    /// Publishes bulk as fast as its link takes it.
+    /// Publishes bulk as fast as its connection accepts it.
     BulkSource,
-    /// Receives the bulk.
+    /// Receives the bulk flow.
     BulkSink,
 }
 
 impl Station {
-    /// Those of the paper, and with `bulk` the two beside them.
+    /// The stations of the paper; `bulk` adds the source and the sink of the bulk flow.
     pub(crate) fn all(bulk: bool) -> Vec<Self> {
         let mut stations = vec![Self::Controller];
         stations.extend((0..COUPLES.len()).map(Self::Module));
@@ -118,59 +119,61 @@ impl Station {
         Ipv4Addr::new(10, 0, 0, last).into()
     }
 
-    /// Whether it hangs on the broker's switch; the others are one switch away. The paper's text
-    /// says of S2 that it is one hop closer than the other clients.
+    /// Whether the station is connected to the broker's switch; the others are at the second
+    /// switch. The paper's text says that S2 is one hop closer to the broker than the other
+    /// clients.
     pub(crate) fn is_near(self) -> bool {
         self == Self::Module(1)
     }
 }
 
-/// One topic and its only publisher.
+/// One topic with its only publisher.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Flow {
     pub(crate) topic: String,
-    /// Carried by each of its messages.
+    /// User properties of each of the flow's messages.
     pub(crate) user_properties: Vec<(String, String)>,
     /// Payload bytes.
     pub(crate) payload: usize,
     pub(crate) pace: PublisherPace,
 }
 
-/// How messages say how urgent they are.
+/// How messages state their urgency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Urgency {
     /// User property `priority`, as in the paper.
     Priority,
-    /// User property `rt-deadline`: the period.
+    /// User property `rt-deadline`, set to the period.
     Deadline,
 }
 
-/// What varies between runs of the cell.
+/// Parameters of a run of the cell.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Traffic {
     /// Payload bytes of the cell's messages.
     pub(crate) payload: usize,
-    /// Every client receives every topic; otherwise the controller and the topic's module do.
+    /// Every client receives every topic; otherwise only the controller and the topic's module do.
     pub(crate) all_subscribe: bool,
     pub(crate) urgency: Urgency,
     /// Payload bytes of bulk messages, if there is a bulk flow.
     pub(crate) bulk: Option<usize>,
-    /// Determines when in their periods the modules begin.
+    /// Seed of the modules' phases.
     pub(crate) seed: u64,
 }
 
 impl Traffic {
-    /// How many clients receive each of the cell's topics.
+    /// Number of clients that receive each of the cell's topics.
     pub(crate) fn subscribers(&self) -> usize {
         if self.all_subscribe { 5 } else { 2 }
     }
 }
 
-/// Everything that happens in the cell.
+/// The stations and flows of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) stations: Vec<Station>,
-    /// Of couple `i` the data flow is `2 * i`, the command flow `2 * i + 1`; the last is bulk.
+    /// Couple `i` has the data flow `2 * i` and the command flow `2 * i + 1`; the last flow is
+    /// bulk.
     pub(crate) flows: Vec<Flow>,
     traffic: Traffic,
 }

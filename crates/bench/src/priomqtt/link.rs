@@ -1,8 +1,8 @@
-//! A station's way to the broker: TCP, or MQTT over UDP.
+//! A station's connection to the broker: TCP, or MQTT over UDP.
 //!
-//! Both take whole packets and give whole packets. Over TCP this crate speaks by itself; over UDP
-//! the datagrams are made by `punctual-udp`, because their format is that crate's. Once subscribed
-//! a station sends and receives QoS 0 only, so there is nothing to repeat and no timer to serve.
+//! Both transports send and receive complete packets. This file implements TCP; `punctual-udp`
+//! makes the datagrams, because it defines their format. After subscribing, a station sends and
+//! receives QoS 0 only, so it needs neither retransmissions nor timers.
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, TcpStream, UdpSocket};
@@ -19,22 +19,23 @@ use punctual_measure::load::client::Handshake;
 use punctual_measure::wire::{self, Frame, Version, kind};
 use punctual_measure::{Error, Result};
 
-/// All run MQTT 5: the older version has no user properties to carry a priority.
+/// All stations use MQTT 5: MQTT 3.1.1 has no user properties to carry a priority.
 pub(crate) const VERSION: Version = Version::V5;
 
 /// Longest wait for CONNACK and SUBACK over UDP.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Pause between looks at the timers while such an answer is awaited.
+/// Interval at which timers are served while an answer is awaited.
 const ANSWER_POLL: Duration = Duration::from_millis(50);
 
-/// Bytes asked of the kernel for datagrams that arrive while the station is busy.
+/// Requested size of the receive buffer, for datagrams that arrive while the station is busy,
+/// bytes.
 const RECEIVE_BUFFER: usize = 4 * 1024 * 1024;
 
-/// Longest datagram that can come.
+/// Size of the largest possible datagram, bytes.
 const LONGEST_DATAGRAM: usize = 65_536;
 
-/// What stations and broker speak below MQTT.
+/// Transport below MQTT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Transport {
@@ -42,7 +43,7 @@ pub(crate) enum Transport {
     Udp,
 }
 
-/// A connection on which the handshake is done.
+/// A connection whose MQTT handshake is complete.
 pub(crate) enum Link {
     Tcp(Tcp),
     Udp(Box<Udp>),
@@ -57,15 +58,15 @@ pub(crate) struct Tcp {
 pub(crate) struct Udp {
     socket: UdpSocket,
     client: Client,
-    /// Packets that were not yet given to `client`.
+    /// Packets not yet passed to `client`.
     staged: Vec<u8>,
-    /// A datagram that the socket did not take.
+    /// A datagram that the socket could not accept yet.
     stuck: Option<Vec<u8>>,
     datagram: Vec<u8>,
 }
 
 impl Link {
-    /// Connects and subscribes.
+    /// Connects to the broker and subscribes.
     pub(crate) fn connect(assignment: &Assignment, filters: &[String]) -> Result<Self> {
         let context = |what: &str| format!("{what} (client {})", assignment.name);
         match assignment.transport {
@@ -98,7 +99,7 @@ impl Link {
         }
     }
 
-    /// Reads once into `shared`. What of it is not a whole packet has to be given back with
+    /// Reads once into `shared`. The caller returns the bytes of an incomplete packet with
     /// [`Link::keep`].
     pub(crate) fn read(&mut self, shared: &mut [u8]) -> ReadOutcome {
         match self {
@@ -110,12 +111,12 @@ impl Link {
     pub(crate) fn keep(&mut self, rest: &[u8]) {
         match self {
             Self::Tcp(tcp) => tcp.tail.keep(rest),
-            // Datagrams hold whole packets.
+            // Datagrams contain complete packets only.
             Self::Udp(_) => {}
         }
     }
 
-    /// The buffer to append packets to.
+    /// The buffer to which packets are appended.
     pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
         match self {
             Self::Tcp(tcp) => tcp.out.buffer(),
@@ -123,7 +124,7 @@ impl Link {
         }
     }
 
-    /// Hands what was appended to the kernel.
+    /// Passes the appended packets to the kernel.
     pub(crate) fn flush(&mut self) -> FlushOutcome {
         match self {
             Self::Tcp(tcp) => tcp.out.flush(&tcp.stream),
@@ -131,7 +132,7 @@ impl Link {
         }
     }
 
-    /// Whether something was appended that the kernel does not have.
+    /// Whether appended packets have not been passed to the kernel yet.
     pub(crate) fn is_pending(&self) -> bool {
         match self {
             Self::Tcp(tcp) => tcp.out.pending() > 0,
@@ -188,7 +189,7 @@ impl Udp {
         Ok(udp)
     }
 
-    /// Sends what is staged and waits for a packet of that kind; returns its body.
+    /// Sends the staged packets and waits for a packet of type `expected`; returns its body.
     fn exchange(&mut self, expected: u8) -> std::result::Result<Vec<u8>, String> {
         let deadline = Instant::now() + ANSWER_TIMEOUT;
         let mut shared = vec![0; LONGEST_DATAGRAM];
@@ -276,7 +277,7 @@ fn is_nothing(kind: ErrorKind) -> bool {
     )
 }
 
-/// The time as `punctual-udp` counts it.
+/// The time in the form that `punctual-udp` uses.
 fn now() -> Duration {
     Duration::from_nanos(sys::now_ns())
 }

@@ -1,8 +1,8 @@
 //! The experiments of the PrioMQTT paper (section 5), repeated in network namespaces.
 //!
-//! Every run gets a fresh network, broker and stations; brokers alternate within each
-//! repetition, so that a slow minute of the machine meets all of them. Nothing outlives this
-//! process: children die with it, and the namespaces with the last of them.
+//! Every run gets a fresh network, broker and stations. Brokers alternate within each repetition,
+//! so that a disturbance of the machine affects all of them. The kernel ends child processes with
+//! this process, and removes each namespace after its last process.
 
 mod brokers;
 mod cell;
@@ -37,24 +37,23 @@ use punctual_testbed::netns::Namespace;
 
 pub(crate) use self::station::serve as serve_station;
 
-/// Name of the hidden command that is a station.
+/// Name of the hidden subcommand that runs a station.
 pub(crate) const STATION_COMMAND: &str = "priomqtt-station";
 
-/// `SCHED_FIFO` priorities: the broker above the stations, so that what they wait for is done
-/// first.
+/// `SCHED_FIFO` priorities: the broker's is higher, so that it serves the stations before they run.
 const BROKER_FIFO: u8 = 60;
 const STATION_FIFO: u8 = 50;
 
-/// Payload of a bulk message: it fills a frame.
+/// Payload of a bulk message, bytes: the message fills a frame.
 const BULK_PAYLOAD: usize = 1400;
 
-/// Payload of the cell in the bulk experiment.
+/// Payload of the cell's messages in the bulk experiment, bytes.
 const BULK_CELL_PAYLOAD: usize = 500;
 
-/// Beyond the sample count of the paper, for clocks that drift.
+/// Factor on the duration of a run with `--paper`, for clocks slower than nominal.
 const SAMPLE_MARGIN: f64 = 1.005;
 
-/// What can be run.
+/// The experiments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
     /// Round trips with each payload: Figs 6 to 8, Table 3
@@ -78,39 +77,39 @@ pub(crate) struct PriomqttArgs {
     /// Payload bytes of the round-trip experiments [default: 100,500,1000; short: 1000]
     #[arg(long, value_name = "BYTES", value_delimiter = ',')]
     payloads: Vec<usize>,
-    /// A check that everything works and nothing is lost: one second per run, once
+    /// Smoke test: everything works and no message is lost; one run of one second per case
     #[arg(long, conflicts_with = "paper")]
     short: bool,
-    /// As many samples as the paper: 150 s per round-trip run, an hour per queue run
+    /// Take as many samples as the paper: 150 s per round-trip run, one hour per queue run
     #[arg(long)]
     paper: bool,
-    /// Runs of each case and broker; medians are reported [default: 3; short: 1]
+    /// Runs of each case and broker; the report shows medians [default: 3; short: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=99))]
     repeat: Option<u32>,
-    /// Seconds measured per run [default: 20, queue 60; short: 1]
+    /// Measured seconds per run [default: 20, queue 60; short: 1]
     #[arg(long, short, value_name = "S", value_parser = seconds)]
     duration: Option<Duration>,
-    /// Core for the broker
+    /// CPU core for the broker
     #[arg(long, value_name = "CORE", default_value_t = 0)]
     broker_core: usize,
-    /// Core for the stations
+    /// CPU core for the stations
     #[arg(long, value_name = "CORE", default_value_t = 1)]
     station_core: usize,
-    /// Leave broker and stations on any core and in the normal scheduling class
+    /// Run broker and stations on any core and in the normal scheduling class
     #[arg(long)]
     unpinned: bool,
-    /// Directory for configurations, logs and the report; peers' programs are looked for in its
-    /// bin/
+    /// Directory for configurations, logs and the report; executables of other brokers are searched
+    /// for in its bin/
     #[arg(long, value_name = "DIR", default_value = "target/bench")]
     directory: PathBuf,
-    /// File for the report with its charts [default: DIR/priomqtt.html]
+    /// HTML file for the report with its charts [default: DIR/priomqtt.html]
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// File for all results, written after each run [default: DIR/priomqtt.json]
+    /// JSON file for all results, written after each run [default: DIR/priomqtt.json]
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Fail if a run fails, or one of the floor or of punctual loses, duplicates or reorders a
-    /// message of the cell; --short implies it
+    /// Fail if a run fails, or if the floor or punctual loses, duplicates or reorders a message of
+    /// the cell; implied by --short
     #[arg(long)]
     strict: bool,
 }
@@ -119,8 +118,8 @@ impl PriomqttArgs {
     /// Runs the experiments; progress goes to standard error, the tables to `out`.
     ///
     /// # Errors
-    /// Namespaces cannot be made (it takes root), a named broker is not found, files cannot be
-    /// written, or `--strict` applies. A run that fails is reported instead.
+    /// Namespaces cannot be created (root is required), a named broker is not found, files cannot
+    /// be written, or `--strict` applies. Without `--strict`, a failed run is only reported.
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<()> {
         Namespace::check()?;
         fs::create_dir_all(&self.directory).map_err(Error::io(format!(
@@ -169,7 +168,7 @@ impl PriomqttArgs {
         }
     }
 
-    /// Runs a part, and calls `keep` after each run.
+    /// Runs one experiment, and calls `keep` after each run.
     fn experiment(
         &self,
         part: Part,
@@ -198,7 +197,7 @@ impl PriomqttArgs {
         for repetition in 1..=repetitions {
             for &(experiment, payload, all_subscribe) in &cases {
                 for broker in brokers {
-                    // Without numbers of its own there is no queue to look at.
+                    // Without queue statistics of the broker there is nothing to measure.
                     if experiment == Experiment::Queue && !broker.variant.has_metrics {
                         continue;
                     }
@@ -236,7 +235,7 @@ impl PriomqttArgs {
         Ok(())
     }
 
-    /// The brokers that take part, and why others do not.
+    /// The brokers to measure, and the reasons why others are left out.
     fn find_brokers(&self) -> Result<(Vec<BrokerProgram>, Vec<String>)> {
         let names: Vec<&str> = VARIANTS.iter().map(|variant| variant.name).collect();
         if let Some(unknown) = self.brokers.iter().find(|b| !names.contains(&b.as_str())) {
@@ -341,7 +340,7 @@ impl PriomqttArgs {
     }
 }
 
-/// One line per run on standard error, because the experiments take long.
+/// Prints one line per run on standard error: the experiments take long.
 fn progress(case: &Case, repetition: u32, outcome: &std::result::Result<RunResult, String>) {
     let outcome = match outcome {
         Err(error) => error.clone(),
@@ -371,7 +370,7 @@ fn progress(case: &Case, repetition: u32, outcome: &std::result::Result<RunResul
     );
 }
 
-/// Fails unless every run succeeded and those of our own programs are clean.
+/// Fails unless every run succeeded and all runs of Punctual and the floor are free of faults.
 fn check_strictly(results: &Results) -> Result<()> {
     for cell in &results.cells {
         let case = &cell.case;

@@ -1,15 +1,14 @@
-//! The network of the cell: Fig. 4 of the paper in network namespaces.
+//! The network of the factory cell: Fig. 4 of the paper in network namespaces.
 //!
 //! ```text
 //!   broker ── switch 1 ── switch 2 ── controller, S1, S3, S4 (and the bulk stations)
 //!                 └── S2
 //! ```
 //!
-//! Every cable carries 100 Mbit/s in each direction, counted as on the wire. The figure itself is
-//! not in the paper's text; what the text says is that S2 is one hop closer to the broker than
-//! the other clients. A shaped link delivers a frame when its transmission would *begin*: the
-//! last bit comes for free, so an idle path is faster than copper by the transmission time per
-//! hop, for every broker alike.
+//! Every cable carries 100 Mbit/s in each direction, including Ethernet overhead. The paper's text
+//! does not describe Fig. 4, except that S2 is one hop closer to the broker than the other clients.
+//! A shaped link delivers a frame when its transmission would *begin*: on an idle path, each hop is
+//! faster than copper by one transmission time, for every broker alike.
 
 use punctual_southbound::linux::queues;
 
@@ -20,23 +19,24 @@ use punctual_testbed::netns::{Namespace, Queue};
 /// Rate of every cable, bit/s.
 pub(crate) const RATE: u64 = 100_000_000;
 
-/// Prefix length of the cell's addresses.
+/// Prefix length of the cell's IPv4 addresses.
 const PREFIX: u8 = 24;
 
-/// Cables from the farther stations to the broker.
+/// Cables between the broker and each station at switch 2.
 pub(crate) const HOPS: u32 = 3;
 
-/// What switches do with packets that wait.
+/// Queueing discipline of the switches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Switches {
-    /// Plain ones, as in the paper.
+    /// One FIFO queue for each port, as in the paper.
     Fifo,
-    /// Eight strict priorities by the upper three bits of the DiffServ code point, and devices
-    /// that order their own packets by `SO_PRIORITY`.
+    /// Eight strict priorities by the upper three bits of the DiffServ code point; hosts order
+    /// their own packets by `SO_PRIORITY`.
     Priority,
 }
 
-/// The wired cell. It is gone when it and all that runs in it are.
+/// The connected network namespaces of the cell. They exist until this value and all programs in
+/// them have ended.
 pub(crate) struct Network {
     pub(crate) broker: Namespace,
     stations: Vec<(Station, Namespace)>,
@@ -44,7 +44,7 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Wires the cell for `stations`.
+    /// Creates and connects the namespaces for `stations`.
     pub(crate) fn new(stations: &[Station], switches: Switches) -> Result<Self> {
         let near = Namespace::new("switch 1")?;
         let far = Namespace::new("switch 2")?;
@@ -100,7 +100,7 @@ impl Network {
         })
     }
 
-    /// The stations with the namespaces that they run in.
+    /// The stations with their namespaces.
     pub(crate) fn stations(&self) -> impl Iterator<Item = (Station, &Namespace)> {
         self.stations.iter().map(|(station, ns)| (*station, ns))
     }

@@ -1,10 +1,12 @@
-//! The figures that the PrioMQTT paper gives in words and tables, to stand beside ours.
+//! Results that the PrioMQTT paper states in words and tables, to be shown beside the measured
+//! ones.
 //!
-//! Its figures 6 to 9 are pictures: of them only what the text says is here. Its devices were a
-//! PC with the broker and Raspberry Pi 4 on copper; ours are processes of one machine, so the
-//! two columns are compared in their ratios, not in their microseconds.
+//! The paper's Figs. 6 to 9 are pictures, so only the values that its text states are here. The
+//! paper used a PC for the broker and Raspberry Pi 4 devices on copper cables; the emulation uses
+//! processes on one machine. Compare the ratios of both columns, not absolute microseconds.
 
-/// A couple's mean round trip and standard deviation in ms, 1000 B, 2 subscribers (Table 3).
+/// Mean and standard deviation of a couple's round trips, ms, for 1000 B and 2 subscribers (Table
+/// 3).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MeanAndDeviation {
     pub(crate) mean_ms: f64,
@@ -34,7 +36,7 @@ pub(crate) const MQTT: [MeanAndDeviation; 4] = [
     row(4.03, 0.13),
 ];
 
-/// Round trips within a bound.
+/// Share of the round trips that are within a bound.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Within {
     /// Payload bytes.
@@ -44,7 +46,7 @@ pub(crate) struct Within {
     pub(crate) percent: [f64; 4],
 }
 
-/// What the text says of Figs 7 and 8.
+/// Shares that the paper's text states for Figs. 7 and 8.
 pub(crate) const WITHIN: [Within; 2] = [
     Within {
         payload: 500,
@@ -58,7 +60,7 @@ pub(crate) const WITHIN: [Within; 2] = [
     },
 ];
 
-/// Table 2: entries of the broker's transmission queue, 500 B.
+/// Table 2: length of the broker's transmission queue, messages, for payloads of 500 B.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueCount {
     pub(crate) subscribers: usize,
@@ -66,7 +68,7 @@ pub(crate) struct QueueCount {
     pub(crate) max: u32,
 }
 
-/// Table 2, both rows; the loss ratio was below 10^-7 in both.
+/// Table 2, both rows; the paper states a loss ratio below 10^-7 for both.
 pub(crate) const QUEUE: [QueueCount; 2] = [
     QueueCount {
         subscribers: 2,
@@ -80,14 +82,14 @@ pub(crate) const QUEUE: [QueueCount; 2] = [
     },
 ];
 
-/// Payloads of Figs 6, 7 and 8, bytes.
+/// Payloads of Figs. 6, 7 and 8, bytes.
 pub(crate) const PAYLOADS: [usize; 3] = [100, 500, 1000];
 
 /// Payload of the queue experiment, bytes.
 pub(crate) const QUEUE_PAYLOAD: usize = 500;
 
-/// Samples of the shortest period's flows in the round-trip experiments.
+/// Samples of each flow of the shortest period in the round-trip experiments.
 pub(crate) const ROUND_TRIP_SAMPLES: u64 = 150_000;
 
-/// Samples of the shortest period's flows in the queue experiment.
+/// Samples of each flow of the shortest period in the queue experiment.
 pub(crate) const QUEUE_SAMPLES: u64 = 3_600_000;

@@ -1,47 +1,46 @@
-//! What the broker itself says about its egress queue between two moments of a run.
+//! Changes of the broker's own statistics of its egress queue during a run.
 //!
-//! Source of the numbers: `/metrics` of our broker. A broker that does not count a thing is not
-//! asked to: what it does not tell is left out of the report.
+//! Source: `/metrics` of Punctual. Values that a broker does not report are left out of the report.
 
 use serde::Serialize;
 
 use punctual_measure::Result;
 use punctual_measure::{Distribution, Samples};
 
-/// Histograms of the time from a message's arrival in the egress queue to its departure, each by
-/// a label: class of traffic, and PrioMQTT priority.
+/// Histograms of the time from a message's arrival in the egress queue to its departure, each with
+/// its label: class of traffic, or PrioMQTT priority.
 const WAITS: [(&str, &str); 2] = [
     ("class", "punctual_egress_wait_seconds"),
     ("priority", "punctual_egress_priority_wait_seconds"),
 ];
 
-/// Histogram of the number of entries that a new entry finds waiting, itself included.
+/// Histogram of the queue length, messages, when a message is added, that message included.
 const DEPTH: &str = "punctual_egress_depth_messages";
 
-/// Largest number of entries that have waited at one time.
+/// Largest length that the queue has reached, messages.
 const DEPTH_MAX: &str = "punctual_egress_depth_messages_max";
 
-/// Looks at the broker's numbers at the beginning and at the end.
+/// Statistics of the broker at the start and at the end of the measurement.
 #[derive(Debug)]
 pub(crate) struct QueueWatch {
     before: Option<Samples>,
     after: Option<Samples>,
 }
 
-/// How long messages waited in the broker, and with how many others.
+/// Waiting times in the broker's queue, and lengths of the queue.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct QueueReport {
     pub(crate) waits: Vec<Wait>,
-    /// Median of the entries that a new one found waiting, itself included.
+    /// Median queue length, messages, when a message is added, that message included.
     pub(crate) median_entries: Option<f64>,
-    /// Largest number of entries, the warm-up included.
+    /// Largest queue length, messages, including the warm-up.
     pub(crate) max_entries: Option<f64>,
 }
 
-/// Waiting times of some messages.
+/// Waiting times of one group of messages.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Wait {
-    /// Which messages, as `priority 1` or `class normal`.
+    /// The group, such as `priority 1` or `class normal`.
     pub(crate) of: String,
     pub(crate) messages: f64,
     pub(crate) mean_us: f64,
@@ -50,7 +49,7 @@ pub(crate) struct Wait {
 }
 
 impl QueueWatch {
-    /// Begins with what `/metrics` says now, if it says anything.
+    /// Starts with the present content of `/metrics`, if it can be read.
     pub(crate) fn begin(metrics: Result<Result<String>>) -> Self {
         Self {
             before: read(metrics),
@@ -58,12 +57,12 @@ impl QueueWatch {
         }
     }
 
-    /// Ends with what it says later.
+    /// Ends with a later content of `/metrics`.
     pub(crate) fn end(&mut self, metrics: Result<Result<String>>) {
         self.after = read(metrics);
     }
 
-    /// What changed in between; `None` if the broker has no such numbers.
+    /// The difference of both readings; `None` if the broker has no such statistics.
     pub(crate) fn report(self) -> Option<QueueReport> {
         let (before, after) = (self.before?, self.after?);
         let between = |name: &str, labels: &[(&str, &str)]| -> Option<Distribution> {

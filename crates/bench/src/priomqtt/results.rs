@@ -1,4 +1,4 @@
-//! What runs found, and what several runs of the same case come to.
+//! Results of single runs, and statistics over several runs of one case.
 
 use serde::Serialize;
 
@@ -9,17 +9,17 @@ use crate::compare::results::median;
 use punctual_measure::load::Latency;
 use punctual_measure::load::meter::Recorder;
 
-/// Points of a cumulative curve, at most.
+/// Largest number of points of a cumulative curve.
 const CURVE_POINTS: usize = 400;
 
-/// What one run found.
+/// The result of one run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct RunResult {
-    /// In the order of the modules, S1 to S4.
+    /// Results of the couples, in the order of the modules S1 to S4.
     pub(crate) couples: Vec<CoupleResult>,
-    /// Of the cell's own messages.
+    /// Faults of the cell's own messages, without bulk.
     pub(crate) faults: Faults,
-    /// How late periodic messages were sent, compared with the intended time.
+    /// Time from when periodic messages were due until they were sent.
     pub(crate) lateness: Option<Latency>,
     /// CPU time of the broker as a share of the measured interval.
     pub(crate) broker_cpu_share: f64,
@@ -27,34 +27,34 @@ pub(crate) struct RunResult {
     pub(crate) bulk: Option<Bulk>,
 }
 
-/// Deliveries due, and what went wrong with them. The warm-up counts too.
+/// Expected deliveries and their faults, including the warm-up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Faults {
-    /// Messages times subscribers.
+    /// Sum of the numbers of subscribers of all messages.
     pub(crate) expected: u64,
     pub(crate) lost: u64,
     pub(crate) out_of_order: u64,
     pub(crate) duplicates: u64,
-    /// Messages that nobody asked for.
+    /// Messages received by a station that should not receive them.
     pub(crate) strays: u64,
 }
 
-/// The bulk flow.
+/// Results of the bulk flow.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Bulk {
-    /// Payload that reached the sink, Mbit/s.
+    /// Payload rate received by the bulk sink, Mbit/s.
     pub(crate) delivered_mbit_per_s: f64,
     pub(crate) faults: Faults,
 }
 
-/// One couple of topics in one run.
+/// Results of one couple of topics in one run.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct CoupleResult {
     pub(crate) topics: String,
     pub(crate) priority: u64,
     /// Messages sent on the data and on the command topic, the warm-up included.
     pub(crate) sent: [u64; 2],
-    /// (TD - TA) - (TC - TB).
+    /// Round-trip time, (TD - TA) - (TC - TB), in the notation of the paper.
     pub(crate) round_trip: Option<Latency>,
     #[serde(skip)]
     pub(crate) buckets: Buckets,
@@ -75,12 +75,12 @@ impl CoupleResult {
 }
 
 impl Faults {
-    /// The share of deliveries that never came.
+    /// The share of expected deliveries that were lost.
     pub(crate) fn loss_ratio(&self) -> f64 {
         self.lost as f64 / self.expected.max(1) as f64
     }
 
-    /// Whether everything came, once and in order.
+    /// Whether every message was delivered exactly once and in order.
     pub(crate) fn is_clean(&self) -> bool {
         self.lost + self.out_of_order + self.duplicates + self.strays == 0
     }
@@ -94,7 +94,7 @@ impl Faults {
     }
 }
 
-/// What is varied.
+/// The experiments, by the parameters that they vary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Experiment {
@@ -102,13 +102,13 @@ pub(crate) enum Experiment {
     RoundTrip,
     /// Fig. 9, Table 2.
     Queue,
-    /// The cell alone on switches that know priorities.
+    /// The cell alone on switches with priorities.
     Idle,
-    /// The same beside a saturating bulk flow.
+    /// The cell beside a saturating bulk flow, on switches with priorities.
     Bulk,
 }
 
-/// All that identifies the runs that are put together.
+/// The parameters that runs of one case share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Case {
     pub(crate) experiment: Experiment,
@@ -118,12 +118,12 @@ pub(crate) struct Case {
     pub(crate) subscribers: usize,
 }
 
-/// The runs of one case.
+/// All runs of one case.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Cell {
     pub(crate) case: Case,
     pub(crate) runs: Vec<RunResult>,
-    /// What runs failed of.
+    /// Error messages of failed runs.
     pub(crate) errors: Vec<String>,
 }
 
@@ -152,7 +152,7 @@ impl Results {
         }
     }
 
-    /// The runs of that case, if one of them succeeded.
+    /// The runs of a case, if at least one of them succeeded.
     pub(crate) fn find(
         &self,
         experiment: Experiment,
@@ -166,7 +166,7 @@ impl Results {
         })
     }
 
-    /// The cases of an experiment that have a run that succeeded.
+    /// The cases of an experiment with at least one successful run.
     pub(crate) fn of(&self, experiment: Experiment) -> impl Iterator<Item = &Cell> {
         let cells = self.cells.iter();
         cells.filter(move |cell| cell.case.experiment == experiment && !cell.runs.is_empty())
@@ -174,13 +174,13 @@ impl Results {
 }
 
 impl Cell {
-    /// The median over the runs of a number of couple `index`'s round trips, µs.
+    /// The median over the runs of a statistic of the round trips of couple `index`, µs.
     pub(crate) fn median(&self, index: usize, number: impl Fn(&Latency) -> f64) -> Option<f64> {
         let couples = self.runs.iter().filter_map(|run| run.couples.get(index));
         median(couples.filter_map(|couple| couple.round_trip.as_ref().map(&number)))
     }
 
-    /// The share of couple `index`'s round trips of all runs that took at most so long.
+    /// The share of the round trips of couple `index`, over all runs, that took at most `us` µs.
     pub(crate) fn share_within(&self, index: usize, us: f64) -> Option<f64> {
         let all = self.pooled(index);
         let total: u64 = all.iter().map(|(_, count)| count).sum();
@@ -188,8 +188,8 @@ impl Cell {
         (total > 0).then(|| within.map(|(_, count)| count).sum::<u64>() as f64 / total as f64)
     }
 
-    /// The cumulative distribution of couple `index`'s round trips of all runs: µs, and the
-    /// share in percent that took at most so long.
+    /// The cumulative distribution of the round trips of couple `index`, over all runs: time in µs,
+    /// and percent of round trips that took at most this time.
     pub(crate) fn curve(&self, index: usize) -> Vec<(f64, f64)> {
         let all = self.pooled(index);
         let total: u64 = all.iter().map(|(_, count)| count).sum();
@@ -198,7 +198,7 @@ impl Cell {
         let mut drawn = 0;
         for &(ns, count) in &all {
             sum += count;
-            // A point for every step that can be seen, and for the last value.
+            // Adds a point when the curve has risen visibly, and for the last value.
             if (sum - drawn) as usize * CURVE_POINTS >= total as usize || sum == total {
                 drawn = sum;
                 curve.push((ns as f64 / 1000.0, 100.0 * sum as f64 / total as f64));
@@ -207,12 +207,12 @@ impl Cell {
         curve
     }
 
-    /// What the broker said about its queue in the last run.
+    /// Statistics of the broker's queue in the last run.
     pub(crate) fn queue(&self) -> Option<&QueueReport> {
         self.runs.last()?.queue.as_ref()
     }
 
-    /// Faults of all runs.
+    /// Sums of the faults over all runs.
     pub(crate) fn faults(&self) -> Faults {
         let mut faults = Faults::default();
         for run in &self.runs {

@@ -1,4 +1,4 @@
-//! One run of the cell: network, broker, stations, and what all of them saw put together.
+//! One run of the cell: starts network, broker and stations, and combines their results.
 
 use std::io::BufReader;
 use std::path::Path;
@@ -21,17 +21,17 @@ use punctual_measure::watch::Watch;
 use punctual_measure::{Error, Result};
 use punctual_testbed::netns::Namespace;
 
-/// From the coordinator's word to the first period: all stations have heard it by then.
+/// Time between the coordinator's schedule and the first period: all stations have read it by then.
 const LEAD: Duration = Duration::from_millis(100);
 
-/// Rest between the start of a broker and its first client.
+/// Pause between the start of a broker and its first client.
 const SETTLE: Duration = Duration::from_millis(200);
 
-/// DiffServ code point of the cell's stations: class selector 5, as class `Priority` of the
-/// broker has.
+/// DiffServ code point of the cell's stations: class selector 5, as for the broker's class
+/// `Priority`.
 const CELL_DSCP: u8 = 40;
 
-/// How a run is done.
+/// The conditions of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setup<'a> {
     pub(crate) directory: &'a Path,
@@ -43,7 +43,7 @@ pub(crate) struct Setup<'a> {
 }
 
 impl Setup<'_> {
-    /// Does one run.
+    /// Carries out one run.
     pub(crate) fn run(&self, broker: &BrokerProgram, traffic: Traffic) -> Result<RunResult> {
         let plan = Plan::new(traffic);
         let network = Network::new(&plan.stations, self.switches)?;
@@ -72,7 +72,7 @@ impl Setup<'_> {
         thread::sleep(until(measure));
         let cpu_before = watch.cpu_ns()?;
         let queue = broker.variant.has_metrics.then(|| {
-            // Nothing is asked of the broker between the two looks.
+            // No HTTP request reaches the broker between these two readings.
             let look = || network.broker.enter(|| http_get(HTTP, "/metrics"));
             let mut queue = QueueWatch::begin(look());
             thread::sleep(until(schedule.end));
@@ -93,7 +93,7 @@ impl Setup<'_> {
     }
 }
 
-/// A station's process.
+/// The process of a station.
 struct Worker {
     station: Station,
     process: Process,
@@ -117,7 +117,7 @@ impl Worker {
             .arg(super::STATION_COMMAND)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
-        // Bulk must not take the processor from the stations that are measured.
+        // Bulk stations run below the measured stations, so that they take no CPU time from them.
         let is_bulk = matches!(station, Station::BulkSource | Station::BulkSink);
         let fifo = if is_bulk { 0 } else { setup.stations.fifo };
         sys::prepare_child(&mut command, setup.stations.core, fifo);
@@ -133,7 +133,7 @@ impl Worker {
         let assignment = Assignment {
             name,
             broker: BROKER,
-            // A bulk flow over UDP would be loss, not load.
+            // Over UDP most of a bulk flow would be lost instead of loading the broker.
             transport: if is_bulk {
                 Transport::Tcp
             } else {
@@ -184,7 +184,7 @@ fn ns(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Compares what was sent with what came, flow by flow.
+/// Compares sent with received messages, flow by flow.
 fn put_together(plan: &Plan, outcomes: &[(Station, Outcome)], duration: Duration) -> RunResult {
     let sent = |flow: u32| -> u64 {
         let all = outcomes.iter().flat_map(|(_, outcome)| &outcome.sent);

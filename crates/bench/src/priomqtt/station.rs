@@ -1,8 +1,9 @@
-//! One device of the cell: a process of its own, in a network namespace of its own.
+//! One device of the cell: a process of its own in a network namespace of its own.
 //!
-//! It publishes its periodic flows at their intended times whatever the broker does, answers
-//! what it has to answer at once, and keeps the books of what it receives. Of a round trip it
-//! knows TA (sent with the message), TD, and TC - TB, which the answer carries.
+//! The station publishes its periodic flows at their due times regardless of the broker's progress,
+//! answers messages at once, and counts what it receives. The paper defines a round trip as (TD -
+//! TA) - (TC - TB). The station sends TA in the message, takes TD on receipt of the answer, and
+//! finds TC - TB in the answer.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -20,19 +21,19 @@ use punctual_measure::load::track::{Track, Verdict};
 use punctual_measure::wire::{self, Frame, PublishTemplate, kind};
 use punctual_measure::{Error, Result};
 
-/// Without an arrival for so long after the end, what is missing counts as lost.
+/// After the end, missing messages count as lost after this time without an arrival, ns.
 const SILENCE_NS: u64 = 500_000_000;
 
-/// Longest wait for what is under way at the end.
+/// Longest wait for messages in transit at the end, ns.
 const DRAIN_MOST_NS: u64 = 10_000_000_000;
 
-/// Bytes of bulk put at once.
+/// Bytes of bulk that are added to the output buffer at once.
 const BULK_CHUNK: usize = 64 * 1024;
 
-/// Does what the coordinator says on `input` until everything is over.
+/// Follows the coordinator's instructions on `input` until the run has ended.
 ///
 /// # Errors
-/// The coordinator does not speak as expected; what goes wrong with the broker is an answer.
+/// The coordinator violates the protocol. Failures of the broker are reported to the coordinator.
 pub(crate) fn serve(input: &mut dyn BufRead, output: &mut dyn Write) -> Result<()> {
     let Some(assignment) = talk::hear::<Assignment>(input)? else {
         return Ok(());
@@ -53,7 +54,7 @@ pub(crate) fn serve(input: &mut dyn BufRead, output: &mut dyn Write) -> Result<(
     talk::say(&answer, output)
 }
 
-/// A connected client and its books.
+/// A connected client with its counters.
 struct Station {
     name: String,
     epoll: Epoll,
@@ -61,9 +62,9 @@ struct Station {
     blocked: bool,
     shared: Vec<u8>,
     flows: Vec<FlowState>,
-    /// When the next message of each periodic flow is due.
+    /// When the next message of each periodic flow is due, ns, and the flow's index.
     due: BinaryHeap<Reverse<(u64, u32)>>,
-    /// The flow that is published as fast as the socket takes it.
+    /// Index of the flow that is published as fast as the socket accepts data.
     bulk: Option<u32>,
     schedule: Schedule,
     last_arrival: u64,
@@ -71,15 +72,16 @@ struct Station {
     lateness: Recorder,
 }
 
-/// What one flow of the cell is to this station.
+/// The role of one flow of the cell at this station.
 #[derive(Default)]
 struct FlowState {
     publisher: Option<Publisher>,
     track: Option<Track>,
     measured: u64,
-    /// The flow of ours by which each of its messages is answered.
+    /// Index of the flow on which this station answers each message of this flow.
     answered_by: Option<u32>,
-    /// If its messages answer ours: the flow they answer and the round trips.
+    /// If this flow's messages answer this station: the index of the answered flow, and round
+    /// trips.
     round_trips: Option<(u32, Recorder)>,
 }
 
@@ -156,7 +158,7 @@ impl Station {
         })
     }
 
-    /// Publishes and receives until the end of the schedule, then waits for what is under way.
+    /// Publishes and receives until the end of the schedule, then waits for messages in transit.
     fn run(&mut self, schedule: Schedule) -> Result<()> {
         self.schedule = schedule;
         self.last_arrival = schedule.end;
@@ -227,7 +229,7 @@ impl Station {
         Ok(())
     }
 
-    /// Handles every whole packet in `bytes`; returns how many bytes they took.
+    /// Handles every complete packet in `bytes`; returns the number of bytes consumed.
     fn packets(&mut self, bytes: &[u8], now: u64) -> Result<usize> {
         let mut at = 0;
         loop {
@@ -273,7 +275,7 @@ impl Station {
             flow.measured += 1;
         }
         if let Some((_, round_trips)) = &mut flow.round_trips {
-            // TA is in `time`, TC - TB in `extra`.
+            // `time` carries TA, and `extra` carries TC - TB.
             if (measure..end).contains(&stamp.time) {
                 let between = now.saturating_sub(stamp.time);
                 round_trips.record(between.saturating_sub(stamp.extra));
@@ -288,7 +290,7 @@ impl Station {
         }
     }
 
-    /// Sends what is due by now, each message at once.
+    /// Sends all messages that are due by now, each at once.
     fn publish_due(&mut self) -> Result<()> {
         while let Some(&Reverse((due, index))) = self.due.peek() {
             let now = sys::now_ns();

@@ -1,8 +1,8 @@
-//! What the coordinator and its stations say to each other: one JSON document per line over the
+//! The protocol between the coordinator and its stations: one JSON document per line over the
 //! station's standard input and output.
 //!
-//! All times are nanoseconds on `CLOCK_MONOTONIC`, which the stations share with the coordinator
-//! because all run on one machine; network namespaces do not change it.
+//! All times are nanoseconds on `CLOCK_MONOTONIC`. All processes run on one machine and share this
+//! clock; network namespaces do not change it.
 
 use std::io::{BufRead, Write};
 use std::net::SocketAddr;
@@ -14,59 +14,59 @@ use super::cell::Flow;
 use super::link::Transport;
 use punctual_measure::{Error, Result};
 
-/// What a station is to do. The first line that it gets.
+/// The task of a station: the first line that the coordinator sends.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Assignment {
-    /// Its client identifier.
+    /// The station's client identifier.
     pub(crate) name: String,
     pub(crate) broker: SocketAddr,
     pub(crate) transport: Transport,
-    /// All flows of the cell; the index is carried in every message.
+    /// All flows of the cell; every message carries the index of its flow.
     pub(crate) flows: Vec<Flow>,
-    /// Those that it publishes.
+    /// Indexes of the flows that the station publishes.
     pub(crate) publishes: Vec<u32>,
-    /// Those that it receives.
+    /// Indexes of the flows that the station receives.
     pub(crate) receives: Vec<u32>,
-    /// Mark of its packets for switches that look at it.
+    /// DiffServ code point of the station's packets, for switches with priorities.
     pub(crate) dscp: u8,
 }
 
-/// When to publish. The second line, once every station is ready.
+/// Times of a run: the second line that the coordinator sends, once every station is ready.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Schedule {
-    /// The first periods begin.
+    /// When the first periods begin.
     pub(crate) begin: u64,
-    /// Round trips that begin from here on count.
+    /// From when on round trips are measured.
     pub(crate) measure: u64,
-    /// Nothing is published from here on.
+    /// When the stations stop publishing.
     pub(crate) end: u64,
 }
 
-/// What a station answers: `Ready` or `Failed` to its assignment, then `Done` or `Failed`.
+/// An answer of a station: `Ready` or `Failed` to its assignment, then `Done` or `Failed`.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Answer {
-    /// Connected, and subscribed to what it receives.
+    /// The station is connected and has subscribed.
     Ready,
-    /// Everything is over.
+    /// The run has finished.
     Done(Outcome),
-    /// Why it cannot go on.
+    /// The station cannot continue, for this reason.
     Failed(String),
 }
 
 /// Values in nanoseconds with their counts, ascending.
 pub(crate) type Buckets = Vec<(u64, u64)>;
 
-/// What a station has seen.
+/// The results of a station.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Outcome {
     pub(crate) sent: Vec<Sent>,
     pub(crate) received: Vec<Received>,
-    /// Messages that it did not ask for.
+    /// Messages of flows that the station does not receive according to its assignment.
     pub(crate) strays: u64,
-    /// Round trips by data flow.
+    /// Round-trip times by index of the data flow.
     pub(crate) round_trips: Vec<(u32, Buckets)>,
-    /// How long after the intended time its periodic messages were sent.
+    /// Time from when a periodic message was due until the station sent it, ns.
     pub(crate) lateness: Buckets,
 }
 
@@ -77,19 +77,19 @@ pub(crate) struct Sent {
     pub(crate) messages: u64,
 }
 
-/// What a station received of one flow.
+/// Messages that a station received on one flow.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Received {
     pub(crate) flow: u32,
-    /// Distinct messages.
+    /// Distinct messages received.
     pub(crate) unique: u64,
     pub(crate) out_of_order: u64,
     pub(crate) duplicates: u64,
-    /// Distinct messages that came while the round trips counted.
+    /// Distinct messages received during the measurement.
     pub(crate) measured: u64,
 }
 
-/// Sends one line.
+/// Writes one line.
 pub(crate) fn say(message: &impl Serialize, to: &mut dyn Write) -> Result<()> {
     let mut line = serde_json::to_vec(message).map_err(|e| broken(e.into()))?;
     line.push(b'\n');
@@ -98,7 +98,7 @@ pub(crate) fn say(message: &impl Serialize, to: &mut dyn Write) -> Result<()> {
         .map_err(broken)
 }
 
-/// Waits for one line; `None` when the other side has ended.
+/// Waits for one line; `None` if the other process has closed the stream.
 pub(crate) fn hear<T: DeserializeOwned>(from: &mut dyn BufRead) -> Result<Option<T>> {
     let mut line = String::new();
     if from.read_line(&mut line).map_err(broken)? == 0 {

@@ -1,4 +1,4 @@
-//! The report of the experiments: the paper's figures and tables, ours beside its own.
+//! The report of the experiments: measured figures and tables beside those of the paper.
 
 use punctual_report::{Bars, Cumulative, Group, Page, Panel, Part, Unit, bars, cumulative};
 use serde::Serialize;
@@ -12,11 +12,11 @@ use crate::compare::machine::Machine;
 use crate::compare::results::median;
 use punctual_measure::load::Latency;
 
-/// Bytes that the largest frame takes on the wire: payload 1500, headers, check sum, preamble,
-/// gap.
+/// Bytes of the largest frame on the wire: payload of 1500 bytes, headers, check sequence,
+/// preamble, inter-frame gap.
 const LARGEST_FRAME: u64 = 1538;
 
-/// Everything that the report is made of.
+/// The content of the report.
 #[derive(Serialize)]
 pub(crate) struct Report<'a> {
     pub(crate) machine: &'a Machine,
@@ -26,11 +26,11 @@ pub(crate) struct Report<'a> {
     pub(crate) results: &'a [Cell],
     #[serde(skip)]
     pub(crate) all: &'a Results,
-    /// Brokers that did not take part, and why.
+    /// Brokers that were not measured, with the reason.
     pub(crate) absent: Vec<String>,
 }
 
-/// How the runs were done.
+/// The conditions of the runs.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Setting {
     pub(crate) round_trip_s: f64,
@@ -41,11 +41,11 @@ pub(crate) struct Setting {
     pub(crate) payloads: Vec<usize>,
     pub(crate) bulk_payload: usize,
     pub(crate) link_bit_per_s: u64,
-    /// Cores and classes of broker and stations, in words.
+    /// CPU cores and scheduling classes of broker and stations, in words.
     pub(crate) scheduling: String,
 }
 
-/// A broker that took part.
+/// A broker that was measured.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct BrokerNote {
     pub(crate) name: &'static str,
@@ -64,12 +64,12 @@ impl BrokerNote {
 }
 
 impl Report<'_> {
-    /// Tables in Markdown.
+    /// The report as Markdown tables.
     pub(crate) fn markdown(&self) -> String {
         self.page().markdown()
     }
 
-    /// Tables and charts in one HTML file.
+    /// The report as one HTML file with tables and charts.
     pub(crate) fn html(&self) -> String {
         self.page().html()
     }
@@ -130,7 +130,7 @@ impl Report<'_> {
         );
     }
 
-    /// Figs 6 to 8.
+    /// Figs. 6 to 8.
     fn curves(&self, page: &mut Page) {
         let cells: Vec<&Cell> = self.all.of(Experiment::RoundTrip).collect();
         let number = |of: &dyn Fn(&Latency) -> f64| {
@@ -210,7 +210,7 @@ impl Report<'_> {
         }
     }
 
-    /// How many times lower than Mosquitto's.
+    /// By how many times the round trips of each broker are shorter than Mosquitto's.
     fn ratios(&self, page: &mut Page) {
         let peers = |payload| {
             let mut cells = self.cells(Experiment::RoundTrip, payload);
@@ -260,7 +260,8 @@ impl Report<'_> {
         page.table(header, rows);
     }
 
-    /// What the paper's text says of Figs 7 and 8.
+    /// Shares within a bound that the paper's text states for Figs. 7 and 8, beside the measured
+    /// shares.
     fn within(&self, page: &mut Page) {
         let mut rows = Vec::new();
         for within in paper::WITHIN {
@@ -336,7 +337,7 @@ impl Report<'_> {
             }
             series.push(name);
         }
-        // The figure has priorities; classes stand in where the broker tells no more.
+        // The figure shows priorities; classes replace them where a broker reports only classes.
         if groups
             .iter()
             .any(|group| group.name.starts_with("priority "))
@@ -390,11 +391,11 @@ impl Report<'_> {
         page.table(header.map(str::to_owned).into(), rows);
     }
 
-    /// The highest priority beside bulk.
+    /// The highest priority, alone and beside bulk traffic.
     fn bulk(&self, page: &mut Page) {
         let mut rows = Vec::new();
         let frame_us = (LARGEST_FRAME * 8) as f64 * 1e6 / RATE as f64;
-        // To the broker, to the controller, and both again with the answer.
+        // A message crosses the network to the broker and to the controller; so does the answer.
         let frames_us = f64::from(4 * HOPS) * frame_us;
         for beside in self.all.of(Experiment::Bulk) {
             let case = &beside.case;
@@ -512,7 +513,7 @@ impl Report<'_> {
     }
 }
 
-/// The curves of a broker with a payload, and what the paper says of its own.
+/// The curves of a broker for a payload, with the paper's values for its own broker.
 fn panel(cells: &[&Cell], broker: &str, payload: usize) -> Panel {
     let of = |cell: &&&Cell| cell.case.broker == broker && cell.case.payload == payload;
     let cell = cells.iter().find(of);
@@ -532,7 +533,7 @@ fn panel(cells: &[&Cell], broker: &str, payload: usize) -> Panel {
     }
 }
 
-/// An experiment in words.
+/// Describes an experiment in words.
 pub(crate) fn what(experiment: Experiment) -> &'static str {
     match experiment {
         Experiment::RoundTrip => "round trips",
@@ -552,7 +553,7 @@ fn round_trip(cell: &Cell, couple: usize) -> String {
     )
 }
 
-/// The share of what was lost; below one in all deliveries if nothing was.
+/// The loss ratio; "below" one in all deliveries if none was lost.
 fn loss_ratio(faults: &Faults) -> String {
     if faults.expected == 0 {
         dash()

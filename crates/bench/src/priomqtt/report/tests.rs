@@ -1,4 +1,4 @@
-//! A report of made-up runs: that every table and figure is there and holds what it should.
+//! The report of invented runs contains every table and figure, with the expected values.
 
 use super::super::brokers::PUNCTUAL;
 use super::super::queue::{QueueReport, Wait};
