@@ -1,8 +1,8 @@
-//! Traffic that nobody declared: bulk over TCP, a media stream over UDP, files, and plain MQTT.
+//! Undeclared traffic: bulk over TCP, a media stream over UDP, file transfers, and plain MQTT.
 //!
-//! The papers use D-ITG, VLC, vsftpd and ordinary publishers for the same, and so can [`tools`]
-//! do here. What matters to the network is how it comes: steadily and as TCP likes, in a burst
-//! for each picture, in a connection for each file.
+//! The papers generate this traffic with D-ITG, VLC, vsftpd and ordinary publishers; [`tools`] can
+//! do so too. For the network only the arrival pattern matters: a steady TCP stream, a burst of
+//! datagrams for each video frame, or a TCP connection for each file.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -27,34 +27,34 @@ use punctual_testbed::netns::Namespace;
 /// Port of the first generator's sink.
 const FIRST_PORT: u16 = 5001;
 
-/// Bytes of bulk that are written at once.
+/// Bytes of bulk per write.
 pub(super) const CHUNK: usize = 16 * 1024;
 
-/// Bytes of a file.
+/// Size of a file, bytes.
 pub(super) const FILE: usize = 512 * 1024;
 
-/// Bytes of a media datagram: seven packets of an MPEG transport stream.
+/// Size of a media datagram, bytes: seven packets of an MPEG transport stream.
 const DATAGRAM: usize = 7 * 188;
 
-/// Time between two pictures.
+/// Interval of video frames.
 const PICTURE: Duration = Duration::from_millis(40);
 
-/// Bytes of a full frame on the wire.
+/// Size of a full frame on the wire, bytes.
 pub(super) const FULL_FRAME: u64 = 1538;
 
-/// Longest wait of a socket between looks at whether to end.
+/// Timeout of blocking socket calls, after which a thread checks whether it has to end.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// How undeclared traffic comes.
+/// Kinds of undeclared traffic, by their arrival pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A TCP connection that sends at a rate.
+    /// A TCP connection that sends at a fixed rate.
     Bulk,
-    /// Datagrams, many at once every 40 ms.
+    /// UDP datagrams in a burst every 40 ms.
     Media,
-    /// A TCP connection for each file of 512 KiB, as fast as TCP likes.
+    /// A TCP connection for each file of 512 KiB, limited by TCP's congestion control.
     Files,
-    /// Plain MQTT messages of a full frame to a broker.
+    /// Plain MQTT messages to a broker, each of a full frame.
     Mqtt,
 }
 
@@ -69,19 +69,19 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What is sent from where to where.
+/// One stream of undeclared traffic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Background {
     pub(crate) kind: Kind,
-    /// Switch that the generator is at, on a host of its own, or the host that it is on.
+    /// Name of the switch to which a new host of the generator is attached, or of its host.
     pub(crate) from: String,
-    /// The same of its sink; for MQTT the broker's host.
+    /// Name of the switch or host of the sink; for MQTT the broker's host.
     pub(crate) to: String,
-    /// Payload, bit/s; for MQTT bits on the wire.
+    /// Payload rate, bit/s; for MQTT the rate on the wire.
     pub(crate) rate: u64,
-    /// Files are transferred no faster than the rate, either; otherwise as fast as TCP likes.
+    /// File transfers are limited to the rate; otherwise only TCP's congestion control limits them.
     pub(crate) limited: bool,
-    /// What makes it; `None`: this program.
+    /// The tool that generates the traffic; `None`: this program.
     pub(crate) tool: Option<Tool>,
 }
 
@@ -123,9 +123,9 @@ impl fmt::Display for Background {
     }
 }
 
-/// What the RT-MQTT paper's network has beside its declared flows (section V.A), for any
-/// network: 38 Mbit/s of bulk, 1.2 of media and 3.2 of files from the switches farthest from
-/// each broker to the one before it, and 6 Mbit/s of plain MQTT from all to the broker.
+/// The undeclared traffic of the RT-MQTT paper (section V.A), for any network: 38 Mbit/s of bulk,
+/// 1.2 Mbit/s of media and 3.2 Mbit/s of files from the switches farthest from each broker to the
+/// switch next to it, and 6 Mbit/s of plain MQTT from all switches to the broker.
 pub(super) fn usual(layout: &Layout) -> Vec<Background> {
     let mut all = Vec::new();
     let brokers = layout
@@ -172,7 +172,7 @@ pub(super) fn usual(layout: &Layout) -> Vec<Background> {
     all
 }
 
-/// A generator with its place in the network.
+/// A generator and its place in the network.
 #[derive(Debug)]
 pub(super) struct Generator {
     pub(super) background: Background,
@@ -182,7 +182,7 @@ pub(super) struct Generator {
 }
 
 impl Generator {
-    /// Attaches the hosts that it takes.
+    /// Attaches the hosts of the generator and its sink.
     pub(super) fn place(
         background: &Background,
         index: usize,
@@ -234,8 +234,8 @@ impl Generator {
         })
     }
 
-    /// Starts the servers that the tools of generators need, one of each tool on a host, and waits
-    /// until they listen.
+    /// Starts the servers that the tools of generators need, at most one of each tool per host, and
+    /// waits until they listen.
     pub(super) fn prepare<'a>(
         generators: &[Self],
         hosts: impl Fn(usize) -> &'a Namespace,
@@ -263,8 +263,8 @@ impl Generator {
         Ok(running)
     }
 
-    /// Starts threads in `scope` that generate and consume until told to end, and the tool that
-    /// generates, if there is one. The bytes that arrived are added to `arrived`.
+    /// Starts threads in `scope` that generate and receive traffic until told to end, and the
+    /// generating tool, if there is one. Received bytes are added to `arrived`.
     pub(super) fn start<'scope>(
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
@@ -297,8 +297,8 @@ impl Generator {
             }
             (Kind::Files, Some(_)) => {
                 scope.spawn(move || {
-                    // The programs that the thread starts are in its namespace. What fails shows
-                    // in what arrives.
+                    // The thread starts its programs in its own namespace. Failures are visible as
+                    // missing received bytes.
                     let _ = sink.enter(|| fetch_files(self.source, rate, end));
                 });
             }
@@ -309,8 +309,8 @@ impl Generator {
                 listener.set_nonblocking(true).map_err(failed())?;
                 scope.spawn(move || receive_connections(&listener, end, arrived));
                 scope.spawn(move || {
-                    // The thread stays in the namespace: it opens a connection for each file.
-                    // A failed connection shows in what arrives.
+                    // The thread stays in the namespace because it opens a connection for each
+                    // file. A failed connection is visible as missing received bytes.
                     let _ = source.enter(|| {
                         if kind == Kind::Files {
                             send_files(address, rate, most, end);
@@ -324,8 +324,8 @@ impl Generator {
         Ok(None)
     }
 
-    /// Bytes that arrived, by what its threads have counted and, where a tool receives, by what
-    /// its host has received.
+    /// Received bytes: those that the threads counted or, where a tool receives, those that its
+    /// host received.
     pub(super) fn arrived<'a>(
         &self,
         hosts: impl Fn(usize) -> &'a Namespace,
@@ -338,7 +338,7 @@ impl Generator {
     }
 }
 
-/// When so many bytes are due at a rate.
+/// When `bytes` bytes are due at a rate of `rate` bit/s.
 fn due(begin: Instant, bytes: u64, rate: u64) -> Instant {
     begin + Duration::from_secs_f64(bytes as f64 * 8.0 / rate as f64)
 }
@@ -359,7 +359,7 @@ fn connect(address: SocketAddr) -> Option<TcpStream> {
     Some(stream)
 }
 
-/// Writes all of it, a part at a time, unless it is to end or the connection breaks.
+/// Writes all bytes in parts; returns false if `end` is set or the connection breaks.
 fn write(stream: &mut TcpStream, mut bytes: &[u8], end: &AtomicBool) -> bool {
     while !bytes.is_empty() && !end.load(Ordering::Relaxed) {
         match stream.write(bytes) {
@@ -389,7 +389,7 @@ fn send_bulk(address: SocketAddr, rate: u64, end: &AtomicBool) {
     }
 }
 
-/// `most` is the rate that a transfer is held to, bit/s.
+/// `most` is the limit of the rate of each transfer, bit/s.
 fn send_files(address: SocketAddr, rate: u64, most: Option<u64>, end: &AtomicBool) {
     let file = vec![b'f'; FILE];
     let begin = Instant::now();
@@ -425,7 +425,7 @@ fn send_media(socket: &UdpSocket, rate: u64, end: &AtomicBool) {
     for picture in 1.. {
         let until = begin + PICTURE * picture;
         while due(begin, sent, rate) < until && !end.load(Ordering::Relaxed) {
-            // Nobody repeats a lost datagram.
+            // UDP does not retransmit, so a failed send counts as a lost datagram.
             let _ = socket.send(&datagram);
             sent += DATAGRAM as u64;
         }
@@ -472,7 +472,7 @@ fn receive_connections(listener: &TcpListener, end: &AtomicBool, arrived: &Atomi
     }
 }
 
-/// Whether any link of the network expects undeclared traffic in frames of this size.
+/// Whether any link of the network declares undeclared traffic in full frames.
 pub(super) fn is_expected(network: &Network) -> bool {
     let full = |rate: u64| FULL_FRAME * 8 * 1_000_000_000 / rate;
     let links = network.topology.links.iter().filter(|link| link.rate > 0);
@@ -514,11 +514,12 @@ mod tests {
         assert_eq!(usual[0].to_string(), "bulk:s2>s7:38Mbit");
         assert_eq!(usual.iter().filter(|of| of.kind == Kind::Mqtt).count(), 6);
         let generator = Generator::place(&usual[0], 0, &mut layout).unwrap();
-        // Its own cable, s2>s3, s3>s10, s10>s7, and the sink's.
+        // The cable of the generator's host, s2>s3, s3>s10, s10>s7, and the cable of the sink's
+        // host.
         assert_eq!(generator.stream.path.len(), 5);
         let is_expected = |document| is_expected(&Network::new(&document).unwrap());
         assert!(is_expected(families::fig2(Load::Low)));
-        // Only acknowledgements.
+        // Only acknowledgements are undeclared there.
         assert!(!is_expected(families::factory_cell()));
         let error = Generator::place(&"bulk:s2>x:1Mbit".parse().unwrap(), 0, &mut layout);
         assert!(

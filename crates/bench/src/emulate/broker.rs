@@ -1,5 +1,5 @@
-//! The broker in its host: a real one, told what to do on standard input, so that it leaves no
-//! file behind; and the manager before it, if there is to be one.
+//! The broker on its emulated host: a real program, configured over standard input, so that it
+//! leaves no file behind; and optionally the manager in front of it.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _};
@@ -18,45 +18,45 @@ use crate::sys;
 use punctual_measure::{Error, Result};
 use punctual_testbed::netns::{Namespace, memory_file};
 
-/// Where every broker listens, or the manager before it: its host is its own.
+/// Port of every broker, or of the manager in front of it; each host has its own namespace.
 pub(super) const PORT: u16 = 1883;
 
-/// Where a broker with a manager before it listens.
+/// Port of a broker behind a manager.
 const BEHIND: u16 = 1884;
 
-/// What the manager is told beside its command line.
+/// Configuration of the manager in addition to its command line.
 const MANAGER: &str = "[server]\nhttp = \"off\"\n[log]\nlevel = \"warn\"\n";
 
 /// Longest wait for a program to listen.
 pub(super) const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Pause between looks at a program that starts.
+/// Polling interval while waiting for a program to listen.
 pub(super) const POLL: Duration = Duration::from_millis(10);
 
-/// Which program is the broker.
+/// The program that serves as broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
-    /// This one.
+    /// Punctual, the broker of this project
     Punctual,
-    /// Mosquitto, from PATH.
+    /// Mosquitto, from PATH
     Mosquitto,
 }
 
-/// A broker whose program was found.
+/// A broker whose executable was found.
 #[derive(Clone, Debug)]
 pub(super) struct BrokerProgram {
     pub(super) name: &'static str,
     pub(super) version: String,
     program: PathBuf,
     arguments: &'static [&'static str],
-    /// For a port.
+    /// Returns the configuration for a port.
     configuration: fn(u16) -> String,
-    /// The program that has the manager, if it is to be there.
+    /// Executable of the manager, if one is to run in front of the broker.
     manager: Option<PathBuf>,
 }
 
 impl Kind {
-    /// Looks for its program.
+    /// Searches for the broker's executable.
     pub(super) fn find(self) -> Result<BrokerProgram> {
         let (name, arguments, configuration): (_, &[&str], fn(u16) -> String) = match self {
             Self::Punctual => (
@@ -88,7 +88,7 @@ impl Kind {
 }
 
 impl BrokerProgram {
-    /// Puts `punctual manager` before it.
+    /// Adds `punctual manager` in front of the broker.
     pub(super) fn behind_manager(self) -> Result<Self> {
         let manager = Kind::Punctual.find()?.program;
         Ok(Self {
@@ -101,8 +101,9 @@ impl BrokerProgram {
         self.manager.is_some()
     }
 
-    /// Starts it in `host` on a core (`None`: any) under `SCHED_FIFO` (0: not), and waits until
-    /// it listens. It ends with the calling thread at the latest.
+    /// Starts the broker in `host` on a core (`None`: any) under `SCHED_FIFO` (0: the normal
+    /// class), and waits until it listens. The kernel ends the broker with the calling thread at
+    /// the latest.
     pub(super) fn start(
         &self,
         host: &Namespace,
@@ -135,12 +136,12 @@ impl BrokerProgram {
             &format!("tcp://{}:{PORT}", Ipv4Addr::UNSPECIFIED),
         ]);
         let manager = start(host, "manager", &mut command, MANAGER, PORT, core, fifo)?;
-        // In this order they end.
+        // The manager is dropped, and so ended, before the broker.
         Ok(vec![manager, broker])
     }
 }
 
-/// Starts a program that serves a port, with its configuration on standard input.
+/// Starts a program that listens on a port, with its configuration on standard input.
 fn start(
     host: &Namespace,
     name: &str,
@@ -183,7 +184,7 @@ fn start(
     Ok(process)
 }
 
-/// What was written to a log; nothing if it cannot be read.
+/// The content of a log; empty if it cannot be read.
 pub(super) fn read(log: &mut File) -> String {
     let mut text = String::new();
     match log.rewind().and_then(|()| log.read_to_string(&mut text)) {

@@ -1,4 +1,4 @@
-//! One run: build the network, start everything, watch, take it down.
+//! One run: builds the network, starts all programs, observes the traffic, and removes everything.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -31,28 +31,29 @@ use punctual_measure::load::Latency;
 use punctual_measure::load::meter::Recorder;
 use punctual_measure::{Error, Result};
 
-/// First port of publishers, of subscribers and of plain publishers of the background.
+/// First ports of publishers, of subscribers, and of plain publishers of the background.
 const PUBLISHERS: u16 = 20_000;
 const SUBSCRIBERS: u16 = 30_000;
 
-/// Between the last connection and the first message.
+/// Time between the last connection and the first message.
 pub(super) const LEAD: Duration = Duration::from_millis(200);
 
-/// Wait for what is under way at the end.
+/// Wait for messages in transit at the end.
 pub(super) const DRAIN: Duration = Duration::from_millis(300);
 
-/// Pause between looks at the threads.
+/// Polling interval for the end of threads.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// One late message of so many is too much.
+/// A run is doubtful if more than one in `LATE_OF` messages was written late.
 pub(super) const LATE_OF: u64 = 1000;
 
-/// `SCHED_FIFO` priorities of broker, clients and captures: other programs are not the subject.
+/// `SCHED_FIFO` priorities of broker, clients and captures, which keep other programs from
+/// disturbing the measurement.
 const BROKER_FIFO: u8 = 40;
 pub(super) const CLIENTS_FIFO: u8 = 30;
 const OBSERVER_FIFO: u8 = 20;
 
-/// What can be chosen of a run.
+/// Parameters of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Experiment {
     pub(crate) driver: Driver,
@@ -60,19 +61,19 @@ pub(crate) struct Experiment {
     pub(crate) warm_up: Duration,
     pub(crate) duration: Duration,
     pub(crate) qos: u8,
-    /// Packets are marked with their flow's level; otherwise all are alike.
+    /// Packets are marked with their flow's priority level; otherwise all have the same mark.
     pub(crate) priorities: bool,
     pub(crate) background: Vec<Background>,
     pub(crate) seed: u64,
-    /// Packets that hosts discard.
+    /// Share of the packets to brokers that the brokers' hosts discard.
     pub(crate) loss: Option<Loss>,
-    /// Measure the switches first.
+    /// Measure the forwarding delays of the switches first.
     pub(crate) switching: bool,
-    /// Broker and clients have a core each, before other programs.
+    /// Broker and clients have one core each, with priority over other programs.
     pub(crate) pinned: bool,
 }
 
-/// What a run has shown.
+/// Results of a run.
 #[derive(Debug, Serialize)]
 pub(crate) struct Outcome {
     pub(crate) priorities: bool,
@@ -82,44 +83,45 @@ pub(crate) struct Outcome {
     /// Time to build the network, ms.
     pub(crate) set_up_ms: u64,
     pub(crate) paths: Vec<PathResult>,
-    /// What switches take for a frame, if that was asked for.
+    /// Forwarding delays of the switches, if they were measured.
     pub(crate) switching: Vec<SwitchDelay>,
-    /// From when messages were due to when they were written, µs.
+    /// Time from when messages were due until they were written, µs.
     pub(crate) lateness: Option<Latency>,
-    /// Messages that were written more than 0.1 ms later than their flow's release jitter allows:
-    /// no bound is about them, nor about what waits behind them.
+    /// Messages that were written more than 0.1 ms later than their flow's release jitter allows.
+    /// Bounds do not hold for them, nor for messages that wait behind them.
     pub(crate) late: u64,
-    /// Messages that the broker acknowledged, of all that were written.
+    /// Messages that publishers wrote, and how many of them the broker acknowledged.
     pub(crate) written: u64,
     pub(crate) acknowledged: u64,
     /// Messages that subscribers received.
     pub(crate) received: u64,
-    /// Flows that were promised their deadline, if a manager was there to be asked.
+    /// Flows whose deadline the manager guaranteed, if a manager ran.
     pub(crate) promised: Option<usize>,
-    /// Messages that TCP repeated.
+    /// Messages that TCP retransmitted.
     pub(crate) repeated: u64,
     pub(crate) losses: Losses,
     /// Packets that the capture missed.
     pub(crate) missed: u64,
-    /// Undeclared traffic: what was asked for, bit/s that arrived, and the tool that made it.
+    /// Undeclared traffic: its description, the received rate in bit/s, and the tool that generated
+    /// it.
     pub(crate) background: Vec<(String, u64, Option<&'static str>)>,
     pub(crate) processors: Option<Processors>,
-    /// Datagrams to groups of brokers that were passed on to the brokers.
+    /// Datagrams to multicast groups that relays passed on to the brokers.
     pub(crate) relayed: u64,
-    /// Copies of messages that nobody had room for when they were due.
+    /// Copies of messages that were not written because a send buffer was full.
     pub(crate) withheld: u64,
 }
 
 impl Outcome {
-    /// The machine had too little time to spare: programs waited for a processor, or publishers
-    /// did not do what their flows declare.
+    /// The machine had too little CPU time: programs waited for a processor, or publishers did not
+    /// keep the release jitter that their flows declare.
     pub(crate) fn is_doubtful(&self) -> bool {
         let undeclared = self.late * LATE_OF > self.written;
         undeclared || self.processors.is_some_and(Processors::are_too_busy)
     }
 }
 
-/// Runs an experiment with a network.
+/// Carries out a run on a network.
 pub(crate) fn run(network: &Network, experiment: &Experiment) -> Result<Outcome> {
     let begun = Instant::now();
     let mut layout = Layout::new(network)?;
@@ -207,7 +209,8 @@ pub(crate) fn run(network: &Network, experiment: &Experiment) -> Result<Outcome>
                 Traffic::Mqtt => (plan.acknowledged_of(generator, &sent) * FULL_FRAME, whole),
                 _ => {
                     let source = layout.hosts[generator.stream.from].address;
-                    // At a broker's host other things arrive as well.
+                    // A broker's host receives other traffic too: its capture counts bytes by
+                    // source.
                     let bytes = match observed.unstamped.get(&(generator.stream.to, source)) {
                         Some(bytes) => *bytes,
                         None => generator.arrived(|host| fabric.host(host), arrived)?,
@@ -246,7 +249,7 @@ pub(crate) fn run(network: &Network, experiment: &Experiment) -> Result<Outcome>
     })
 }
 
-/// Measures the delays of switches in a thread of its own, on that core and with that priority.
+/// Measures the forwarding delays of switches in a separate thread with this core and priority.
 fn measure_switching(
     layout: &Layout,
     fabric: &Fabric,
@@ -260,14 +263,14 @@ fn measure_switching(
     thread::scope(|scope| join(scope.spawn(measure)))
 }
 
-/// From when messages were due to when they were written.
+/// Time from when messages were due until they were written.
 fn lateness(sent: &Sent) -> Option<Latency> {
     let mut lateness = Recorder::default();
     lateness.add(&sent.lateness);
     lateness.summary()
 }
 
-/// Starts a broker on every host that has one.
+/// Starts a broker on every host whose `broker` flag is set.
 fn start_brokers(
     layout: &Layout,
     fabric: &Fabric,
@@ -283,19 +286,19 @@ fn start_brokers(
     hosts.map(start).collect()
 }
 
-/// A real-time priority where threads are pinned; 0 otherwise.
+/// The real-time priority if threads are pinned; 0 otherwise.
 fn fifo(experiment: &Experiment, priority: u8) -> u8 {
     if experiment.pinned { priority } else { 0 }
 }
 
-/// A generator of traffic without requirements, its bits per second, and the tool that made them.
+/// Describes a generator of undeclared traffic, with its rate in bit/s and the tool that sent it.
 fn rate(generator: &Generator, bytes: u64, time: Duration) -> (String, u64, Option<&'static str>) {
     let rate = bytes as f64 * 8.0 / time.as_secs_f64();
     let tool = generator.background.tool.map(Tool::name);
     (generator.background.to_string(), rate as u64, tool)
 }
 
-/// Results of what was written in the measured time.
+/// Results of the messages that were written during the measurement.
 fn measured(
     network: &Network,
     layout: &Layout,
@@ -319,7 +322,7 @@ fn measured(
     )
 }
 
-/// Gives the calling thread its core and its place before other programs.
+/// Sets the core and the real-time priority of the calling thread.
 pub(super) fn take_turn(core: Option<usize>, fifo: u8) -> Result<()> {
     let context = "cannot give a thread its core and priority; try --unpinned";
     if let Some(core) = core {
@@ -333,12 +336,12 @@ pub(super) fn join<T>(thread: thread::ScopedJoinHandle<'_, Result<T>>) -> Result
     result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Where `/proc/stat` cannot be read nothing is said of the processors.
+/// The content of `/proc/stat`; empty if it cannot be read, then no idle time is reported.
 pub(super) fn processor_time() -> String {
     fs::read_to_string("/proc/stat").unwrap_or_default()
 }
 
-/// What a flow declares, as its publisher states it.
+/// The requirements of a flow as user properties of its publications.
 fn requirements(flow: &Flow, level: u8) -> Vec<(String, String)> {
     let stated = Requirements {
         deadline: Some(Duration::from_nanos(flow.deadline)),
@@ -351,12 +354,12 @@ fn requirements(flow: &Flow, level: u8) -> Vec<(String, String)> {
     stated.map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-/// A subscriber to be.
+/// A subscriber that is to be connected.
 struct Receiver {
     filters: Vec<String>,
-    /// From the broker.
+    /// Path from the broker to the subscriber.
     path: FlowPath,
-    /// The level of the most urgent flow that it gets.
+    /// The level of the most urgent flow that the subscriber receives.
     level: u8,
 }
 
@@ -370,16 +373,16 @@ impl Receiver {
     }
 }
 
-/// Who connects where, and the streams that the network has to carry.
+/// The clients with their brokers, and the streams that the network has to carry.
 struct Plan {
     publishers: Vec<Publisher>,
     subscribers: Vec<Subscriber>,
     streams: Vec<Stream>,
-    /// What goes to several brokers at once.
+    /// Multicast trees of the flows to several brokers.
     trees: Trees,
     /// Flow number of each generator of plain MQTT, by its host.
     plain: BTreeMap<usize, u32>,
-    /// Hosts whose arrivals are of interest.
+    /// Hosts at which arrivals are captured.
     hosts: Vec<usize>,
     priorities: bool,
     qos: u8,
@@ -397,7 +400,7 @@ impl Plan {
             priorities: experiment.priorities,
             qos: experiment.qos,
         };
-        // Filters and the path of each subscriber, by broker and host.
+        // Topic filters and path of each subscriber, by broker and host.
         let mut receivers: BTreeMap<(usize, usize), Receiver> = BTreeMap::new();
         let publications = layout.publications.clone();
         for publication in &publications {
@@ -435,7 +438,7 @@ impl Plan {
             };
             plan.publish(layout, publisher, &publication.ups, level);
         }
-        // Brokers at the end of paths get a subscriber to everything, as in the papers.
+        // Brokers at the end of paths get a subscriber to all topics, as in the papers.
         let brokers: Vec<usize> = (0..layout.hosts.len())
             .filter(|host| layout.hosts[*host].broker)
             .filter(|host| !receivers.keys().any(|(broker, _)| broker == host))
@@ -485,7 +488,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Has a publisher publish to a broker, or to a group of several, at a level.
+    /// Adds a publisher that sends to one broker, or to a group of several brokers, at a level.
     fn publish(&mut self, layout: &Layout, mut publisher: Publisher, ups: &[Up], level: u8) {
         let mut endpoint = Endpoint {
             host: publisher.host,
@@ -511,14 +514,15 @@ impl Plan {
         self.publishers.push(publisher);
     }
 
-    /// What passes on to the brokers what they get as members of groups.
+    /// Relays that pass datagrams to groups on to the brokers that are members.
     fn relays(&self) -> Vec<RelaySpec> {
         let members = self.trees.members().into_iter();
         let qos = self.qos;
         members.map(|host| RelaySpec { host, qos }).collect()
     }
 
-    /// Background: plain MQTT becomes one more publisher each, with numbers from `first` on.
+    /// Adds undeclared traffic: each generator of plain MQTT is one more publisher, with flow
+    /// numbers from `first` on.
     fn add_background(&mut self, generators: &[Generator], layout: &Layout, first: u32) {
         for generator in generators {
             let Generator {
@@ -554,7 +558,7 @@ impl Plan {
         self.hosts.iter().copied()
     }
 
-    /// Messages of a generator of plain MQTT that its broker has taken.
+    /// Messages of a generator of plain MQTT that its broker acknowledged.
     fn acknowledged_of(&self, generator: &Generator, sent: &Sent) -> u64 {
         let flow = self.plain.get(&generator.stream.from);
         let counts = if self.qos == 0 {

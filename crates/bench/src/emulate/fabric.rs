@@ -1,6 +1,6 @@
 //! The network of a [`Layout`] in network namespaces: one for each host and each switch, cables
-//! between them with eight strict priorities at both ends, and addresses that are known without
-//! asking (a broadcast would need a bridge).
+//! between them with eight strict priorities at both ends, and static neighbour entries (ARP
+//! broadcasts would need a bridge).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -17,12 +17,12 @@ use crate::sys;
 use punctual_measure::{Error, Result};
 use punctual_testbed::netns::Namespace;
 
-/// What forwards.
+/// The implementation of the switches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Driver {
-    /// nftables and HTB: with the timing of real switches, but for transmission
+    /// nftables and HTB: the timing of real switches, without transmission times
     Linux,
-    /// Open vSwitch in userspace: what OpenFlow can do, with a timing of its own
+    /// Open vSwitch in userspace: for OpenFlow features; the timing is not that of real switches
     Openflow,
 }
 
@@ -35,21 +35,22 @@ impl Driver {
     }
 }
 
-/// The switches, each in its namespace or all in one.
+/// The switches, each in a namespace of its own or all in one.
 enum Switches {
     Linux(Vec<linux::Driver<Inside>>),
     Openflow(Bridges),
 }
 
-/// The wired network. It is gone when it and all that runs in it are.
+/// The connected network namespaces. They exist until this value and all programs in them have
+/// ended.
 pub(super) struct Fabric {
     hosts: Vec<Namespace>,
-    /// By switch.
+    /// Namespaces of the switches, by switch.
     places: Vec<Namespace>,
     switches: Switches,
 }
 
-/// Runs the driver's programs in a namespace.
+/// Runs the programs of the Linux driver in a namespace.
 struct Inside(Namespace);
 
 impl Shell for Inside {
@@ -61,8 +62,8 @@ impl Shell for Inside {
 }
 
 impl Fabric {
-    /// Builds everything; nothing is forwarded yet. Programs that forward are put before others
-    /// if asked.
+    /// Builds the network without forwarding rules. `before_others` gives forwarding programs
+    /// real-time priority.
     pub(super) fn new(layout: &Layout, driver: Driver, before_others: bool) -> Result<Self> {
         let named = |names: &mut dyn Iterator<Item = &String>| -> Result<Vec<Namespace>> {
             names.map(|name| Namespace::new(name)).collect()
@@ -76,7 +77,8 @@ impl Fabric {
             Place::Host(host) => &hosts[host],
             Place::Switch(switch) => &places[switch],
         };
-        // A few long batches: starting a program for each device would take seconds.
+        // Commands are run in few large batches: starting a program for each device would take
+        // seconds.
         let mut commands = Batches::default();
         for cable in &layout.cables {
             let [near, far] = &cable.devices;
@@ -93,7 +95,8 @@ impl Fabric {
         }
         for cable in &layout.cables {
             for (end, device) in cable.ends.iter().zip(&cable.devices) {
-                // No packets larger than a frame, and none that nobody asked for.
+                // Disable packets larger than a frame, and IPv6 link-local addresses, which send
+                // packets by themselves.
                 commands.add(
                     *end,
                     format_args!("link set dev {device} gso_max_segs 1 addrgenmode none"),
@@ -117,13 +120,14 @@ impl Fabric {
                 .map(|(device, rate)| queues(device, rate))
                 .collect();
             namespace.feed("tc", &["-batch", "-"], &text)?;
-            // One that is always there, and that does not spread a message's frames over time.
+            // Reno is available in every kernel and does not pace the frames of a message.
             namespace.set("net/ipv4/tcp_congestion_control", "reno")?;
         }
         let switches = match (driver, places.first()) {
             (Driver::Openflow, Some(all)) => {
                 for (host, device) in devices_of_hosts(layout) {
-                    // The datapath passes frames on as they are, so their sums have to be right.
+                    // The userspace datapath does not compute check sums, so hosts have to send
+                    // correct ones.
                     let switch_off = || sys::transmit_checksums(device, false);
                     hosts[host]
                         .enter(switch_off)?
@@ -147,8 +151,8 @@ impl Fabric {
         })
     }
 
-    /// Makes hosts know how to reach each other and switches forward the streams and what is sent
-    /// to groups.
+    /// Installs neighbour entries and routes on hosts, and forwarding rules for streams and
+    /// multicast groups on switches.
     pub(super) fn connect(
         &mut self,
         layout: &Layout,
@@ -174,7 +178,8 @@ impl Fabric {
         Ok(())
     }
 
-    /// Makes hosts know how to reach each other.
+    /// Installs routes and neighbour entries on hosts, so that both ends of each stream reach each
+    /// other.
     pub(super) fn introduce(&self, layout: &Layout, streams: &[Stream]) -> Result<()> {
         let mut commands = Batches::default();
         for stream in streams {
@@ -203,8 +208,8 @@ impl Fabric {
         Ok(())
     }
 
-    /// Makes hosts know where groups are, and their members where datagrams come from: what a host
-    /// could not answer it may refuse.
+    /// Installs routes to multicast groups on publishers, and routes back on members: a host may
+    /// drop packets from a source to which it has no route.
     fn introduce_groups(&self, layout: &Layout, trees: &Trees) -> Result<()> {
         let mut commands = Batches::default();
         for tree in &trees.0 {
@@ -215,8 +220,9 @@ impl Fabric {
                 };
                 let (place, device) = layout.sender(first);
                 let group = tree.group;
-                // Linux caches destinations by what routes have in common: were its type the usual
-                // one, connections to hosts would now and then be refused as if to a group.
+                // The route type must be multicast. Linux shares cached data of routes with equal
+                // attributes, so with a unicast route, connections to hosts would sometimes be
+                // refused as if to a group.
                 commands.add(
                     place,
                     format_args!("route replace multicast {group}/32 dev {device} src {source}"),
@@ -237,7 +243,7 @@ impl Fabric {
         Ok(())
     }
 
-    /// The switches, if Open vSwitch is what forwards.
+    /// The bridges, if Open vSwitch forwards.
     pub(super) fn bridges(&self) -> Option<&Bridges> {
         match &self.switches {
             Switches::Linux(_) => None,
@@ -254,7 +260,7 @@ impl Fabric {
     }
 }
 
-/// Devices of a place and what they send at most, bit/s.
+/// The devices of a host or switch with their sending rates, bit/s.
 fn ports(layout: &Layout, place: Place) -> impl Iterator<Item = (&str, u64)> {
     let ends = layout.cables.iter().flat_map(|cable| {
         let rates = cable.rates.into_iter();
@@ -264,7 +270,7 @@ fn ports(layout: &Layout, place: Place) -> impl Iterator<Item = (&str, u64)> {
         .map(|((_, device), rate)| (device.as_str(), rate))
 }
 
-/// Every device of every host.
+/// Every device of every host, with the host's index.
 fn devices_of_hosts(layout: &Layout) -> impl Iterator<Item = (usize, &str)> {
     let ends = layout
         .cables
@@ -280,7 +286,7 @@ fn refused(error: DriverError) -> Error {
     Error::io("the linux driver")(io::Error::other(error))
 }
 
-/// Commands for each place.
+/// Commands for each host and switch.
 #[derive(Default)]
 struct Batches(BTreeMap<Place, String>);
 

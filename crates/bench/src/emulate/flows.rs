@@ -1,4 +1,4 @@
-//! Who talks to whom along which path, and the plan by which the switches let them. Pure.
+//! The streams between hosts with their paths, and the plan by which switches forward them. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -10,20 +10,20 @@ use punctual_model::srt::Protocol;
 
 use super::layout::{FlowPath, Layout, Place, back};
 
-/// A connection, or datagrams in one direction with room for answers.
+/// A TCP connection, or UDP datagrams in one direction with answers in the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Stream {
     pub(super) from: usize,
     pub(super) to: usize,
     pub(super) protocol: Protocol,
-    /// Ports of both.
+    /// Ports of sender and receiver.
     pub(super) ports: [u16; 2],
     pub(super) path: FlowPath,
-    /// The levels of what each of both sends.
+    /// Priority levels of the packets of sender and receiver.
     pub(super) levels: [u8; 2],
 }
 
-/// What goes in one direction of a stream.
+/// The packets of one direction of a stream.
 pub(super) struct Direction {
     pub(super) from: usize,
     pub(super) to: usize,
@@ -54,13 +54,13 @@ impl Stream {
     }
 }
 
-/// A hardware address that is made from the host's own: locally administered.
+/// A locally administered MAC address that is derived from the host's IP address.
 pub(super) fn hardware(address: Ipv4Addr) -> Mac {
     let [a, b, c, d] = address.octets();
     Mac([2, 0, a, b, c, d])
 }
 
-/// The number of each switch's device.
+/// The port number of each device of each switch.
 pub(super) fn numbers(layout: &Layout) -> BTreeMap<(usize, &str), PortNumber> {
     let mut numbers = BTreeMap::new();
     let mut last = vec![0; layout.switches.len()];
@@ -75,8 +75,8 @@ pub(super) fn numbers(layout: &Layout) -> BTreeMap<(usize, &str), PortNumber> {
     numbers
 }
 
-/// What each switch does so that the streams get through. Streams between the same hosts, of one
-/// protocol, level and path share their entries; where they differ, each has its own.
+/// The forwarding entries of each switch for the streams. Streams that share hosts, protocol, level
+/// and path share their entries; otherwise each stream has its own.
 pub(super) fn plan(layout: &Layout, streams: &[Stream]) -> Plan {
     let numbers = numbers(layout);
     let mut plan = bare(layout, &numbers);
@@ -122,7 +122,7 @@ pub(super) fn plan(layout: &Layout, streams: &[Stream]) -> Plan {
             let entry = Entry {
                 owner: format!("{from}>{to}"),
                 police: None,
-                // Marked where it enters.
+                // Packets are marked at the first switch.
                 mark: (index == 0).then_some(mark),
                 legs: vec![Leg {
                     port: numbers[&(switch, next)],
@@ -139,7 +139,7 @@ pub(super) fn plan(layout: &Layout, streams: &[Stream]) -> Plan {
     plan
 }
 
-/// Switches and ports without entries.
+/// The switches and ports of a layout, without forwarding entries.
 fn bare(layout: &Layout, numbers: &BTreeMap<(usize, &str), PortNumber>) -> Plan {
     let mut plan = Plan::default();
     for name in &layout.switches {
@@ -193,7 +193,7 @@ mod tests {
     fn every_switch_on_the_way_forwards_there_and_back() {
         let layout = Layout::new(&Network::new(&families::line()).unwrap()).unwrap();
         let plan = plan(&layout, &[stream(&layout, 0), stream(&layout, 2)]);
-        // The motor's path passes both switches, the camera's only the second.
+        // The motor's path crosses both switches, the camera's only the second.
         let counts: Vec<_> = plan.switches.values().map(|of| of.entries.len()).collect();
         assert_eq!(counts, [2, 4]);
         let queues: Vec<_> = plan
@@ -217,7 +217,8 @@ mod tests {
         let plan = plan(&layout, &[first, other]);
         let there = |of: &Header| of.precision() == 2;
         let entries = plan.switches["s1"].entries.iter();
-        // There each has its own, and what comes back is alike.
+        // With different levels each stream has an entry of its own; those of the answers are
+        // shared.
         assert_eq!(entries.clone().count(), 3);
         assert_eq!(entries.filter(|(of, _)| there(&of.header)).count(), 2);
     }

@@ -1,15 +1,16 @@
-//! From a network's nodes, links and flows to what has to be built: hosts, switches, cables, and
-//! who talks to whom along which path. Pure.
+//! Derives from a network's nodes, links and flows what has to be built: hosts, switches, cables,
+//! and the paths between hosts. Pure.
 //!
-//! A node that a flow enters by one link with a rate and leaves by another is a switch, and so is
-//! one that no flow touches and that leads to two others; all others are hosts. A link without a rate is a server (the broker's processor): the nodes at
-//! its ends are one host. Two links between the same places, one in each direction, are one
-//! cable; a direction that the network does not name has the rate of the other, for
-//! acknowledgements have to come back.
+//! A node is a switch if a flow enters it by one link with a rate and leaves it by another, or if
+//! no flow crosses it and it has links to two other nodes; all other nodes are hosts. A link
+//! without a rate is a server (the broker's processor), and the nodes at its ends are one host. Two
+//! links between the same nodes, one in each direction, are one cable. A direction that the network
+//! does not declare gets the rate of the other one, for acknowledgements.
 //!
-//! A flow's broker is where its paths pass a server, and its subscribers are at their ends. A
-//! flow whose paths pass none ends at brokers, as in the papers, whose bounds reach as far. A
-//! flow to several brokers is published to a group of them, along the tree of its paths.
+//! The server on a flow's paths is the flow's broker, and the ends of the paths are its
+//! subscribers. A flow whose paths contain no server ends at brokers, as in the papers, whose
+//! bounds end there too. A flow to several brokers is published to a multicast group, along the
+//! tree of its paths.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::Ipv4Addr;
@@ -21,10 +22,10 @@ use punctual_measure::{Error, Result};
 /// Strict priority levels of a port.
 const LEVELS: usize = 8;
 
-/// Rate of a cable for traffic that the network does not declare, bit/s.
+/// Rate of a cable without declared traffic, bit/s.
 const SIDE_RATE: u64 = 100_000_000;
 
-/// What a cable ends at.
+/// The device at an end of a cable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Place {
     /// Index in [`Layout::hosts`].
@@ -33,7 +34,7 @@ pub(super) enum Place {
     Switch(usize),
 }
 
-/// Something that programs run on.
+/// A host of the emulated network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Host {
     pub(super) name: String,
@@ -41,60 +42,60 @@ pub(super) struct Host {
     pub(super) broker: bool,
 }
 
-/// A cable: what each end sends, the other receives.
+/// A cable. Each end receives what the other end sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Cable {
     pub(super) ends: [Place; 2],
-    /// Names of the devices at the ends: of a host `eth0`, `eth1`, ..., of switches `p0`, `p1`,
-    /// ..., each once in the whole network.
+    /// Names of the network devices at the ends: `eth0`, `eth1`, ... on a host; `p0`, `p1`, ... on
+    /// switches, unique in the whole network.
     pub(super) devices: [String; 2],
-    /// What the ends send at most, bit/s.
+    /// Rates at which the ends send, bit/s.
     pub(super) rates: [u64; 2],
 }
 
-/// One cable of a path, and the end that sends.
+/// A step of a path: a cable, and the end that sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Step {
     pub(super) cable: usize,
     pub(super) from: usize,
 }
 
-/// The cables from one host to another.
+/// The steps of a path from one host to another.
 pub(super) type FlowPath = Vec<Step>;
 
-/// A broker that a flow is published to.
+/// A broker that a flow is published to, with the path to this broker.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Up {
     /// The broker's host.
     pub(super) broker: usize,
-    /// From the publisher.
+    /// Path from the publisher to the broker.
     pub(super) path: FlowPath,
 }
 
-/// Where a message is looked for.
+/// A host at which arriving messages are captured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Destination {
-    /// Which of the flow's paths.
+    /// Index of the path among the flow's paths.
     pub(super) path: usize,
     pub(super) host: usize,
-    /// The broker that it passes or ends at.
+    /// Index of the host of the broker that the path crosses or ends at.
     pub(super) broker: usize,
-    /// From the broker; `None` if the path ends there.
+    /// Path from the broker to the subscriber; `None` if the path ends at the broker.
     pub(super) down: Option<FlowPath>,
-    /// Transmission times of a frame along the whole path, which a shaped link does not take, ns.
+    /// Sum of a frame's transmission times on the path, ns. Emulated links do not take these times.
     pub(super) serialization: u64,
 }
 
-/// A flow as it is published.
+/// A flow with its publisher, brokers and destinations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Publication {
     /// Index in [`Network::flows`].
     pub(super) flow: usize,
     pub(super) publisher: usize,
-    /// The brokers that it is published to, at least one, in the order of the flow's paths: a
-    /// single one over TCP, several by a group.
+    /// The brokers that the flow is published to, at least one, in the order of the flow's paths:
+    /// one broker over TCP, several as a multicast group.
     pub(super) ups: Vec<Up>,
-    /// The level of its packets: 7 first.
+    /// Priority level of the flow's packets, 0 to 7; 7 is served first.
     pub(super) level: u8,
     /// Bytes of a frame on the wire, preamble and gap included.
     pub(super) wire_bytes: u64,
@@ -102,13 +103,13 @@ pub(super) struct Publication {
 }
 
 impl Publication {
-    /// It is published to several brokers at once.
+    /// Whether the flow is published to a group of several brokers.
     pub(super) fn is_group(&self) -> bool {
         self.ups.len() > 1
     }
 }
 
-/// All that has to be built.
+/// The hosts, switches, cables and publications of an emulated network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Layout {
     pub(super) hosts: Vec<Host>,
@@ -119,12 +120,12 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Lays a network out.
+    /// Derives the layout of a network.
     ///
     /// # Errors
-    /// If there is nothing to emulate, or what cannot be emulated: a host in the middle of a
-    /// path, more than eight priorities, several brokers on one path, a tree that uses a cable in
-    /// both directions, a message of several frames for several brokers.
+    /// If the network has no flows, or contains what cannot be emulated: a host in the middle of a
+    /// path, too many priorities, several brokers on one path, a tree that uses a cable in both
+    /// directions, a message of several frames for several brokers.
     pub(super) fn new(network: &Network) -> Result<Self> {
         let topology = &network.topology;
         if network.flows.is_empty() {
@@ -158,7 +159,7 @@ impl Layout {
         inner.extend(spare_switches(&topology.links, &inner, &outer));
 
         let mut layout = Self::default();
-        // The nodes of a server's ends are one host.
+        // The nodes at the ends of a server are one host.
         let mut group: Vec<NodeIndex> = (0..topology.nodes.len()).collect();
         for link in topology.links.iter().filter(|link| link.rate == 0) {
             let (gone, stays) = (group[link.to], group[link.from]);
@@ -191,7 +192,7 @@ impl Layout {
             }
         }
         for cable in &mut layout.cables {
-            // A direction that nobody named.
+            // A direction that the network does not declare gets the rate of the other one.
             let known = cable.rates[0].max(cable.rates[1]);
             cable
                 .rates
@@ -309,14 +310,15 @@ impl Layout {
         Ok(index)
     }
 
-    /// Adds a host that the network does not name, at a switch.
+    /// Adds a host that the network does not declare, with a cable to a switch.
     pub(super) fn attach_host(&mut self, name: &str, switch: usize) -> Result<usize> {
         let host = self.add_host(name)?;
         self.add_cable([Place::Host(host), Place::Switch(switch)], [SIDE_RATE; 2]);
         Ok(host)
     }
 
-    /// The step along a link: on the cable whose other direction is there, or on a new one.
+    /// The step along a link: on the cable of the opposite direction if there is one, else on a new
+    /// cable.
     fn lay(&mut self, link: &Link, [from, to]: [Place; 2]) -> Step {
         let free = self
             .cables
@@ -353,7 +355,7 @@ impl Layout {
         self.cables.len() - 1
     }
 
-    /// The switch that a host's cable leads to.
+    /// The switch to which a host is connected.
     pub(super) fn switch_of(&self, host: usize) -> Option<usize> {
         self.cables.iter().find_map(|cable| match cable.ends {
             [Place::Host(at), Place::Switch(switch)] | [Place::Switch(switch), Place::Host(at)]
@@ -365,8 +367,8 @@ impl Layout {
         })
     }
 
-    /// The switches that publications enter by, in the order of the switches, with their
-    /// distance to the broker in cables.
+    /// The switches to which publishers are connected, in the order of the switches, with the
+    /// number of cables from the publisher to the broker.
     pub(super) fn entries(&self, broker: usize) -> Vec<(usize, usize)> {
         let mut entries = BTreeMap::new();
         for publication in &self.publications {
@@ -378,8 +380,8 @@ impl Layout {
         entries.into_iter().collect()
     }
 
-    /// A shortest path between two hosts that passes switches only; of those of one length the one
-    /// whose cables come first.
+    /// A shortest path between two hosts that crosses switches only; of several shortest paths, the
+    /// one whose cables have the lowest indexes.
     pub(super) fn path(&self, from: usize, to: usize) -> Option<FlowPath> {
         let (start, goal) = (Place::Host(from), Place::Host(to));
         let mut before: HashMap<Place, Step> = HashMap::new();
@@ -412,19 +414,19 @@ impl Layout {
         None
     }
 
-    /// Place and device that a step leaves by.
+    /// The host or switch that sends on a step, and its device.
     pub(super) fn sender(&self, step: Step) -> (Place, &str) {
         let cable = &self.cables[step.cable];
         (cable.ends[step.from], &cable.devices[step.from])
     }
 
-    /// Place and device that a step arrives at.
+    /// The host or switch that receives on a step, and its device.
     pub(super) fn receiver(&self, step: Step) -> (Place, &str) {
         self.sender(reversed(step))
     }
 }
 
-/// The path back.
+/// The path in the opposite direction.
 pub(super) fn back(path: &[Step]) -> FlowPath {
     path.iter().rev().copied().map(reversed).collect()
 }
@@ -436,36 +438,38 @@ fn reversed(step: Step) -> Step {
     }
 }
 
-/// The links of a path, from the publisher on.
+/// The links of a path, in the order from the publisher to the destination.
 fn path(flow: &Flow, leaf: usize) -> Vec<LinkIndex> {
     let mut links: Vec<_> = hops(flow, leaf).map(|hop| flow.hops[hop].link).collect();
     links.reverse();
     links
 }
 
-/// The hops of a path, from the destination back.
+/// The hops of a path, in the order from the destination to the publisher.
 fn hops(flow: &Flow, leaf: usize) -> impl Iterator<Item = HopIndex> {
     std::iter::successors(flow.leaves.get(leaf).copied(), |hop| flow.hops[*hop].parent)
 }
 
-/// What a path's links take to transmit a frame, ns; servers are real here.
+/// Sum of a frame's transmission times on a path, ns, without servers: these run for real.
 fn serialization(flow: &Flow, leaf: usize, links: &[Link]) -> u64 {
     let hops = hops(flow, leaf).map(|hop| &flow.hops[hop]);
     hops.filter(|hop| links[hop.link].rate > 0)
         .fold(0, |sum, hop| sum.saturating_add(hop.cost))
 }
 
-/// Bytes on the wire of one of the flow's frames, from its time on the first link with a rate.
+/// Size of the flow's frames on the wire, bytes, computed from the transmission time on the first
+/// link with a rate.
 fn wire_bytes(flow: &Flow, links: &[Link]) -> u64 {
     let rated = flow.hops.iter().find(|hop| links[hop.link].rate > 0);
     rated.map_or(0, |hop| {
         let bits = u128::from(hop.cost) * u128::from(links[hop.link].rate) / 1_000_000_000;
-        // Times are rounded up to whole nanoseconds, so this may be a little too much.
+        // Transmission times are rounded up to whole nanoseconds, so the result may be slightly
+        // high.
         u64::try_from(bits / 8).unwrap_or(u64::MAX)
     })
 }
 
-/// Nodes that no flow touches and that have links to at least two others.
+/// Nodes that no flow crosses and that have links to at least two other nodes.
 fn spare_switches(
     links: &[Link],
     inner: &BTreeSet<NodeIndex>,
@@ -484,7 +488,7 @@ fn spare_switches(
 }
 
 /// # Errors
-/// A flow to a group of brokers is more than a datagram, or goes to and fro on a cable.
+/// If a flow to a group of brokers exceeds one datagram, or uses a cable in both directions.
 fn check_group(flow: &Flow, ups: &[Up]) -> Result<()> {
     if flow.frames > 1 {
         return Err(cannot(
@@ -504,13 +508,13 @@ fn check_group(flow: &Flow, ups: &[Up]) -> Result<()> {
     }
 }
 
-/// The level of each priority: itself where all fit, else by rank, the highest first.
+/// The level of each priority: the priority itself if all are below eight, else its rank.
 fn levels(network: &Network) -> Result<BTreeMap<u64, u8>> {
     let priorities: BTreeSet<u64> = network.flows.iter().map(|flow| flow.priority).collect();
     if priorities.iter().all(|priority| *priority < LEVELS as u64) {
         return Ok(priorities.into_iter().map(|of| (of, of as u8)).collect());
     }
-    // Level 0 is that of best effort.
+    // Level 0 is reserved for best-effort traffic.
     if priorities.len() >= LEVELS {
         return Err(cannot(
             "flows",
@@ -552,7 +556,7 @@ mod tests {
             (first.ups[0].path.len(), first.level, first.wire_bytes),
             (4, 7, 1538)
         );
-        // Four times 123.04 us.
+        // Four transmission times of 123.04 us.
         assert_eq!(first.destinations[0].serialization, 492_160);
         assert_eq!(first.destinations[0].down, None);
         assert!(
@@ -605,7 +609,7 @@ mod tests {
     fn a_tree_that_uses_a_cable_in_both_directions_is_refused() {
         let mut document = families::fig15(Load::Low, true);
         document.flows.truncate(1);
-        // To the second edge network's switch first.
+        // To the switch of the second edge network first.
         let way = [
             "h1>s1", "s1>s4", "s4>s2", "s2>s4", "s4>s5", "s5>s3", "s3>h15",
         ];

@@ -1,11 +1,11 @@
-//! Publishers and subscribers: one thread, with each socket opened in the namespace of its host.
+//! Publishers, subscribers and relays in one thread; each socket is opened in its host's namespace.
 //!
-//! A publisher writes its message to one or several brokers over TCP, or once to a group, in a
-//! datagram with a PUBLISH in it. What comes to a group's member is passed on to its broker by a
-//! relay on the broker's host.
+//! A publisher writes each message to one or several brokers over TCP, or once to a multicast
+//! group, as a datagram with a PUBLISH packet. A relay on each member's host passes these datagrams
+//! on to the broker of the host.
 //!
-//! A message is due a random time within its flow's release jitter after its nominal release,
-//! and the nominal releases are a period apart, whatever the broker does.
+//! Nominal releases of a flow are one period apart, regardless of the broker. A message is due at a
+//! random time from its nominal release until the release jitter of its flow has passed.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -28,10 +28,10 @@ use punctual_measure::wire::{self, Frame, PublishTemplate, Version, kind};
 use punctual_measure::{Error, Result};
 use punctual_testbed::netns::Namespace;
 
-/// The version that all clients speak.
+/// MQTT version of all clients.
 const VERSION: Version = Version::V5;
 
-/// Ethernet's header, check sequence, preamble and gap, bytes.
+/// Bytes of Ethernet's header, frame check sequence, preamble and inter-frame gap.
 const ETHERNET: u64 = 38;
 
 /// Headers of IPv4 and of TCP with time stamps, bytes.
@@ -40,61 +40,60 @@ const IP_AND_TCP: u64 = 52;
 /// Headers of IPv4 and of UDP, bytes.
 const IP_AND_UDP: u64 = 28;
 
-/// What the IP and TCP headers take of a segment's greatest size, bytes: the options of TCP.
+/// Bytes of TCP options, by which they reduce the payload of a segment.
 const TCP_OPTIONS: u64 = 12;
 
-/// What a message may be later than its flow declares before it counts as late, ns: waking up and
-/// writing take some of it.
+/// Tolerance for lateness beyond a flow's release jitter, ns: waking up and writing take time.
 const GRACE: u64 = 100_000;
 
-/// Longest wait for something to do, ns.
+/// Longest wait for events, ns.
 const LOOK: u64 = 50_000_000;
 
-/// Longest wait for a broker to take a connection.
+/// Longest wait for a connection to a broker.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// Most bytes that wait for a connection to take them: what is due beyond is not written.
+/// Send buffer of a connection, bytes. While it holds this much, due messages are not written.
 const MOST_PENDING: usize = 1 << 20;
 
-/// Hops that a datagram to a group may take; the system's default is one.
+/// IP TTL of datagrams to a group; Linux's default is 1.
 const GROUP_HOPS: u32 = 16;
 
-/// Room for datagrams that a relay has not taken yet, bytes.
+/// Size of the receive buffer of a relay's socket, bytes.
 const RELAY_ROOM: usize = 1 << 20;
 
-/// Datagrams that a relay takes before others have their turn.
+/// Largest number of datagrams that a relay passes on before other sockets have their turn.
 const RELAY_BATCH: usize = 64;
 
-/// Marks the tokens of relays' sockets; below are those of clients.
+/// Bit in the epoll tokens of relays' sockets; tokens of clients are smaller.
 const RELAY_TOKEN: u32 = 1 << 31;
 
 /// A periodic publisher.
 #[derive(Clone, Debug)]
 pub(super) struct Publisher {
-    /// What its messages bear.
+    /// Flow number in the stamps of the publisher's messages.
     pub(super) flow: u32,
     pub(super) name: String,
-    /// Bytes of a frame on the wire, and frames of a message.
+    /// Bytes of a frame on the wire, and number of frames of a message.
     pub(super) wire_bytes: u64,
     pub(super) frames: u64,
     pub(super) period: u64,
     pub(super) jitter: u64,
     pub(super) qos: u8,
-    /// User properties of every message.
+    /// User properties of every message, which state the flow's requirements.
     pub(super) requirements: Vec<(String, String)>,
-    /// The host that it is on.
+    /// Index of the publisher's host.
     pub(super) host: usize,
-    /// Where each message is written to, in this order.
+    /// Destinations of each message, in the order of writing.
     pub(super) endpoints: Vec<Endpoint>,
 }
 
-/// Where a connection begins and ends, and how its packets are marked.
+/// Source port and destination of packets, and their DiffServ mark.
 #[derive(Clone, Debug)]
 pub(super) struct Endpoint {
     pub(super) host: usize,
-    /// 0: the system chooses.
+    /// Source port; 0: the system chooses.
     pub(super) port: u16,
-    /// The broker's address, or a group's: then there is no connection, but datagrams.
+    /// Address of the broker, or of a multicast group to which datagrams are sent.
     pub(super) broker: Ipv4Addr,
     /// DiffServ code point.
     pub(super) dscp: u8,
@@ -109,47 +108,48 @@ pub(super) struct Subscriber {
     pub(super) endpoint: Endpoint,
 }
 
-/// Passes on to a broker what its host gets as a member of groups.
+/// A relay, which passes datagrams to multicast groups on to the broker of its host.
 #[derive(Clone, Debug)]
 pub(super) struct RelaySpec {
     pub(super) host: usize,
     pub(super) qos: u8,
 }
 
-/// What the clients did.
+/// Results of the clients.
 #[derive(Debug, Default)]
 pub(super) struct Sent {
-    /// By flow, as far as the highest number that was given.
+    /// Messages by flow number, including those that were not written.
     pub(super) messages: Vec<u64>,
-    /// By flow: messages that the broker acknowledged; at QoS 0 none.
+    /// Acknowledged messages by flow number; always 0 for QoS 0.
     pub(super) acknowledged: Vec<u64>,
-    /// By flow: an acknowledgement said that it is admitted.
+    /// By flow number, whether an acknowledgement stated that the flow is admitted.
     pub(super) promised: Vec<bool>,
     /// Messages that were written later than their flow's release jitter allows.
     pub(super) late: u64,
-    /// From when a message was due to when it was written, ns: value and count.
+    /// Time from when a message was due until it was written, ns, with the number of messages.
     pub(super) lateness: Vec<(u64, u64)>,
     /// Messages that subscribers received.
     pub(super) received: u64,
-    /// Copies that nobody had room for when they were due: they were not written.
+    /// Copies that were not written because a send buffer was full or a send failed.
     pub(super) withheld: u64,
-    /// Datagrams that relays passed on to their brokers, and those that a broker had no room for.
+    /// Datagrams that relays passed on to brokers, and datagrams that they dropped because the
+    /// connection's send buffer was full.
     pub(super) relayed: u64,
     pub(super) not_relayed: u64,
 }
 
-/// Connected clients.
+/// The connected clients.
 pub(super) struct Load {
     epoll: Epoll,
     clients: Vec<Client>,
     senders: Vec<Sender>,
     relays: Vec<Relay>,
     random: Rng,
-    /// What there is to add to the steady clock for the real-time one, ns.
+    /// Offset to add to the monotonic clock to get the real-time clock, ns.
     offset: u64,
     sent: Sent,
     lateness: Recorder,
-    /// What stands in an acknowledgement that promises a deadline.
+    /// Encoded user property of an acknowledgement that guarantees a deadline.
     promise: Vec<u8>,
 }
 
@@ -162,18 +162,18 @@ struct Client {
     flow: Option<u32>,
 }
 
-/// Where a copy of a message goes.
+/// Destination of a copy of a message.
 enum Output {
-    /// To a client's broker.
+    /// The connection of a client to its broker, by the client's index.
     Connection(usize, PublishTemplate),
-    /// To a group.
+    /// A socket that sends to a multicast group.
     Group(UdpSocket, PublishTemplate),
 }
 
 struct Relay {
     socket: UdpSocket,
     client: usize,
-    /// Of the last publication.
+    /// Packet identifier of the last publication.
     id: u16,
 }
 
@@ -182,13 +182,13 @@ struct Sender {
     flow: u32,
     period: u64,
     jitter: u64,
-    /// On the steady clock.
+    /// Nominal release of the next message, ns on the monotonic clock.
     nominal: u64,
     sequence: u32,
 }
 
 impl Load {
-    /// Connects everybody; `hosts` gives a host's namespace.
+    /// Connects all clients; `hosts` returns a host's namespace.
     pub(super) fn connect<'a>(
         subscribers: &[Subscriber],
         publishers: &[Publisher],
@@ -240,7 +240,7 @@ impl Load {
         Ok(load)
     }
 
-    /// Opens what a publisher writes to.
+    /// Opens the connection or socket for a destination of a publisher.
     fn output(
         &mut self,
         publisher: &Publisher,
@@ -326,7 +326,8 @@ impl Load {
         Ok(())
     }
 
-    /// Publishes from `begin` to `end` on the steady clock, then receives until told to end.
+    /// Publishes from `begin` to `end`, ns on the monotonic clock, then receives until `ended` is
+    /// set.
     pub(super) fn run(mut self, begin: u64, end: u64, ended: &AtomicBool) -> Result<Sent> {
         sys::set_least_timer_slack();
         let mut due = BinaryHeap::new();
@@ -343,7 +344,7 @@ impl Load {
                 .epoll
                 .wait(Some(next.saturating_sub(now).min(LOOK)))
                 .map_err(Error::io("cannot wait for events"))?;
-            // What is due goes first.
+            // Due messages are written before received packets are handled.
             while let Some(&Reverse((at, index))) = due.peek() {
                 let now = sys::now_ns();
                 if at > now {
@@ -383,7 +384,7 @@ impl Load {
         self.lateness.record(now.saturating_sub(due));
         self.sent.late += u64::from(now > sender.nominal + sender.jitter + GRACE);
         self.sent.messages[sender.flow as usize] += 1;
-        // 1 to 65535; by then the first ones are long acknowledged.
+        // Packet identifiers 1 to 65535 are reused long after their acknowledgements.
         let id = (sender.sequence % 65_535) as u16 + 1;
         let mut stamp = Stamp {
             flow: sender.flow,
@@ -407,7 +408,7 @@ impl Load {
                 }
                 Output::Group(socket, template) => {
                     fill(template, id, stamp);
-                    // Nobody repeats a lost datagram; what could not be sent is counted.
+                    // UDP does not retransmit; a failed send is counted.
                     socket.send(&template.bytes).is_ok()
                 }
             };
@@ -416,7 +417,7 @@ impl Load {
         Ok(())
     }
 
-    /// Passes on to the broker what has come to its host for a group.
+    /// Passes received datagrams to groups on to the broker of the relay's host.
     fn relay(&mut self, index: usize, shared: &mut [u8]) -> Result<()> {
         let relay = &mut self.relays[index];
         let client = relay.client;
@@ -471,7 +472,7 @@ impl Load {
         Ok(())
     }
 
-    /// Counts acknowledgements, and takes and acknowledges messages.
+    /// Counts acknowledgements, and receives and acknowledges messages.
     fn read(&mut self, index: usize, shared: &mut [u8]) -> Result<()> {
         let client = &mut self.clients[index];
         let length = match client.tail.read(&client.stream, shared) {
@@ -515,7 +516,7 @@ impl Load {
     }
 }
 
-/// Puts a message's identifier and stamp where they belong.
+/// Writes packet identifier and stamp into a template of a message.
 fn fill(template: &mut PublishTemplate, id: u16, stamp: Stamp) {
     if let Some(id_at) = template.id_at {
         template.bytes[id_at..id_at + 2].copy_from_slice(&id.to_be_bytes());
@@ -524,13 +525,13 @@ fn fill(template: &mut PublishTemplate, id: u16, stamp: Stamp) {
     template.bytes[stamp_at..].copy_from_slice(&stamp.to_bytes());
 }
 
-/// Adds a message to what is to be written.
+/// Appends a message to the output buffer of a connection.
 fn put(template: &mut PublishTemplate, id: u16, stamp: Stamp, out: &mut Vec<u8>) {
     fill(template, id, stamp);
     out.extend_from_slice(&template.bytes);
 }
 
-/// The message of a flow: with headers of so many bytes it is as long as its frames say.
+/// The template of a flow's message. With `headers` bytes of headers it fills the flow's frames.
 fn template(publisher: &Publisher, headers: u64) -> Result<PublishTemplate> {
     let short = || Error::Config {
         field: "flow",
@@ -555,14 +556,14 @@ fn template(publisher: &Publisher, headers: u64) -> Result<PublishTemplate> {
             &payload,
         )
     };
-    // The length of the length field depends on the length.
+    // The size of the remaining length field depends on the length of the packet.
     let headers = of(size).bytes.len() - size;
     let payload = size.checked_sub(headers).filter(|of| *of >= LENGTH);
     let template = of(payload.ok_or_else(short)?);
     Ok(template)
 }
 
-/// The user property of an acknowledgement that promises a deadline.
+/// The encoded user property of an acknowledgement that guarantees a deadline.
 fn promise() -> Vec<u8> {
     let answer = Answer {
         status: Some(Status::Admitted),
@@ -576,9 +577,10 @@ fn promise() -> Vec<u8> {
     bytes
 }
 
-/// The topic of a flow.
+/// The topic name of a flow.
 pub(super) fn topic(flow: &str) -> String {
-    // What is special in filters may stand in a flow's name.
+    // A flow's name may contain characters that topic names must not contain or that separate
+    // levels.
     let plain = flow.replace(['+', '#', '/', '\0'], "_");
     format!("flow/{plain}")
 }
@@ -598,12 +600,12 @@ fn open(endpoint: &Endpoint, segment: Option<u32>) -> std::io::Result<TcpStream>
     Ok(stream)
 }
 
-/// A socket whose datagrams go to a group.
+/// Opens a socket for datagrams to a multicast group.
 fn open_group(endpoint: &Endpoint) -> std::io::Result<UdpSocket> {
     let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
     socket.set_tos_v4(u32::from(endpoint.dscp) << 2)?;
     socket.set_multicast_ttl_v4(GROUP_HOPS)?;
-    // The publisher's host has no member, and the device is that of the route to the group.
+    // No group member is on the publisher's host. The route to the group selects the device.
     socket.set_multicast_loop_v4(false)?;
     socket.set_nonblocking(true)?;
     socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, endpoint.port)).into())?;

@@ -1,13 +1,13 @@
-//! Packets that arrive damaged: a share of them, at random, is discarded by the broker's host that
-//! they reach (nftables, before routing). Nothing is discarded on the way back: without an
-//! acknowledgement TCP holds back messages and repeats none, which nobody could tell from delays of the
-//! network.
+//! Random packet loss near the receiver: the broker's host discards a share of the packets that
+//! reach it (nftables, before routing). Packets in the opposite direction are not discarded:
+//! without acknowledgements, TCP holds back messages without retransmitting any, which could not be
+//! distinguished from delays of the network.
 //!
-//! They have taken their time on every link by then, as frames with a wrong check sum do, and the
-//! captures have seen them: what is measured up to a host is when a message first arrives there. TCP
-//! sends again what was discarded, which is more traffic than the flows declare. Until that has
-//! arrived TCP may hold back what the publisher writes, which is no delay of the network:
-//! [`Recoveries`] tells such messages apart.
+//! As frames with a wrong check sum do, discarded packets take time on every link, and captures see
+//! them: the measured delay to a host ends at a message's first arrival. TCP retransmits discarded
+//! packets, which adds traffic beyond the declared flows. Until a retransmission has arrived, TCP
+//! may hold back later messages, which is no delay of the network: [`Recoveries`] identifies these
+//! messages.
 
 use std::collections::HashMap;
 
@@ -21,17 +21,17 @@ use punctual_measure::load::Latency;
 use punctual_measure::load::meter::Recorder;
 use punctual_measure::{Error, Result};
 
-/// Parts of 100 % in which shares are given.
+/// Resolution of a share: 100 % is this many parts.
 const PARTS: u32 = 100_000;
 
-/// A share of all packets, more than none and less than all.
+/// A share of all packets, greater than 0 % and less than 100 %.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Loss {
     parts: u32,
 }
 
 impl Loss {
-    /// `None` for 0 %.
+    /// Converts from percent; `None` for 0 %.
     pub(crate) fn of_percent(percent: f64) -> Option<Self> {
         let parts = (percent * f64::from(PARTS) / 100.0).round() as u32;
         (parts > 0).then_some(Self { parts })
@@ -41,7 +41,7 @@ impl Loss {
         f64::from(self.parts) * 100.0 / f64::from(PARTS)
     }
 
-    /// From now on hosts of brokers discard that share of the IP packets that reach them.
+    /// Makes the hosts of brokers discard this share of the IP packets that reach them from now on.
     pub(super) fn begin(loss: Option<Self>, layout: &Layout, fabric: &Fabric) -> Result<()> {
         let Some(loss) = loss else { return Ok(()) };
         for host in brokers(layout) {
@@ -60,10 +60,10 @@ impl Loss {
     }
 }
 
-/// Percent from the command line.
+/// Parses a percentage on the command line.
 ///
 /// # Errors
-/// What to write instead.
+/// What to write instead, if the value is not a percentage in range.
 pub(crate) fn percent(text: &str) -> std::result::Result<f64, String> {
     let value: Option<f64> = text.parse().ok();
     value
@@ -71,16 +71,16 @@ pub(crate) fn percent(text: &str) -> std::result::Result<f64, String> {
         .ok_or_else(|| "write percent from 0 to 50, such as 3 or 0.1".to_owned())
 }
 
-/// What was discarded in a run.
+/// Losses in a run.
 #[derive(Debug, Serialize)]
 pub(crate) struct Losses {
-    /// Percent of the packets that hosts were to discard.
+    /// Share of the packets that the hosts were configured to discard, percent.
     pub(crate) percent: f64,
-    /// Packets that they discarded.
+    /// Packets that the hosts discarded.
     pub(crate) discarded: u64,
-    /// From when a message was written to when TCP's repetition of it arrived, µs.
+    /// Time from writing a message until its TCP retransmission arrived, µs.
     pub(crate) repeated_after: Option<Latency>,
-    /// Messages that are not among the delays because TCP may have held them back.
+    /// Messages excluded from the delays because TCP may have held them back.
     pub(crate) held_back: usize,
 }
 
@@ -106,17 +106,18 @@ impl Losses {
     }
 }
 
-/// When TCP had something to repeat, by the host that it goes to and by flow, which has a connection
-/// of its own up to the broker. What waits behind another flow's repetition on the way to a
-/// subscriber is not told apart.
+/// Times in which TCP had to retransmit, by receiving host and flow; each flow has a TCP connection
+/// of its own to the broker. On the connection from broker to subscriber, messages held back by
+/// another flow's retransmission are not identified.
 #[derive(Debug, Default)]
 pub(super) struct Recoveries {
-    /// From when the repeated message was written to when it arrived again, ns.
+    /// From when the retransmitted message was written until it arrived again, ns.
     times: HashMap<(usize, u32), Vec<(u64, u64)>>,
 }
 
 impl Recoveries {
-    /// Without loss there are none: what TCP repeats then is due to the network.
+    /// Without configured loss there are no recoveries: retransmissions are then due to the
+    /// network.
     pub(super) fn new(loss: Option<Loss>, repeated: &[Arrival]) -> Self {
         let mut times: HashMap<_, Vec<_>> = HashMap::new();
         for again in repeated.iter().filter(|_| loss.is_some()) {
@@ -127,7 +128,7 @@ impl Recoveries {
         Self { times }
     }
 
-    /// Whether a message was written while TCP had to repeat an earlier one.
+    /// Whether a message was written while TCP had to retransmit an earlier one.
     pub(super) fn may_hold_back(&self, arrival: &Arrival) -> bool {
         let times = self.times.get(&(arrival.host, arrival.stamp.flow));
         let written = arrival.stamp.written;
@@ -143,7 +144,7 @@ fn brokers(layout: &Layout) -> impl Iterator<Item = usize> {
         .map(|(number, _)| number)
 }
 
-/// Packets that were discarded.
+/// Number of packets that the brokers' hosts discarded.
 fn discarded(layout: &Layout, fabric: &Fabric) -> Result<u64> {
     let mut sum = 0;
     for host in brokers(layout) {
@@ -198,7 +199,7 @@ mod tests {
         let repeated = [arrival(1, 4, 100, 900)];
         let recoveries = Recoveries::new(Loss::of_percent(3.0), &repeated);
         let held = |flow, written| recoveries.may_hold_back(&arrival(flow, 0, written, 950));
-        // The message itself went out at once.
+        // The retransmitted message itself was written before, so TCP did not hold it back.
         assert_eq!(
             [100, 101, 900, 901].map(|at| held(1, at)),
             [false, true, true, false]
@@ -239,7 +240,7 @@ mod tests {
             discarded = counted(&serde_json::from_str(&text).unwrap());
         }
         assert_eq!(arrived + discarded, ALL);
-        // Six standard deviations of a hundred tosses of a coin.
+        // 50 ± 30, six standard deviations of a hundred coin tosses.
         assert!((20..=80).contains(&discarded), "{discarded}");
     }
 }

@@ -1,10 +1,10 @@
-//! Networks on one machine: hosts, switches and links of a network file in network namespaces,
-//! with a real broker, publishers and subscribers, and what nobody declared beside them.
+//! Emulation of networks on one machine: hosts, switches and links of a network file in network
+//! namespaces, with a real broker, publishers, subscribers, and undeclared traffic.
 //!
-//! What a run shows is compared with the bounds of the analysis, path by path. A shaped link
+//! Measured delays are compared with the bounds of the analysis, path by path. A shaped link
 //! delivers a frame when its transmission would *begin*, so the transmission times of a path are
-//! added to what was measured. Nothing has a name outside the run: namespaces are held by file
-//! descriptors and programs end with this one, so nothing stays behind even when it is killed.
+//! added to the measured delays. File descriptors hold the namespaces, which have no name in the
+//! file system, and programs end with this process: nothing remains, even if it is killed.
 
 mod background;
 mod broker;
@@ -56,32 +56,33 @@ use punctual_testbed::netns::Namespace;
 /// Options of `emulate`.
 #[derive(Args, Debug)]
 pub(crate) struct EmulateArgs {
-    /// The network (JSON or TOML, as for `punctual analyze`); - reads standard input. With --load
+    /// The network (JSON or TOML, as for `punctual analyze`); - reads standard input. With --load:
     /// fig2 or fig15, a network of the papers
     #[arg(value_name = "NETWORK")]
     file: PathBuf,
-    /// How many publishers of a paper's network are at work
+    /// Number of active publishers of a paper's network
     #[arg(long, value_name = "LOAD")]
     load: Option<LoadName>,
-    /// What forwards
+    /// Driver of the switches
     #[arg(long, value_name = "DRIVER", default_value = "linux")]
     driver: Driver,
-    /// The broker
+    /// Program of the broker
     #[arg(long, value_name = "BROKER", default_value = "punctual")]
     broker: Kind,
-    /// Put `punctual manager` before the broker; then publishers state what their flows declare
+    /// Run `punctual manager` in front of the broker; publishers then state the requirements of
+    /// their flows
     #[arg(long)]
     manager: bool,
-    /// Seconds measured
+    /// Duration of the measurement, seconds
     #[arg(long, short, value_name = "S", default_value = "10", value_parser = seconds)]
     duration: Duration,
-    /// Seconds of traffic before the measurement
+    /// Duration of traffic before the measurement, seconds
     #[arg(long, value_name = "S", default_value = "1", value_parser = seconds)]
     warm_up: Duration,
     /// QoS of publications and subscriptions
     #[arg(long, short, default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1))]
     qos: u8,
-    /// Leave all packets alike: every port serves them in the order of arrival
+    /// Mark all packets alike: every port forwards them in the order of arrival
     #[arg(long)]
     no_priorities: bool,
     /// Undeclared traffic: `none`, or KIND:FROM>TO:RATE with KIND bulk (TCP), media (UDP), files
@@ -90,33 +91,35 @@ pub(crate) struct EmulateArgs {
     /// paper, if the network expects any]
     #[arg(long, value_name = "TRAFFIC")]
     background: Vec<String>,
-    /// Programs that make the undeclared traffic of their kind, several with commas; nothing is
-    /// installed. Without it this program makes all
+    /// Programs that generate the undeclared traffic of their kind, separated by commas; none is
+    /// installed automatically. Without this option, the emulation generates all traffic itself
     #[arg(long, value_name = "TOOL", value_delimiter = ',')]
     tools: Vec<Wanted>,
     /// Seed of the publishers' phases and release jitter
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Percent of the packets to a broker that its host discards, at random: damaged on the way
+    /// Percent of the packets to a broker that its host discards at random, as if damaged in
+    /// transit
     #[arg(long, value_name = "PERCENT", default_value = "0", value_parser = loss::percent)]
     loss: f64,
-    /// Measure first what each switch takes for a frame: one at a time, with captures at its ports
+    /// First measure the forwarding delay of each switch, with single frames and captures at its
+    /// ports
     #[arg(long)]
     measure_switching: bool,
-    /// File for the network with what was measured: its switches' delays, and in comments those of
-    /// its paths (TOML)
+    /// TOML file for the network with the measured delays of its switches and, in comments, of its
+    /// paths
     #[arg(long, value_name = "FILE", requires = "measure_switching")]
     write: Option<PathBuf>,
-    /// Neither pin broker and clients to cores nor put them before other programs
+    /// Neither pin broker and clients to cores nor give them real-time priority
     #[arg(long)]
     unpinned: bool,
-    /// File for the results as JSON
+    /// JSON file for the results
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// File for the results as a page with charts
+    /// HTML file for the results with charts
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// File for the chart of bounds and delays (SVG)
+    /// SVG file for the chart of bounds and delays
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }
@@ -140,8 +143,8 @@ impl From<LoadName> for Load {
 }
 
 impl EmulateArgs {
-    /// Emulates the network and writes the table to `out`. Returns whether 999 of 1000 messages of
-    /// every path kept its bound.
+    /// Emulates the network and writes the table to `out`. Returns whether at least 999 of 1000
+    /// messages of every path kept its bound.
     ///
     /// # Errors
     /// The file cannot be read, privileges or programs are missing, or the network cannot be
@@ -228,7 +231,7 @@ impl EmulateArgs {
     }
 }
 
-/// A network of the papers, with its name.
+/// A network of the papers, with its title.
 fn paper(name: &Path, load: Load) -> Result<(String, Document)> {
     let document = match name.to_str() {
         Some("fig2") => families::fig2(load),
@@ -244,7 +247,7 @@ fn paper(name: &Path, load: Load) -> Result<(String, Document)> {
     Ok((format!("{}-{}", name.display(), load.name()), document))
 }
 
-/// The network of a file, or of standard input for `-`, and what to call it.
+/// The network in a file, or on standard input for `-`, with its title.
 fn read(file: &Path) -> Result<(String, Document)> {
     let (place, text) = match file.to_str() {
         Some("-") => {

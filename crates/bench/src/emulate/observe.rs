@@ -1,4 +1,4 @@
-//! Sees messages arrive: one thread, a capture in each host of interest.
+//! Captures arriving messages: one thread with a capture on each observed host.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::Ipv4Addr;
@@ -10,59 +10,59 @@ use crate::sys::{Epoll, Interest};
 use punctual_measure::{Error, Result};
 use punctual_testbed::netns::Namespace;
 
-/// Longest wait between looks at whether to end, ns.
+/// Longest interval of checks whether to end, ns.
 const LOOK: u64 = 50_000_000;
 
-/// Room for a frame.
+/// Size of the buffer for a frame, bytes.
 const FRAME: usize = 2048;
 
-/// Bytes before a segment's payload in a frame as Linux counts it, with TCP's time stamps, and where
-/// the source's address stands in it.
+/// Bytes of a frame before the TCP payload as Linux counts frames, with TCP time stamps, and the
+/// offset of the IPv4 source address.
 const HEADERS: u64 = 14 + 20 + 32;
 const SOURCE_AT: usize = 14 + 12;
 
-/// Shortest packet that can hold a stamp, headers included.
+/// Length of the shortest packet that can contain a stamp, including headers, bytes.
 const SHORTEST: usize = 14 + 20 + 8 + super::stamp::LENGTH;
 
-/// Index of the loopback device: a namespace has it from the start.
+/// Interface index of the loopback device, the first device of every namespace.
 const LOOPBACK: u32 = 1;
 
-/// A message that arrived at a host.
+/// The arrival of a message at a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Arrival {
     pub(super) host: usize,
     pub(super) stamp: Stamp,
-    /// The kernel's time of the frame that it was whole with, ns on `CLOCK_REALTIME`.
+    /// Kernel time stamp of the frame that completed the message, ns on `CLOCK_REALTIME`.
     pub(super) time: u64,
 }
 
-/// What was seen.
+/// The captured messages.
 #[derive(Debug, Default)]
 pub(super) struct Observed {
     /// The first arrival of each message at each host.
     pub(super) arrivals: Vec<Arrival>,
-    /// Messages that arrived again, because TCP repeated them.
+    /// Further arrivals of messages, which TCP retransmitted.
     pub(super) repeated: Vec<Arrival>,
-    /// Packets that were not looked at in time.
+    /// Packets lost because the capture buffer was full.
     pub(super) missed: u64,
-    /// Payload, bytes, by host and source, of packets without a message.
+    /// Payload bytes of packets without a stamp, by receiving host and source address.
     pub(super) unstamped: BTreeMap<(usize, Ipv4Addr), u64>,
 }
 
-/// The source's address of an IPv4 packet.
+/// The source address of an IPv4 packet.
 fn source(packet: &[u8; FRAME]) -> Ipv4Addr {
     let address = packet[SOURCE_AT..].first_chunk::<4>();
     address.map_or(Ipv4Addr::UNSPECIFIED, |bytes| Ipv4Addr::from(*bytes))
 }
 
-/// Captures at hosts.
+/// Captures on several hosts.
 pub(super) struct Observer {
     captures: Vec<(usize, Capture)>,
     epoll: Epoll,
 }
 
 impl Observer {
-    /// Begins to see what arrives at these hosts.
+    /// Starts captures on these hosts.
     pub(super) fn new<'a>(hosts: impl IntoIterator<Item = (usize, &'a Namespace)>) -> Result<Self> {
         let epoll = Epoll::new().map_err(Error::io("cannot create an epoll instance"))?;
         let mut captures = Vec::new();
@@ -76,7 +76,7 @@ impl Observer {
         Ok(Self { captures, epoll })
     }
 
-    /// Looks until told to end.
+    /// Captures until `end` is set.
     pub(super) fn run(mut self, end: &AtomicBool) -> Result<Observed> {
         let mut observed = Observed::default();
         let mut known: HashMap<(usize, u32), HashSet<u32>> = HashMap::new();
@@ -94,7 +94,8 @@ impl Observer {
                     .next(&mut buffer)
                     .map_err(Error::io("cannot take a packet"))?
                 {
-                    // What goes on from one program to another of the host has arrived before.
+                    // Packets on the loopback device pass between programs of the host and arrived
+                    // before.
                     if seen.length < SHORTEST || seen.device == LOOPBACK {
                         continue;
                     }

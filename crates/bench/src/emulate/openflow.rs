@@ -1,10 +1,10 @@
-//! Switches of Open vSwitch, in its userspace datapath: what OpenFlow can do, at a speed that
-//! says nothing of time.
+//! Open vSwitch bridges with the userspace datapath. They show which OpenFlow features work; their
+//! forwarding speed says nothing about the timing of real switches.
 //!
-//! The controller says what messages make a plan, and they are sent as the controller sends
-//! them. All bridges share one thread that forwards, so frames wait in front of it in the order of
-//! arrival and not in the ports' queues. The queues are those of the Linux driver, chosen by the
-//! mark: this datapath takes `set_queue` and does nothing with it. Source: ovs-vswitchd(8).
+//! The bridges get the OpenFlow messages that the controller sends for a plan. One thread forwards
+//! for all bridges, so frames wait for this thread in the order of arrival and not in the ports'
+//! queues. The queues are Linux queueing disciplines, selected by the packets' mark: this datapath
+//! accepts `set_queue` and ignores it. Source: ovs-vswitchd(8).
 
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -22,27 +22,27 @@ use crate::sys;
 use punctual_measure::{Error, Result};
 use punctual_testbed::netns::Namespace;
 
-/// Room for frames in all queues together: the daemon sends all of them by one socket, and when
-/// its room is full frames for every port are lost, not only for the one that is congested.
+/// Size of the send buffer, bytes. The daemon sends for all ports through one socket: when its
+/// buffer is full, frames for every port are lost, not only those for the congested port.
 const ROOM: i32 = 16 << 20;
 
-/// A frame that means nothing to anybody (an EtherType for local experiments).
+/// A frame that no host interprets (an EtherType for local experiments).
 const FRAME: &str = "02000000000102000000000288b50000";
 
-/// `SCHED_FIFO` priority of the daemon: otherwise frames wait for a processor for milliseconds.
+/// `SCHED_FIFO` priority of the daemon: without it, frames wait milliseconds for a processor.
 const FIFO: u8 = 40;
 
-/// Longest wait for an answer.
+/// Longest wait for an answer of a switch.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Bridges in one namespace.
+/// Open vSwitch bridges in one namespace.
 pub(super) struct Bridges {
     pub(super) ovs: Ovs,
     pub(super) namespace: Namespace,
 }
 
 impl Bridges {
-    /// Starts Open vSwitch in a namespace whose devices are there.
+    /// Starts Open vSwitch in a namespace in which the ports' devices exist.
     pub(super) fn start(namespace: &Namespace, before_others: bool) -> Result<Self> {
         let fifo = if before_others { FIFO } else { 0 };
         let place = |command: &mut std::process::Command| {
@@ -56,7 +56,8 @@ impl Bridges {
         })
     }
 
-    /// Makes the bridges of a plan, numbered from 1 in its order, with their ports and queues.
+    /// Creates the bridges of a plan, numbered from 1 in the plan's order, with their ports and
+    /// queues.
     pub(super) fn wire(&self, plan: &Plan) -> Result<()> {
         let mut commands = String::new();
         for ((name, switch), datapath) in plan.switches.iter().zip(1..) {
@@ -67,7 +68,7 @@ impl Bridges {
             }
         }
         self.namespace.feed("tc", &["-batch", "-"], &commands)?;
-        // One socket sends for all ports, and is there once something was sent.
+        // One socket sends for all ports. The daemon opens it for the first frame that it sends.
         for (name, switch) in plan.switches.iter().take(1) {
             for number in switch.ports.keys().take(1) {
                 let packet = format!("in_port=controller,packet={FRAME},actions=output:{number}");
@@ -79,7 +80,7 @@ impl Bridges {
         sys::packet_send_buffers(self.ovs.pid(), ROOM).map_err(failed())
     }
 
-    /// Makes the bridges do what the plan says.
+    /// Installs the rules of the plan on the bridges.
     pub(super) fn tell(&self, plan: &Plan) -> Result<()> {
         for (name, switch) in &plan.switches {
             tell(&self.ovs.management(name), switch).map_err(failed())?;
@@ -92,7 +93,7 @@ pub(super) fn failed() -> impl FnOnce(io::Error) -> Error {
     Error::io("the openflow driver (Debian: openvswitch-switch)")
 }
 
-/// Has the switch that listens there carry out a plan, and waits until it has.
+/// Sends a plan to the switch that listens on `socket`, and waits until the switch has applied it.
 fn tell(socket: &Path, plan: &SwitchPlan) -> io::Result<()> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(PATIENCE))?;

@@ -1,7 +1,8 @@
 //! The experiment of the RT-MQTT paper, Fig. 3.
 //!
-//! It is a few emulations, with and without priorities, several times with other phases and
-//! release jitter; what was measured stands beside the paper's bounds and claims and ours.
+//! The experiment consists of several emulations, with and without priorities and with different
+//! phases and release jitter. The report compares the measured delays with the paper's bounds and
+//! claims, and with the bounds of this project's analysis.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -36,7 +37,7 @@ const FORMAT: &str = "punctual-papers-1";
 /// Options of `bench rt-mqtt`.
 #[derive(Args, Debug)]
 pub(crate) struct PapersArgs {
-    /// Loads to measure
+    /// Loads of the paper to measure
     #[arg(
         long,
         value_name = "LOAD",
@@ -44,42 +45,42 @@ pub(crate) struct PapersArgs {
         default_value = "low,medium,high"
     )]
     loads: Vec<String>,
-    /// Runs of each load, each with other phases and release jitter
+    /// Runs for each load, each with different phases and release jitter
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1000))]
     repeats: u64,
-    /// Seconds measured in each run
+    /// Measured seconds per run
     #[arg(long, short, value_name = "S", default_value = "5", value_parser = seconds)]
     duration: Duration,
-    /// The broker
+    /// Program of the broker
     #[arg(long, value_name = "BROKER", default_value = "mosquitto")]
     broker: Kind,
-    /// Programs that make the undeclared traffic of their kind, several with commas; nothing is
-    /// installed. Without it this program makes all
+    /// Programs that generate the undeclared traffic of their kind, separated by commas; none is
+    /// installed automatically. Without this option, the emulation generates all traffic itself
     #[arg(long, value_name = "TOOL", value_delimiter = ',')]
     tools: Vec<Wanted>,
-    /// Percent of the packets to a broker that its host discards, at random: damaged on the way
+    /// Percent of the packets to a broker that its host discards at random, as if damaged in
+    /// transit
     #[arg(long, value_name = "PERCENT", default_value = "3", value_parser = loss::percent)]
     loss: f64,
-    /// Neither pin broker and clients to cores nor put them before other programs
+    /// Neither pin broker and clients to cores nor give them real-time priority
     #[arg(long)]
     unpinned: bool,
     /// Markdown file whose generated part is replaced
     #[arg(long, value_name = "FILE")]
     document: Option<PathBuf>,
-    /// File for the results as a page with charts
+    /// HTML file for the results with charts
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// File for all results as JSON, written after each run
-    /// [default: target/bench/rt-mqtt.json]
+    /// JSON file for all results, written after each run [default: target/bench/rt-mqtt.json]
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
-/// What the experiment is called.
+/// Title of the experiment in reports.
 const TITLE: &str = "RT-MQTT, Fig. 3";
 
-/// What the paper says by how much its bounds are above what it measured at most, percent: by the
-/// trajectory and by the holistic approach.
+/// By how many percent the paper's bounds exceed its greatest measured delays, according to its
+/// text: by the trajectory and by the holistic approach.
 fn claims_of(load: Load) -> [f64; 2] {
     match load {
         Load::Low => [6.3, 33.3],
@@ -88,31 +89,33 @@ fn claims_of(load: Load) -> [f64; 2] {
     }
 }
 
-/// A path over all runs of a load.
+/// Results of a path over all runs of a load.
 #[derive(Clone, Debug, Serialize)]
 struct Row {
     flow: String,
     priority: u64,
-    /// Links that it crosses.
+    /// Number of links of the path.
     links: usize,
-    /// Measured with transmission times, ns: p99 and maximum, with and without priorities.
+    /// Measured delays including transmission times, ns: p99 and maximum, with and without
+    /// priorities.
     with: [Option<u64>; 2],
     without: [Option<u64>; 2],
     bound: Option<u64>,
     trajectory: Option<u64>,
     holistic: Option<u64>,
-    /// The RT-MQTT paper's formulas, errors included: no bounds.
+    /// Results of the RT-MQTT paper's formulas as printed, ns. The formulas contain errors, so
+    /// these are not safe bounds.
     printed_trajectory: Option<u64>,
     printed_holistic: Option<u64>,
     deadline: u64,
 }
 
-/// A load.
+/// Results of a load.
 #[derive(Debug, Serialize)]
 struct Measured {
     load: &'static str,
     rows: Vec<Row>,
-    /// Runs in which the machine was too busy.
+    /// Runs whose results are doubtful because the machine had too little CPU time.
     doubtful: u64,
     runs: Vec<Outcome>,
     claims: [f64; 2],
@@ -158,7 +161,7 @@ impl PapersArgs {
         self.loads.iter().map(named).collect()
     }
 
-    /// Adds a load, and calls `keep` with all of them after each run.
+    /// Measures a load, and calls `keep` with the results so far after each run.
     fn measure(
         &self,
         load: Load,
@@ -279,7 +282,7 @@ pub(super) fn checked(name: &str, document: &Document) -> Result<Network> {
     })
 }
 
-/// Each path with the worst of all runs.
+/// The worst values of each path over all runs.
 fn rows(network: &Network, runs: &[Outcome]) -> Vec<Row> {
     let bounds = analyze(network).flows;
     let printed_trajectory = printed::trajectory(network, Floor::AsPrinted);
@@ -372,14 +375,14 @@ impl Row {
         cells
     }
 
-    /// By how much a bound is above the greatest delay, percent.
+    /// By how many percent a bound exceeds the greatest measured delay.
     fn above(&self, bound: Option<u64>) -> Option<f64> {
         let measured = self.with[1]?;
         Some((bound? as f64 / measured.max(1) as f64 - 1.0) * 100.0)
     }
 }
 
-/// The paper's claims beside what came out.
+/// The paper's claims beside the measured results.
 fn claims(load: &Measured) -> Vec<String> {
     let range = |bound: fn(&Row) -> Option<u64>| {
         let all: Vec<f64> = load

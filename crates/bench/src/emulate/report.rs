@@ -1,4 +1,4 @@
-//! A run for people and for programs: table, page, chart, JSON.
+//! The report of a run: table, HTML page, chart, JSON.
 
 use std::fmt::Write as _;
 
@@ -15,7 +15,7 @@ use crate::compare::machine::Machine;
 /// Name and version of the JSON format.
 const FORMAT: &str = "punctual-emulation-1";
 
-/// What a report is made from.
+/// The input of a report.
 pub(super) struct Report<'a> {
     name: &'a str,
     experiment: &'a Experiment,
@@ -33,7 +33,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// The table, with what one has to know above and below it.
+    /// The table as text, with explanations above and below.
     pub(super) fn text(&self) -> String {
         let mut text = format!("{}\n\n", self.about());
         text.push_str(&aligned(&head(), &rows(&self.outcome.paths)));
@@ -58,7 +58,7 @@ impl<'a> Report<'a> {
         page.html()
     }
 
-    /// The network with what was measured, and how.
+    /// The network file with the measured delays, and comments on the measurement.
     pub(super) fn network(&self, network: &Document) -> String {
         let mut network = network.clone();
         switching::write(&mut network, &self.outcome.switching);
@@ -149,7 +149,7 @@ impl<'a> Report<'a> {
     }
 }
 
-/// What the table does not say.
+/// Notes on the run that explain or restrict the table.
 pub(super) fn notes(outcome: &Outcome) -> Vec<String> {
     let mut notes = vec![format!(
         "Delays are from the write to the kernel's time of the last frame; `+n*C` is what the \
@@ -272,7 +272,8 @@ fn words(verdict: Verdict) -> &'static str {
     }
 }
 
-/// Measured, and both bounds of the papers; the deadline does not fit into the same scale.
+/// Chart of measured delays and of the bounds by both approaches. Deadlines are left out: they
+/// would need a much larger scale.
 pub(super) fn chart(title: &str, paths: &[PathResult]) -> Chart {
     let micro = |ns: Option<u64>| ns.map(|ns| ns as f64 / 1e3);
     let group = |path: &PathResult| Group {
@@ -299,7 +300,7 @@ pub(super) fn chart(title: &str, paths: &[PathResult]) -> Chart {
     })
 }
 
-/// Columns: the first to the left, the others to the right.
+/// Formats columns: the first one left-aligned, the others right-aligned.
 fn aligned(head: &[String], rows: &[Vec<String>]) -> String {
     let all = || std::iter::once(head).chain(rows.iter().map(Vec::as_slice));
     let widths: Vec<usize> = (0..head.len())

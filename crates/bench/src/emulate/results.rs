@@ -1,4 +1,4 @@
-//! From what was seen to what it means: delays of each path beside its bounds. Pure.
+//! Delays of each path, computed from captured messages, beside its bounds. Pure.
 
 use std::collections::HashMap;
 
@@ -9,11 +9,11 @@ use serde::Serialize;
 use super::layout::Layout;
 use super::observe::Arrival;
 
-/// Below so many percent of idle time the programs have waited for the processor, and what was
-/// measured is not the network.
+/// Least idle time of the processors, percent. Below it, programs waited for a processor, and the
+/// delays are not those of the network.
 const LEAST_IDLE: f64 = 10.0;
 
-/// Values that were measured, in nanoseconds.
+/// Statistics of measured delays, ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Delays {
     pub(crate) count: usize,
@@ -24,7 +24,7 @@ pub(crate) struct Delays {
 }
 
 impl Delays {
-    /// Of values in any order; `None` without any.
+    /// Statistics of values in any order; `None` without values.
     pub(crate) fn of(values: &mut [u64]) -> Option<Self> {
         values.sort_unstable();
         let at = |per_mille: usize| {
@@ -41,45 +41,45 @@ impl Delays {
     }
 }
 
-/// How a path's delays compare with its bound.
+/// Comparison of a path's delays with its bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Verdict {
-    /// None is above it.
+    /// No delay exceeds the bound.
     Kept,
-    /// At most one in a thousand is above it.
+    /// At most one delay in a thousand exceeds the bound.
     KeptAtP999,
-    /// More are.
+    /// More than one delay in a thousand exceeds the bound.
     Above,
-    /// There is no bound.
+    /// The path has no bound.
     NoBound,
-    /// Nothing arrived.
+    /// No message arrived.
     NothingSeen,
 }
 
-/// What was measured of a path.
+/// Results of a path.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct PathResult {
     pub(crate) flow: String,
     pub(crate) priority: u64,
-    /// Which of the flow's paths.
+    /// Index of the path among the flow's paths.
     pub(crate) path: usize,
     pub(crate) publisher: String,
     pub(crate) broker: String,
     pub(crate) destination: String,
-    /// Messages written and seen in the measured time.
+    /// Messages written, and messages captured at the destination, during the measurement.
     pub(crate) sent: u64,
     pub(crate) seen: u64,
-    /// From the write to the whole message at the destination.
+    /// Delay from the write until the complete message has reached the destination.
     pub(crate) delay: Option<Delays>,
-    /// From the write to the whole message at the broker.
+    /// Delay from the write until the complete message has reached the broker.
     pub(crate) to_broker: Option<Delays>,
-    /// From there to the destination, the broker's own time included; `None` where the path ends
-    /// at the broker.
+    /// Delay from the broker to the destination, including the broker's processing time; `None`
+    /// where the path ends at the broker.
     pub(crate) from_broker: Option<Delays>,
-    /// What the links of the path take to transmit a frame and the emulation does not, ns.
+    /// Sum of a frame's transmission times on the path, ns. Emulated links do not take these times.
     pub(crate) serialization: u64,
-    /// The tightest safe bound, ns, and those by the holistic and the trajectory approach.
+    /// The tightest safe bound, ns, and the bounds by the holistic and by the trajectory approach.
     pub(crate) bound: Option<u64>,
     pub(crate) holistic: Option<u64>,
     pub(crate) trajectory: Option<u64>,
@@ -88,23 +88,24 @@ pub(crate) struct PathResult {
 }
 
 impl PathResult {
-    /// The largest delay with the time of transmission, ns.
+    /// The greatest delay plus the transmission times on the path, ns.
     pub(crate) fn worst(&self) -> Option<u64> {
         self.delay.map(|delay| delay.max + self.serialization)
     }
 }
 
-/// Time that the processors had nothing to do, or were away.
+/// Idle and stolen time of all processors.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Processors {
-    /// Percent of all processors' time.
+    /// Idle time, percent of all processors' time.
     pub(crate) idle: f64,
-    /// Percent that the hypervisor gave to others.
+    /// Time that the hypervisor gave to other machines, percent of all processors' time.
     pub(crate) stolen: f64,
 }
 
 impl Processors {
-    /// Between two readings of the first line of `/proc/stat`; `None` if they are none.
+    /// Computes the times between two readings of the first line of `/proc/stat`; `None` if a
+    /// reading is invalid.
     pub(super) fn between(before: &str, after: &str) -> Option<Self> {
         let read = |text: &str| -> Option<Vec<u64>> {
             let line = text.lines().next()?.strip_prefix("cpu ")?;
@@ -123,13 +124,13 @@ impl Processors {
         })
     }
 
-    /// Too little was idle for what was measured to be the network's.
+    /// Whether the idle time is too short for the measured delays to be those of the network.
     pub(crate) fn are_too_busy(self) -> bool {
         self.idle < LEAST_IDLE
     }
 }
 
-/// The paths of all publications, in the order of the network.
+/// Results of the paths of all publications, in the order of the network.
 pub(super) fn paths(
     network: &Network,
     layout: &Layout,
@@ -286,7 +287,7 @@ mod tests {
         assert_eq!(path.to_broker.unwrap().max, 30);
         assert_eq!(path.from_broker.unwrap().max, 70);
         assert_eq!(path.verdict, Verdict::Kept);
-        // The other destination of the same flow saw nothing.
+        // No message was captured at the flow's other destination.
         assert_eq!(paths[0].verdict, Verdict::NothingSeen);
     }
 }

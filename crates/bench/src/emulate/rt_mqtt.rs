@@ -1,25 +1,26 @@
-//! What the RT-MQTT paper's experiment has beside its declared flows (section V.A): publishers
-//! without requirements, other traffic, and an error rate of 3 %.
+//! Additional traffic and losses of the RT-MQTT paper's experiment (section V.A): publishers
+//! without requirements, undeclared traffic, and a packet error rate of 3 %.
 
 use punctual_report::Page;
 
 use super::background::{Background, Kind};
 use super::experiment::Outcome;
 
-/// Broker, and the switch before it, where the host is that the other traffic goes to (h51).
+/// Host of the broker, and the switch before it, to which h51 is attached: the sink of other
+/// traffic.
 const BROKER: &str = "h49";
 const BEFORE: &str = "s7";
 
 /// Switches of the publishers without requirements. h8, h16, h24, h32, h40 and h48 are the eighth
-/// hosts of s1 to s6. Where h52 to h56 are only the paper's drawing says; here they are at the
-/// switches that have no declared flows, in turn.
+/// hosts of s1 to s6. The paper gives the places of h52 to h56 only in a drawing; here they are at
+/// switches without declared flows, in turn.
 const PLAIN: [&str; 11] = [
     "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s10", "s7", "s8",
 ];
-/// All of them together, bit/s.
+/// Total rate of these publishers, bit/s.
 const PLAIN_RATE: u64 = 6_000_000;
 
-/// D-ITG at h16, VLC at h24, vsftpd at h32 and eleven plain publishers.
+/// Undeclared traffic: D-ITG at h16, VLC at h24, vsftpd at h32, and eleven plain publishers.
 pub(super) fn background() -> Vec<Background> {
     let of = |kind, from: &str, to: &str, rate| Background {
         kind,
@@ -39,7 +40,7 @@ pub(super) fn background() -> Vec<Background> {
     all
 }
 
-/// What was discarded in the runs of each load, and what became of it.
+/// The discarded packets in the runs of each load, and their retransmissions.
 pub(super) fn losses<'a>(
     page: &mut Page,
     percent: f64,

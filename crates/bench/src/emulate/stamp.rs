@@ -1,23 +1,23 @@
-//! What a message carries so that its path can be followed: whose it is, when it was due and when
-//! it was written.
+//! The stamp in a message, by which captures recognise it: flow, sequence number, due time and time
+//! of writing.
 //!
-//! It stands at the end of the payload: what has arrived up to there has arrived whole, in
-//! however many frames. A capture finds it by its first eight bytes.
+//! The stamp is the end of the payload, so that a message is complete when its stamp arrives, in
+//! however many frames. A capture finds a stamp by its first eight bytes.
 
-/// What begins a stamp. Not a text that anybody else would send.
+/// The first bytes of a stamp; other traffic does not contain them.
 const MAGIC: [u8; 8] = *b"\x91pt\x07Stmp";
 
-/// Bytes of a stamp.
+/// Size of a stamp, bytes.
 pub(super) const LENGTH: usize = 32;
 
-/// Times are nanoseconds on `CLOCK_REALTIME`, as the kernel's own time stamps are.
+/// All times are nanoseconds on `CLOCK_REALTIME`, as are the kernel's time stamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
     pub(super) flow: u32,
     pub(super) sequence: u32,
-    /// When the message was nominally released; its release jitter comes after it.
+    /// Nominal release of the message, before its release jitter.
     pub(super) nominal: u64,
-    /// Just before the write to the socket.
+    /// Time just before the message was written to the socket.
     pub(super) written: u64,
 }
 
@@ -32,7 +32,7 @@ impl Stamp {
         bytes
     }
 
-    /// Every whole stamp in a packet.
+    /// Every complete stamp in a packet.
     pub(super) fn all(packet: &[u8]) -> impl Iterator<Item = Self> {
         let found = memchr::memmem::find_iter(packet, &MAGIC);
         found.filter_map(|at| {

@@ -1,8 +1,8 @@
-//! What a switch takes for a frame: captures at its ports, one frame at a time.
+//! Measures the forwarding delay of switches with captures at their ports, one frame at a time.
 //!
-//! From the kernel's time of a frame at the port where it came to that at the port where it left,
-//! with nothing else on its path: forwarding without queueing. The analysis needs a least and a
-//! greatest value, so the spread is the whole range, with a margin, and no standard deviation.
+//! The delay is the difference of the kernel's time stamps of a frame at its input and output port,
+//! with no other frame on the path, so that no queueing is included. The analysis needs a lower and
+//! an upper bound, so the result is the full range with a margin, without a standard deviation.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -21,22 +21,22 @@ use crate::packets::{Capture, Which};
 use crate::sys;
 use punctual_measure::{Error, Result};
 
-/// Frames along each way.
+/// Probe frames for each path.
 const PROBES: u32 = 200;
 
-/// Port of the first path's frames.
+/// UDP port of the first path's frames.
 const FIRST_PORT: u16 = 40_000;
 
-/// Longest wait for a frame.
+/// Longest wait for a probe frame.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// What a frame takes of the wire beside the payload of a datagram, bytes.
+/// Bytes of a frame on the wire in addition to the payload of a UDP datagram.
 const HEADERS: u64 = 38 + 28;
 
-/// What is taken from the least and added to the greatest, as one in so many.
+/// Margin below the least and above the greatest delay: one in `MARGIN` of the delay.
 const MARGIN: u64 = 10;
 
-/// A switch, measured.
+/// The measured forwarding delay of a switch.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct SwitchDelay {
     pub(crate) switch: String,
@@ -46,21 +46,21 @@ pub(crate) struct SwitchDelay {
 }
 
 impl SwitchDelay {
-    /// What an analysis should assume, ns: less than the least and more than the greatest.
+    /// Range that an analysis should assume, ns: from below the least to above the greatest delay.
     pub(crate) fn range(&self) -> (u64, u64) {
         let (least, greatest) = (self.least, self.delays.max);
         (least - least / MARGIN, greatest + greatest / MARGIN)
     }
 }
 
-/// A path with frames of its own.
+/// A path with its probe frames.
 #[derive(Clone, Debug)]
 pub(super) struct Probe {
     pub(super) stream: Stream,
     wire_bytes: u64,
 }
 
-/// A probe for each way of a publication to its broker.
+/// A probe for each path from a publisher to a broker.
 pub(super) fn probes(layout: &Layout) -> Vec<Probe> {
     let mut probes: Vec<Probe> = Vec::new();
     let publications = layout.publications.iter();
@@ -84,7 +84,7 @@ pub(super) fn probes(layout: &Layout) -> Vec<Probe> {
     probes
 }
 
-/// Sends the probes and gives the delays of each switch that they pass.
+/// Sends the probes, and returns the delays of each switch that they cross.
 pub(super) fn measure(
     layout: &Layout,
     fabric: &Fabric,
@@ -106,14 +106,14 @@ pub(super) fn measure(
             Some(SwitchDelay {
                 switch: name.clone(),
                 delays: Delays::of(&mut delays)?,
-                // They are in order now.
+                // The delays are sorted.
                 least: *delays.first()?,
             })
         })
         .collect())
 }
 
-/// Sends frames along a path, the next when the last has arrived.
+/// Sends frames along a path, each after the arrival of the frame before.
 fn send(layout: &Layout, fabric: &Fabric, probe: &Probe, index: u32) -> Result<()> {
     let Stream {
         from, to, ports, ..
@@ -145,7 +145,7 @@ fn send(layout: &Layout, fabric: &Fabric, probe: &Probe, index: u32) -> Result<(
     Ok(())
 }
 
-/// Adds the time of each frame from port to port.
+/// Adds the time from input to output port of each captured frame.
 fn passed(capture: &Capture, delays: &mut Vec<u64>) -> Result<()> {
     let mut came = BTreeMap::new();
     let mut buffer = [0; 2048];
@@ -165,7 +165,7 @@ fn passed(capture: &Capture, delays: &mut Vec<u64>) -> Result<()> {
     Ok(())
 }
 
-/// Puts what was measured into a network's document.
+/// Writes the measured delays into a network's document.
 pub(super) fn write(document: &mut Document, measured: &[SwitchDelay]) {
     for delay in measured {
         let mut nodes = document.nodes.iter_mut();
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn every_way_is_probed_once() {
         let layout = Layout::new(&Network::new(&families::fig15(Load::Low, false)).unwrap());
-        // Forty flows, two publishers, three brokers.
+        // Forty flows of two publishers to three brokers.
         assert_eq!(probes(&layout.unwrap()).len(), 6);
     }
 

@@ -1,8 +1,8 @@
-//! Undeclared traffic by the programs that the RT-MQTT paper took for it: D-ITG, VLC and vsftpd.
+//! Undeclared traffic from the programs that the RT-MQTT paper uses: D-ITG, VLC and vsftpd.
 //!
-//! Each runs in its host's network namespace, and in a process and a mount namespace of its own
-//! with an empty `/tmp`: so it leaves no file and no process behind, whatever it starts and
-//! however the emulation ends. Sources: the manual pages of D-ITG 2.8, VLC 3.0 and vsftpd 3.0.
+//! Each program runs in its host's network namespace, and in new process and mount namespaces with
+//! an empty `/tmp`, so that no file and no child process outlives the emulation, however it ends.
+//! Sources: the manual pages of D-ITG 2.8, VLC 3.0 and vsftpd 3.0.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -22,37 +22,37 @@ use punctual_measure::{Error, Result};
 use punctual_model::Rng;
 use punctual_testbed::netns::{Namespace, memory_file};
 
-/// The option that names tools, in messages.
+/// The option that names tools, for error messages.
 const OPTION: &str = "--tools";
 
-/// Port on which receivers of D-ITG are told what is to come.
+/// TCP port on which a D-ITG receiver learns of a transfer in advance.
 const SIGNALLING: u16 = 9000;
 
-/// Port of FTP's control connection.
+/// TCP port of FTP's control connection.
 const CONTROL: u16 = 21;
 
-/// Longest time that D-ITG can be told to send, ms: it is ended before.
+/// Longest duration that D-ITG accepts, ms; the emulation ends the sender earlier.
 const FOR_EVER: u32 = i32::MAX as u32;
 
-/// Pictures a second of VLC's video.
+/// Frame rate of VLC's video, 1/s.
 const PICTURES: u64 = 25;
 
-/// Highest rate of VLC's video, bit/s: VLC encodes what it sends, and that takes a processor.
+/// Highest rate of VLC's video, bit/s: encoding takes CPU time.
 const MOST_VIDEO: u64 = 10_000_000;
 
-/// Users without rights (nobody, nogroup): VLC refuses to be root.
+/// User and group without privileges (nobody, nogroup): VLC refuses to run as root.
 const NOBODY: u32 = 65534;
 
-/// Bytes before a segment's payload in a frame as Linux counts it: Ethernet, IPv4, TCP with time
-/// stamps.
+/// Bytes of a frame before the TCP payload, as Linux counts frames: headers of Ethernet, IPv4, and
+/// TCP with time stamps.
 const HEADERS: u64 = 14 + 20 + 32;
 
-/// What vsftpd is told: anybody may read what is in one directory.
+/// Configuration of vsftpd: anonymous users may read one directory.
 const VSFTPD: &str = "listen=YES\nbackground=NO\nanonymous_enable=YES\nno_anon_password=YES\n\
                       local_enable=NO\nanon_root=/tmp/files\nsecure_chroot_dir=/tmp/empty\n\
                       seccomp_sandbox=NO\nxferlog_enable=NO\n";
 
-/// Which tools are wanted.
+/// Which tools generate undeclared traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Wanted {
     /// D-ITG for `bulk`: `ITGSend` and `ITGRecv` (Debian: d-itg)
@@ -61,13 +61,13 @@ pub(crate) enum Wanted {
     Vlc,
     /// vsftpd for `files`: `vsftpd`, and `curl` to fetch them (Debian: vsftpd, curl)
     Vsftpd,
-    /// Those of them that are installed
+    /// Every one of these tools that is installed
     Installed,
-    /// None of them: this program makes all
+    /// No tool: this program generates all traffic
     None,
 }
 
-/// A program that makes traffic of one kind.
+/// A program that generates one kind of traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tool {
     DItg,
@@ -78,7 +78,7 @@ pub(crate) enum Tool {
 impl Tool {
     const ALL: [Self; 3] = [Self::DItg, Self::Vlc, Self::Vsftpd];
 
-    /// What it makes.
+    /// The kind of traffic that the tool generates.
     fn kind(self) -> Kind {
         match self {
             Self::DItg => Kind::Bulk,
@@ -87,7 +87,7 @@ impl Tool {
         }
     }
 
-    /// Its name as it is typed.
+    /// The tool's name on the command line.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::DItg => "d-itg",
@@ -96,7 +96,7 @@ impl Tool {
         }
     }
 
-    /// The programs that it needs, and the Debian packages that have them.
+    /// The executables that the tool needs, each with its Debian packages.
     fn programs(self) -> [(&'static str, &'static str); 2] {
         match self {
             Self::DItg => [("ITGSend", "d-itg"), ("ITGRecv", "d-itg")],
@@ -108,17 +108,17 @@ impl Tool {
         }
     }
 
-    /// The first program of this tool that is not installed, and the packages that contain it.
+    /// The first executable of the tool that is not installed, with its Debian packages.
     fn missing(self) -> Option<(&'static str, &'static str)> {
         let all = self.programs().into_iter();
         all.chain([("unshare", "util-linux")])
             .find(|(program, _)| find_program(program).is_none())
     }
 
-    /// For tests: true, with the reason printed, where it is not installed.
+    /// For tests: returns true, and prints the reason, if the tool is not installed.
     ///
     /// # Panics
-    /// If it is not and `PUNCTUAL_REQUIRE_TRAFFIC_TOOLS` is set.
+    /// If the tool is not installed and `PUNCTUAL_REQUIRE_TRAFFIC_TOOLS` is set.
     #[cfg(test)]
     fn is_missing(self) -> bool {
         let Some((program, _)) = self.missing() else {
@@ -130,7 +130,7 @@ impl Tool {
     }
 }
 
-/// As people write it.
+/// The tool's usual spelling.
 impl fmt::Display for Tool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -141,10 +141,10 @@ impl fmt::Display for Tool {
     }
 }
 
-/// Gives each generator the tool that is wanted for its kind.
+/// Gives each generator the tool that was selected for its kind of traffic.
 ///
 /// # Errors
-/// If a tool that is named is not installed, has nothing to do, or cannot make what is asked for.
+/// If a named tool is not installed, has no traffic to generate, or cannot generate the rate.
 pub(super) fn assign(wanted: &[Wanted], all: &mut [Background]) -> Result<()> {
     let refuse = |tool: Tool, remedy: String| {
         Err(Error::Config {
@@ -197,7 +197,7 @@ pub(super) fn assign(wanted: &[Wanted], all: &mut [Background]) -> Result<()> {
     Ok(())
 }
 
-/// A program of a tool that runs. It is gone when this is dropped.
+/// A running program of a tool. Dropping this value ends the program.
 pub(super) struct Running {
     name: &'static str,
     process: Process,
@@ -205,7 +205,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// What makes D-ITG receive at `sink`; it listens.
+    /// Starts a D-ITG receiver at `sink`, and waits until it listens.
     pub(super) fn itg_receive(sink: &Namespace, address: Ipv4Addr) -> Result<Self> {
         let script = "mount -t tmpfs tmpfs /tmp && ITGRecv -a \"$1\"";
         let mut running = Self::start(sink, "ITGRecv", script, &[address.to_string()], &[])?;
@@ -213,14 +213,14 @@ impl Running {
         Ok(running)
     }
 
-    /// D-ITG's sender of `rate` bit/s over TCP to a receiver that listens.
+    /// Starts a D-ITG sender of `rate` bit/s over TCP to a listening receiver.
     pub(super) fn itg_send(
         source: &Namespace,
         address: Ipv4Addr,
         port: u16,
         rate: u64,
     ) -> Result<Self> {
-        // Its clock is coarse: with a write for each frame it would stay far below the rate.
+        // D-ITG's timer is coarse: with one write per frame it would stay far below the rate.
         let writes = rate as f64 / (CHUNK * 8) as f64;
         let script = "mount -t tmpfs tmpfs /tmp && \
                       ITGSend -a \"$1\" -rp \"$2\" -T TCP -C \"$3\" -c \"$4\" -t \"$5\"";
@@ -234,7 +234,8 @@ impl Running {
         Self::start(source, "ITGSend", script, &arguments, &[])
     }
 
-    /// VLC, which encodes a video of noise and sends it as an MPEG transport stream over UDP.
+    /// Starts VLC, which encodes a video of noise and sends it as an MPEG transport stream over
+    /// UDP.
     pub(super) fn vlc(source: &Namespace, address: Ipv4Addr, port: u16, rate: u64) -> Result<Self> {
         let [width, height] = picture(rate);
         let script = "mount -t tmpfs tmpfs /tmp && cd / && \
@@ -242,7 +243,7 @@ impl Running {
                       --regid=\"$1\" --clear-groups cvlc --quiet --no-audio --demux rawvid \
                       --rawvid-fps \"$2\" --rawvid-width \"$3\" --rawvid-height \"$4\" \
                       --rawvid-chroma I420 fd://0 --sout \"$5\"";
-        // VLC's encoder is three quarters of what it is told to be, whatever the codec.
+        // VLC's encoder produces three quarters of the requested rate, with every codec.
         let told = (rate * 4 / 3).div_ceil(1000);
         let output = format!(
             "#transcode{{venc=avcodec{{rc-buffer-size={}}},vcodec=mp2v,vb={told}}}\
@@ -260,8 +261,8 @@ impl Running {
         Self::start(source, "cvlc", script, &arguments, &noise(bytes))
     }
 
-    /// An FTP server with one file, which sends it no faster than `most` bit/s, if that is given; it
-    /// listens.
+    /// Starts an FTP server with one file and waits until it listens. The server limits each
+    /// transfer to `most` bit/s, if given.
     pub(super) fn vsftpd(source: &Namespace, most: Option<u64>) -> Result<Self> {
         let script = "mount -t tmpfs tmpfs /tmp && mkdir /tmp/files /tmp/empty && \
                       head -c \"$1\" /dev/zero >/tmp/files/file && cat >/tmp/vsftpd.conf && \
@@ -274,8 +275,8 @@ impl Running {
         Ok(running)
     }
 
-    /// Starts a script of the shell, which stays the first process of its namespace: all others
-    /// end with it, and it with this process.
+    /// Starts a shell script as the first process of a new process namespace: the kernel ends all
+    /// its children with it, and ends it with this process.
     fn start(
         host: &Namespace,
         name: &'static str,
@@ -290,7 +291,7 @@ impl Running {
         let mut command = Command::new("unshare");
         command
             .args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"])
-            // The last command keeps the shell from becoming the program.
+            // The `exit` keeps the shell from replacing itself with the script's last program.
             .args(["--", "sh", "-c", &format!("{script}; exit $?"), "sh"])
             .args(arguments)
             .stdin(input)
@@ -305,8 +306,8 @@ impl Running {
         Ok(Self { name, process, log })
     }
 
-    /// Waits until somebody in `host` listens on a port. A connection to find out would be one
-    /// more guest than the program expects.
+    /// Waits until a process in `host` listens on a port, without connecting: the program would
+    /// count a connection as a client.
     fn wait_for_port(&mut self, host: &Namespace, port: u16) -> Result<()> {
         let deadline = Instant::now() + START_TIMEOUT;
         loop {
@@ -327,7 +328,7 @@ impl Running {
     }
 
     /// # Errors
-    /// If it has ended, with what it said.
+    /// If the program has ended, with its output.
     pub(super) fn check(&mut self) -> Result<()> {
         match self.process.ended() {
             Some(status) => Err(self.failed(&format!("it ended with {status}"))),
@@ -345,17 +346,17 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // `unshare` waits for its child whatever it is asked.
+        // `unshare` ignores SIGTERM while it waits for its child.
         self.process.kill();
     }
 }
 
-/// Fetches the file of the server over FTP, in the namespace of the calling thread, unless it is
-/// to end before. What failed shows in what arrives: nothing.
+/// Fetches the server's file over FTP in the calling thread's namespace, unless `is_to_end`.
+/// Failures are visible as missing received bytes.
 pub(super) fn fetch(server: Ipv4Addr, is_to_end: impl Fn() -> bool) {
     let mut command = Command::new("curl");
     command
-        // No file of the user's with settings, and no proxy.
+        // Ignore the user's configuration file and proxies.
         .args(["-q", "--noproxy", "*", "--silent", "--output", "/dev/null"])
         .arg(format!("ftp://{server}/file"))
         .stdin(Stdio::null())
@@ -371,7 +372,7 @@ pub(super) fn fetch(server: Ipv4Addr, is_to_end: impl Fn() -> bool) {
     process.kill();
 }
 
-/// Bytes of TCP's payload that a host has received since it was made.
+/// Bytes of TCP payload that a host has received since its namespace was created.
 pub(super) fn received(host: &Namespace) -> Result<u64> {
     let table = host
         .enter(|| fs::read_to_string("/proc/thread-self/net/dev"))?
@@ -379,7 +380,7 @@ pub(super) fn received(host: &Namespace) -> Result<u64> {
     Ok(payload(&table))
 }
 
-/// Payload by what `/proc/net/dev` counts.
+/// TCP payload computed from the counters of `/proc/net/dev`, bytes.
 fn payload(table: &str) -> u64 {
     let devices = table.lines().filter_map(|line| line.split_once(':'));
     devices
@@ -394,7 +395,7 @@ fn payload(table: &str) -> u64 {
         .sum()
 }
 
-/// Whether a table as `/proc/net/tcp` has somebody who listens on a port.
+/// Whether a table in the format of `/proc/net/tcp` has a listening socket on a port.
 fn listens(table: &str, port: u16) -> bool {
     let port = format!(":{port:04X}");
     table.lines().any(|line| {
@@ -405,14 +406,14 @@ fn listens(table: &str, port: u16) -> bool {
     })
 }
 
-/// Width and height of pictures whose noise takes about the rate: four bits for each point.
+/// Width and height of pictures whose noise encodes to about the rate, at four bits per pixel.
 fn picture(rate: u64) -> [u64; 2] {
     let points = rate / PICTURES / 4;
     let height = (points * 3 / 4).isqrt().next_multiple_of(16).max(32);
     [(height * 4 / 3).next_multiple_of(16), height]
 }
 
-/// Bytes that no encoder makes fewer.
+/// Random bytes, which no encoder can compress.
 fn noise(bytes: usize) -> Vec<u8> {
     let mut rng = Rng::new(1);
     (0..bytes).map(|_| rng.any() as u8).collect()
@@ -431,7 +432,7 @@ mod tests {
         let six =
             " 0: 00000000000000000000000000000000:2328 00000000000000000000000000000000:0000 0A";
         assert!(listens(six, SIGNALLING));
-        // A connection, and nothing.
+        // The table has an established connection and no listening socket.
         assert!(!listens(table, SIGNALLING));
         assert!(!listens(table, 2121));
     }

@@ -1,5 +1,6 @@
-//! Datagrams for several brokers at once: sent to a group's address, copied where their ways part,
-//! and handed over to each broker at its own address, so that nobody has to join. Pure.
+//! Multicast of datagrams to several brokers: a publisher sends to a group address, switches copy
+//! the datagrams where paths part, and the last switch rewrites the destination to the broker's own
+//! address, so that brokers need no IGMP. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -12,32 +13,33 @@ use punctual_model::srt::Protocol;
 use super::flows::{hardware, numbers};
 use super::layout::{Layout, Place, Up};
 
-/// Where brokers take datagrams.
+/// UDP port of the brokers' relays.
 pub(super) const PORT: u16 = super::broker::PORT;
 
-/// The first group's address; the next ones follow it (RFC 2365: for one organisation).
+/// Address of the first group; further groups get the following addresses (RFC 2365,
+/// organisation-local scope).
 const FIRST_GROUP: u32 = u32::from_be_bytes([239, 192, 0, 1]);
 
-/// A host's messages of one level for the same brokers.
+/// A multicast tree from one host to a set of brokers, with one priority level.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Tree {
     pub(super) group: Ipv4Addr,
-    /// The publishers' host.
+    /// Index of the publishers' host.
     pub(super) from: usize,
     pub(super) ups: Vec<Up>,
-    /// Its level, which is also the mark that its datagrams get.
+    /// Priority level of the datagrams, which also determines their DiffServ mark.
     pub(super) level: u8,
-    /// Its level at ports between switches.
+    /// Priority level at ports between switches.
     pub(super) between_switches: u8,
 }
 
-/// Trees with a group each, in the order in which they are asked for.
+/// All multicast trees, each with a group, in the order of creation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Trees(pub(super) Vec<Tree>);
 
 impl Trees {
-    /// The address of the group of a host's messages, which are at `levels` at hosts and between
-    /// switches; publishers of one host, one level and the same brokers share it.
+    /// The group address for messages of a host with `levels` at hosts and between switches.
+    /// Publishers share a group if host, levels and brokers are equal.
     pub(super) fn group(&mut self, from: usize, ups: &[Up], levels: [u8; 2]) -> Ipv4Addr {
         let known = self.0.iter().find(|tree| {
             tree.from == from && tree.ups == ups && [tree.level, tree.between_switches] == levels
@@ -57,13 +59,13 @@ impl Trees {
         group
     }
 
-    /// The brokers that are sent to by groups.
+    /// Indexes of the hosts of all brokers that are members of a group.
     pub(super) fn members(&self) -> BTreeSet<usize> {
         let ups = self.0.iter().flat_map(|tree| &tree.ups);
         ups.map(|up| up.broker).collect()
     }
 
-    /// Has the switches of a plan copy what is sent to the groups.
+    /// Adds entries to a plan, by which switches copy datagrams to the groups.
     pub(super) fn enter(&self, layout: &Layout, plan: &mut Plan) {
         let numbers = numbers(layout);
         for tree in &self.0 {
@@ -75,7 +77,7 @@ impl Trees {
                 let entry = Entry {
                     owner: tree.group.to_string(),
                     police: None,
-                    // Marked where it enters.
+                    // Packets are marked at the first switch.
                     mark: is_first.then_some(mark),
                     legs: legs.into_values().collect(),
                 };
@@ -87,8 +89,8 @@ impl Trees {
     }
 }
 
-/// The copies of a switch's packets by the ports that they leave by, and whether they enter the
-/// network there.
+/// The copies that each switch makes, by output port, and whether the packets enter the network at
+/// this switch.
 type Copies = BTreeMap<(usize, Match), (bool, BTreeMap<PortNumber, Leg>)>;
 
 impl Tree {
@@ -159,7 +161,7 @@ mod tests {
             let levels = [publication.level, publication.level];
             trees.group(publication.publisher, &publication.ups, levels);
         }
-        // Two topics of twenty publishers each.
+        // Two topics, with twenty publishers each.
         let groups: Vec<_> = trees.0.iter().map(|tree| tree.group.to_string()).collect();
         assert_eq!(groups, ["239.192.0.1", "239.192.0.2"]);
         assert_eq!(trees.members().len(), 3);
@@ -170,7 +172,7 @@ mod tests {
             let legs = entries.map(|entry| entry.legs.len());
             legs.collect::<Vec<_>>()
         };
-        // To h5 and s4; to s2 and s5; on; to h10 and h15; nothing.
+        // s1 copies to h5 and s4, s4 to s2 and s5; s5 forwards to s3, s2 and s3 to h10 and h15.
         assert_eq!(legs("s1"), [2, 2]);
         assert_eq!(legs("s4"), [2, 2]);
         assert_eq!(legs("s5"), [1, 1]);
@@ -182,7 +184,7 @@ mod tests {
                 assert_eq!(address.port, Some(PORT));
             }
         }
-        // The mark is put on at the first switch and left as it is at the others.
+        // The first switch sets the mark, and the other switches leave it unchanged.
         assert!(
             plan.switches["s1"]
                 .entries

@@ -1,5 +1,5 @@
-//! What has to hold in one run of the experiment, whatever the machine: figures are compared with
-//! each other and never with a clock. Pure.
+//! Checks that each case has to pass on any machine: they compare measured values with each other,
+//! never with absolute times. Pure.
 
 use serde::Serialize;
 
@@ -7,29 +7,29 @@ use super::run::CaseResult;
 use super::scenario::Series;
 use super::tally::Row;
 
-/// What the link between the edge networks carries of a message by multicast, of what it carries
-/// by unicast: one copy of two.
+/// Expected range of the ratio of multicast to unicast bytes on the link between edge networks:
+/// multicast sends one copy where unicast sends two.
 const ONE_OF_TWO: [f64; 2] = [0.45, 0.55];
 
-/// The link that all copies for other edge networks cross, and the brokers behind it.
+/// The link that all copies for other edge networks cross, and the brokers behind this link.
 const TRUNK: &str = "s1>s4";
 const REMOTE: [&str; 2] = ["h10", "h15"];
 
-/// Topics of edge network A by urgency: `beta` has the higher priority.
+/// Topics of edge network A: `beta` has a higher priority than `alpha`.
 const URGENT: &str = "beta-a";
 const OTHER: &str = "alpha-a";
 
-/// Something that was looked at.
+/// A check and its result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Check {
     pub(super) setting: String,
     pub(super) what: String,
-    /// What was found, in figures.
+    /// The measured values, as text.
     pub(super) found: String,
     pub(super) passed: bool,
 }
 
-/// All checks of a setting's cases; those whose cases were not run are left out.
+/// All checks of the cases of one setting; checks whose cases were not run are left out.
 pub(super) fn of(cases: &[CaseResult]) -> Vec<Check> {
     let mut checks = Vec::new();
     let mut settings: Vec<&str> = cases.iter().map(|case| case.setting.as_str()).collect();
@@ -85,12 +85,12 @@ fn row<'a>(case: &'a CaseResult, topic: &str, broker: &str) -> Option<&'a Row> {
     rows.find(|row| row.topic == topic && row.broker == broker)
 }
 
-/// µs.
+/// The 99th percentile of the delays of a topic at a broker, µs.
 fn p99(case: &CaseResult, topic: &str, broker: &str) -> Option<f64> {
     Some(row(case, topic, broker)?.delay?.p99_us)
 }
 
-/// Whether values are there and in order, strictly if so asked.
+/// Whether all values are present and in ascending order; `strictly` excludes equal values.
 fn ascending<const N: usize>(values: [Option<f64>; N], strictly: bool) -> (bool, String) {
     let in_order = values.windows(2).all(|pair| match (pair[0], pair[1]) {
         (Some(first), Some(second)) => first < second || (!strictly && first == second),
@@ -116,7 +116,7 @@ fn kept(case: &CaseResult) -> (bool, String) {
     (above.of > 0 && unexplained == 0, found)
 }
 
-/// Bytes on the trunk for each message that came to the remote brokers.
+/// Bytes on `link` for each published message, counted by its arrivals at `brokers`.
 pub(super) fn bytes_for_a_message(case: &CaseResult, link: &str, brokers: &[&str]) -> Option<f64> {
     let bytes = case.links.get(link)?.declared;
     let rows = case.tally.rows.iter();
@@ -125,7 +125,8 @@ pub(super) fn bytes_for_a_message(case: &CaseResult, link: &str, brokers: &[&str
     (seen > 0).then(|| bytes as f64 * brokers.len() as f64 / seen as f64)
 }
 
-/// Published in edge network A, whose messages are all that the trunk carries in this direction.
+/// Whether edge network A published the row's messages; the trunk carries no others in this
+/// direction.
 fn is_of_a(row: &Row) -> bool {
     row.topic.ends_with("-a")
 }
@@ -227,7 +228,7 @@ mod tests {
         let slow = case(Series::MrtMqtt, |_| 25.0, 30_000);
         assert_eq!(failed(&[mqtt.clone(), dm.clone(), slow]).len(), 2);
         let wrong = case(Series::MrtMqtt, |topic| topic.len() as f64, 30_000);
-        // `alpha-a` is the longer name.
+        // Each delay is the length of the topic's name, and `alpha-a` is longer than `beta-a`.
         assert!(failed(&[mqtt.clone(), dm.clone(), wrong]).is_empty());
         let wrong = case(Series::MrtMqtt, |topic| 10.0 - topic.len() as f64, 30_000);
         assert_eq!(failed(&[wrong]).len(), 3);

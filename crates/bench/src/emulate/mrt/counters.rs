@@ -1,5 +1,5 @@
-//! What each link has carried: all bytes by the counters of its port, and those of the declared
-//! flows by the counters of the switches' rules.
+//! Traffic of each link: all bytes by the counters of the sending port, and bytes of declared flows
+//! by the counters of the switches' forwarding rules.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,25 +11,26 @@ use super::super::fabric::Fabric;
 use super::super::layout::{Layout, Place};
 use punctual_measure::{Error, Result};
 
-/// Bytes of a link in one direction.
+/// Bytes that a link carried in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Carried {
-    /// Of frames, Ethernet's header included, by the port that sends.
+    /// Bytes of all frames that the port sent, including the Ethernet header.
     pub(super) port: u64,
-    /// Of the packets that hosts of declared flows sent, IP's header included, acknowledgements too.
+    /// Bytes of IP packets from hosts of declared flows, including the IP header and
+    /// acknowledgements.
     pub(super) declared: u64,
 }
 
-/// By link, as `s1>s4`.
+/// Bytes by link, such as `s1>s4`.
 pub(super) type Links = BTreeMap<String, Carried>;
 
-/// Reads all counters; `sources` are the hosts of the declared flows.
+/// Reads all counters; `sources` are the indexes of the hosts that publish declared flows.
 pub(super) fn read(layout: &Layout, fabric: &Fabric, sources: &[usize]) -> Result<Links> {
     let sources: Vec<Ipv4Addr> = sources
         .iter()
         .map(|host| layout.hosts[*host].address)
         .collect();
-    // What each device of a switch sent, and what came to it.
+    // Counted bytes that each device of a switch sent, and that it received.
     let (mut sent, mut came) = (BTreeMap::new(), BTreeMap::new());
     for switch in 0..layout.switches.len() {
         let list = ["list", "chain", "netdev", "punctual", "forward"];
@@ -73,7 +74,7 @@ pub(super) fn read(layout: &Layout, fabric: &Fabric, sources: &[usize]) -> Resul
     Ok(links)
 }
 
-/// What came between two readings.
+/// Bytes between two readings.
 pub(super) fn since(before: &Links, after: &Links) -> Links {
     let each = after.iter().map(|(link, after)| {
         let before = before.get(link).copied().unwrap_or_default();
@@ -86,16 +87,16 @@ pub(super) fn since(before: &Links, after: &Links) -> Links {
     each.collect()
 }
 
-/// Bytes that a device has sent, by `/proc/net/dev`; 0 if it is not there.
+/// Bytes that a device has sent, from `/proc/net/dev`; 0 if the device is not listed.
 fn transmitted(table: &str, device: &str) -> u64 {
     let mut devices = table.lines().filter_map(|line| line.split_once(':'));
     let found = devices.find(|(name, _)| name.trim() == device);
-    // Eight columns of what was received come first (proc_net_dev(5)).
+    // The first eight columns are about received packets (proc_net_dev(5)).
     let bytes = found.and_then(|(_, counts)| counts.split_whitespace().nth(8)?.parse().ok());
     bytes.unwrap_or(0)
 }
 
-/// A rule that forwards packets of a declared flow.
+/// A rule that forwards packets from hosts of declared flows.
 #[derive(Debug, PartialEq, Eq)]
 struct Rule {
     from: String,
@@ -104,7 +105,7 @@ struct Rule {
 }
 
 impl Rule {
-    /// Reads a line of `nft list`; `None` if it is about anything else.
+    /// Parses a line of `nft list`; `None` unless the line is such a rule.
     fn parse(line: &str, sources: &[Ipv4Addr]) -> Option<Self> {
         let words: Vec<&str> = line.split_whitespace().collect();
         let after = |key: &str| {

@@ -1,9 +1,9 @@
-//! The experiment of the MRT-MQTT paper, Figs. 15 to 18: three edge networks, and messages of the
-//! first to the brokers of all three by standard MQTT, by DM-MQTT and by MRT-MQTT.
+//! The experiment of the MRT-MQTT paper, Figs. 15 to 18: three edge networks, in which messages go
+//! to the brokers of all three by standard MQTT, by DM-MQTT and by MRT-MQTT.
 //!
-//! Every case, a load with a system, gets a network of its own and is written to the results file
-//! as soon as it is finished. Sets of flows that no link can carry are not run but put to the
-//! admission, which says why not.
+//! A case is a load with one of these systems. Every case gets a network of its own and is written
+//! to the results file when it has finished. Sets of flows that overload a link are not run; the
+//! report shows why admission control refuses them.
 
 mod checks;
 mod counters;
@@ -42,14 +42,15 @@ use punctual_testbed::netns::Namespace;
 /// Name and version of the JSON format.
 const FORMAT: &str = "punctual-mrt-mqtt-1";
 
-/// The paper's repetitions, and the time in which each publisher sends at least its 100 messages.
+/// The paper's number of repetitions, and a duration in which each publisher sends at least the
+/// paper's 100 messages.
 const PAPER: (u64, Duration) = (1000, Duration::from_secs(2));
-/// The same of a check that everything works.
+/// Repetitions and duration of a smoke test.
 const SHORT: (u64, Duration) = (1, Duration::from_secs(10));
-/// The same otherwise.
+/// Default repetitions and duration.
 const USUAL: (u64, Duration) = (3, Duration::from_secs(5));
 
-/// Traffic before what is measured.
+/// Duration of traffic before the measurement.
 const WARM_UP: Duration = Duration::from_millis(500);
 
 /// Options of `bench mrt-mqtt`.
@@ -71,43 +72,43 @@ pub(crate) struct MrtArgs {
         default_value = "mqtt,dm-mqtt,mrt-mqtt"
     )]
     series: Vec<Series>,
-    /// All three edge networks publish, not only A, which is what the paper reports. Loads that the
-    /// links cannot carry then are shown as refused with the reason and not run
+    /// Let all three edge networks publish; the paper reports results with A publishing only. Loads
+    /// that overload a link are then not run but shown as refused, with the reason
     #[arg(long)]
     all_publish: bool,
-    /// Make periods and deadlines longer, all by the same factor, until no link is asked for more
-    /// than 90 % and every bound is within its deadline
+    /// Scale periods and deadlines by a common factor, until no link is loaded above 90 % and every
+    /// bound is within its deadline
     #[arg(long)]
     scale_periods: bool,
-    /// How MRT-MQTT reaches the broker of the publisher's own edge network
+    /// How MRT-MQTT reaches the broker in the publisher's own edge network
     #[arg(long, value_name = "HOW", default_value = "group")]
     own_edge: OwnEdge,
     /// Publishers without requirements on each of h3, h8 and h13. The paper has as many as on its
-    /// other gateways, 20, 40 or 60; two cores have no time for more than 20 beside the rest
+    /// other gateways, 20, 40 or 60; two cores cannot run more than 20 beside the other traffic
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(0..=60))]
     plain: u16,
-    /// What the subscribers take. What is behind the brokers is not measured, and on two cores to
-    /// forward everything to subscribers takes the time of what is
+    /// What subscribers subscribe to. Delays behind the brokers are not measured, and on two cores
+    /// forwarding everything would take CPU time from the measured part
     #[arg(long, value_name = "WHAT", default_value = "plain")]
     subscribe: Subscribed,
-    /// A check that everything works: each case once, for 10 s
+    /// Smoke test: each case once, for 10 s
     #[arg(long, conflicts_with = "paper")]
     short: bool,
-    /// As often as the paper: 1000 repetitions of 100 messages or more of every publisher
+    /// Repeat as often as the paper: 1000 repetitions of at least 100 messages of every publisher
     #[arg(long)]
     paper: bool,
-    /// Repetitions of each case, each with other phases and release jitter [default: 3; short: 1;
+    /// Repetitions of each case, with different phases and release jitter [default: 3; short: 1;
     /// paper: 1000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     repeats: Option<u64>,
-    /// Seconds measured in each repetition [default: 5; short: 10; paper: 2]
+    /// Measured seconds per repetition [default: 5; short: 10; paper: 2]
     #[arg(long, short, value_name = "S", value_parser = seconds)]
     duration: Option<Duration>,
-    /// The broker
+    /// Program of the broker
     #[arg(long, value_name = "BROKER", default_value = "mosquitto")]
     broker: Kind,
-    /// Programs that make the undeclared traffic of their kind, several with commas; nothing is
-    /// installed, and this program makes what no tool does
+    /// Programs that generate the undeclared traffic of their kind, separated by commas; none is
+    /// installed automatically. The emulation itself generates what no tool generates
     #[arg(
         long,
         value_name = "TOOL",
@@ -115,18 +116,17 @@ pub(crate) struct MrtArgs {
         default_value = "installed"
     )]
     tools: Vec<Wanted>,
-    /// Neither pin clients to a core nor put them before other programs, nor watch for times in
-    /// which the machine held up what was most urgent
+    /// Neither pin clients to a core nor give them real-time priority, nor detect gaps in which the
+    /// machine did not run them
     #[arg(long)]
     unpinned: bool,
     /// Markdown file whose generated part is replaced
     #[arg(long, value_name = "FILE")]
     document: Option<PathBuf>,
-    /// File for the results as a page with charts
+    /// HTML file for the results with charts
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// File for all results as JSON, written anew after each case [default:
-    /// target/bench/mrt-mqtt.json]
+    /// JSON file for all results, written after each case [default: target/bench/mrt-mqtt.json]
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -136,7 +136,7 @@ impl MrtArgs {
     /// all checks passed.
     ///
     /// # Errors
-    /// Privileges or programs are missing, a network cannot be built, or a file not be written.
+    /// Privileges or programs are missing, a network cannot be built, or a file cannot be written.
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<bool> {
         Namespace::check()?;
         let setup = self.setup()?;
@@ -226,7 +226,7 @@ impl MrtArgs {
         })
     }
 
-    /// With what depends on the setting.
+    /// The setup of a case, with the undeclared traffic that depends on the setting.
     fn setup_of(&self, setup: &Setup, scenario: &Scenario) -> Result<Setup> {
         let mut undeclared: Vec<Background> =
             background(&Layout::new(&scenario.network)?).unwrap_or_default();
@@ -238,8 +238,8 @@ impl MrtArgs {
         })
     }
 
-    /// What the admission says of the loads: with A publishing and with all three edge networks, as
-    /// they are and with scaled periods.
+    /// The decisions of admission control on all loads: with only A and with all three edge
+    /// networks publishing, with original and with scaled periods.
     fn verdicts(&self) -> Result<Vec<Verdict>> {
         let kinds = [false, true].map(|scaled| [false, true].map(|all| (scaled, all)));
         let each = kinds
@@ -274,7 +274,7 @@ impl MrtArgs {
         )
     }
 
-    /// What there is so far.
+    /// The results so far as JSON.
     fn results(
         &self,
         machine: &Machine,
@@ -293,7 +293,7 @@ impl MrtArgs {
     }
 }
 
-/// Asks the admission for all flows of a setting at once.
+/// Asks admission control for all flows of a setting at once.
 fn verdict(setting: Setting) -> Result<Verdict> {
     let scenario = Scenario::new(setting)?;
     let flows = scenario.declared.flows.clone();
@@ -343,7 +343,7 @@ mod tests {
         let scaled = verdict_of(Load::Medium, true, true);
         assert_eq!(scaled.refused, None);
         assert!(scaled.scale > 1.8);
-        // It can be carried, but a bound is above an assumed deadline.
+        // No link is overloaded, but a bound exceeds an assumed deadline.
         let refused = verdict_of(Load::Low, true, false).refused.unwrap();
         assert!(refused.contains("beyond its deadline"), "{refused}");
     }

@@ -1,4 +1,4 @@
-//! The experiment as tables and charts. Pure.
+//! The report of the experiment: tables and charts. Pure.
 
 use punctual_report::{Bars, Chart, Group, Page, Unit, bars};
 use punctual_sim::network::families::Load;
@@ -10,23 +10,23 @@ use super::scenario::{BROKERS, OwnEdge, Scenario, Series};
 use super::tally::Row;
 use crate::compare::machine::Machine;
 
-/// A set of flows and what the admission says of it.
+/// The decision of admission control on a set of flows.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Verdict {
     pub(super) setting: String,
     pub(super) flows: usize,
-    /// By how much periods and deadlines were made longer.
+    /// Factor by which periods and deadlines were scaled.
     pub(super) scale: f64,
-    /// Why not; `None` if all can be admitted.
+    /// Reason for the refusal; `None` if all flows can be admitted.
     pub(super) refused: Option<String>,
     /// Greatest bound of each topic of edge network A, and its deadline, ns.
     pub(super) bounds: Vec<(String, Option<u64>, u64)>,
-    /// The share of the link that unicast loads most, and its name.
+    /// Utilisation, 0 to 1, and name of the link that unicast loads most.
     pub(super) unicast: (f64, String),
 }
 
-/// What the paper says by how much its bounds are above what it measured at most, percent: by the
-/// trajectory and by the holistic approach.
+/// By how many percent the paper's bounds exceed its greatest measured delays, according to its
+/// text: by the trajectory and by the holistic approach.
 pub(super) fn claims(load: Load) -> [f64; 2] {
     match load {
         Load::Low => [7.3, 32.7],
@@ -35,12 +35,12 @@ pub(super) fn claims(load: Load) -> [f64; 2] {
     }
 }
 
-/// All that is reported.
+/// The input of a report.
 pub(super) struct Report<'a> {
     pub(super) machine: &'a Machine,
     pub(super) about: String,
     pub(super) own_edge: OwnEdge,
-    /// In the order in which they were run.
+    /// Scenarios of the settings, in the order of their runs.
     pub(super) settings: &'a [Scenario],
     pub(super) cases: &'a [CaseResult],
     pub(super) verdicts: &'a [Verdict],
@@ -155,7 +155,7 @@ impl Report<'_> {
         }
     }
 
-    /// The paper's claims beside what came out.
+    /// The paper's claims beside the measured results.
     fn claim(&self, scenario: &Scenario, cases: &[&CaseResult]) -> Option<String> {
         let mrt = cases.iter().find(|case| case.series == Series::MrtMqtt)?;
         let range = |bound: fn(&Row) -> Option<u64>| {
@@ -185,7 +185,7 @@ impl Report<'_> {
     }
 }
 
-/// Who made a case's undeclared traffic, and how much of it came.
+/// The undeclared traffic of a case: its tools, and how much of it arrived.
 fn undeclared(page: &mut Page, case: &CaseResult) {
     let all = case.background.iter().map(|(asked, rate, tool)| {
         let by = tool.unwrap_or("our generator");
@@ -240,7 +240,7 @@ fn verdict_cells(verdict: &Verdict) -> Vec<String> {
     ]
 }
 
-/// The same row of a case.
+/// The row of a case with the topic and the broker of `row`.
 fn same<'a>(case: &'a CaseResult, row: &Row) -> Option<&'a Row> {
     let mut rows = case.tally.rows.iter();
     rows.find(|other| other.topic == row.topic && other.broker == row.broker)
@@ -311,7 +311,7 @@ fn case_cells(case: &CaseResult) -> Vec<String> {
     ]
 }
 
-/// The bars of a figure: the systems' greatest values, and the bounds.
+/// The chart of a figure: the greatest delays of each system, and the bounds.
 fn chart(name: &str, first: &CaseResult, cases: &[&CaseResult]) -> Chart {
     let micro = |ns: Option<u64>| ns.map(|ns| ns as f64 / 1e3);
     let group = |row: &Row| {
@@ -335,8 +335,8 @@ fn chart(name: &str, first: &CaseResult, cases: &[&CaseResult]) -> Chart {
     })
 }
 
-/// Bytes that each system's access link and trunk carry of a message of edge network A, for the
-/// progress that is shown.
+/// Bytes that each system's access link and trunk carry for a message of edge network A, for the
+/// progress output.
 pub(super) fn progress(case: &CaseResult) -> String {
     let figure = |topic: &str, broker: &str| {
         let mut rows = case.tally.rows.iter();

@@ -1,5 +1,5 @@
-//! One case: a load with one of the three systems. The network is built once, and each repetition
-//! has other phases and release jitter.
+//! One case: a load with one of the three systems. The network is built once; the repetitions
+//! differ in phases and release jitter.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -27,18 +27,18 @@ use crate::process::Process;
 use crate::sys;
 use punctual_measure::Result;
 
-/// Pause between looks at the threads.
+/// Polling interval for the end of threads.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The core of the clients. Only they are put before other programs: three brokers that were, too,
-/// would keep the kernel from forwarding, and what is measured ends before the brokers.
+/// CPU core of the clients. Only clients get real-time priority: three brokers with it would keep
+/// the kernel from forwarding, and the measured paths end before the brokers.
 const CLIENTS_CORE: usize = 1;
 
-/// What is the same in all cases.
+/// Parameters that all cases share.
 pub(super) struct Setup {
     pub(super) broker: BrokerProgram,
     pub(super) background: Vec<Background>,
-    /// Publishers without requirements on each host for them.
+    /// Publishers without requirements on each of their hosts.
     pub(super) plain: usize,
     pub(super) subscribed: Subscribed,
     pub(super) warm_up: Duration,
@@ -47,30 +47,31 @@ pub(super) struct Setup {
     pub(super) pinned: bool,
 }
 
-/// What a case has shown.
+/// Results of a case.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct CaseResult {
-    /// The load and who publishes.
+    /// Name of the setting: the load and the publishing edge networks.
     pub(super) setting: String,
     pub(super) series: Series,
     pub(super) repeats: u64,
     #[serde(flatten)]
     pub(super) tally: TallyResult,
-    /// Bytes by link, as `s1>s4`, over all repetitions.
+    /// Bytes by link, such as `s1>s4`, over all repetitions.
     pub(super) links: Links,
-    /// Undeclared traffic: what was asked for, bit/s that arrived, and the tool that made it.
+    /// Undeclared traffic: its description, the received rate in bit/s, and the tool that generated
+    /// it.
     pub(super) background: Vec<(String, u64, Option<&'static str>)>,
-    /// How often a tool ended by itself, by what it said.
+    /// Number of times that a tool ended by itself, by its output.
     pub(super) stopped: BTreeMap<String, u64>,
-    /// The least idle time of the processors in a repetition, percent.
+    /// Least idle time of the processors in a repetition, percent.
     pub(super) idle: Option<f64>,
-    /// Time to build the network, ms, and for everything, s.
+    /// Time to build the network, ms, and time of the whole case, s.
     pub(super) set_up_ms: u64,
     pub(super) took_s: f64,
 }
 
 impl CaseResult {
-    /// Programs waited for a processor, or publishers did not do what their flows declare.
+    /// Whether programs waited for a processor, or publishers wrote too many messages late.
     pub(super) fn is_doubtful(&self) -> bool {
         let tally = &self.tally;
         let idle = self.idle.map(|idle| Processors { idle, stolen: 0.0 });
@@ -78,7 +79,7 @@ impl CaseResult {
     }
 }
 
-/// The network with its brokers.
+/// The network of a case with its brokers.
 struct Stage<'a> {
     setup: &'a Setup,
     layout: Layout,
@@ -88,23 +89,23 @@ struct Stage<'a> {
     _brokers: Vec<Vec<Process>>,
 }
 
-/// What one repetition has shown.
+/// Results of one repetition.
 struct Round {
     sent: Sent,
     observed: Observed,
     gaps: Gaps,
     processors: Option<Processors>,
-    /// What there is to add to the steady clock for the real-time one, ns.
+    /// Offset to add to the monotonic clock to get the real-time clock, ns.
     offset: u64,
-    /// From when on what was written counts, ns on the real-time clock.
+    /// Start of the measurement, ns on the real-time clock.
     measured_from: u64,
-    /// How long undeclared traffic came, s.
+    /// Duration of the undeclared traffic, s.
     generated: f64,
-    /// Tools that ended by themselves, with what they said.
+    /// Output of the tools that ended by themselves.
     stopped: Vec<String>,
 }
 
-/// Runs a case.
+/// Runs all repetitions of a case.
 pub(super) fn run(scenario: &Scenario, series: Series, setup: &Setup) -> Result<CaseResult> {
     let begun = Instant::now();
     let mut stage = Stage::build(scenario, series, setup)?;
@@ -203,13 +204,14 @@ impl<'a> Stage<'a> {
         })
     }
 
-    /// Connects everybody, publishes for the time of a repetition and looks on.
+    /// Connects all clients, publishes for the duration of a repetition and captures the messages.
     fn play(&mut self, seed: u64) -> Result<Round> {
         let (setup, fabric) = (self.setup, &self.fabric);
         let hosts = self.layout.hosts.iter().enumerate();
         let seen_at = hosts.filter(|(_, host)| BROKERS.contains(&host.name.as_str()));
         let observer = Observer::new(seen_at.map(|(host, _)| (host, fabric.host(host))))?;
-        // What is behind the brokers has a thread of its own, which keeps no publisher from its time.
+        // Relays and subscribers, which are behind the brokers, run in a separate thread, so that
+        // they do not delay the publishers.
         let connect =
             |subscribers: &[Subscriber], publishers: &[Publisher], relays: &[RelaySpec]| {
                 Load::connect(subscribers, publishers, relays, seed, |host| {
@@ -286,7 +288,8 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// What tools that ended by themselves have said: then less traffic came, and no figure is wrong.
+/// Output of the tools that ended by themselves. Then less traffic arrived, but the results are
+/// valid.
 fn said_at_end(tools: impl Iterator<Item = Running>) -> Vec<String> {
     let ended = tools.filter_map(|mut tool| tool.check().err());
     ended.map(|error| error.to_string()).collect()

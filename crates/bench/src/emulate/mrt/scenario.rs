@@ -1,5 +1,5 @@
-//! Fig. 15 as it is run: the network with the trees that our routing gives, and who sends what how
-//! in each of the three systems that are compared. Pure.
+//! The scenario of Fig. 15: the network with the trees that this project's routing computes, and
+//! the traffic of each of the three compared systems. Pure.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ pub(super) const BROKERS: [&str; 3] = ["h5", "h10", "h15"];
 const SUBSCRIBERS: [&str; 3] = ["h4", "h9", "h14"];
 const PLAIN: [&str; 3] = ["h3", "h8", "h13"];
 
-/// What the hosts of plain MQTT send to every broker's host besides, bit/s.
+/// Undeclared traffic of h3, h8 and h13, one kind each, to every broker's host, bit/s.
 const UNDECLARED: [(Traffic, u64); 3] = [
     (Traffic::Bulk, 10_000_000),
     (Traffic::Media, 6_000_000),
@@ -38,29 +38,29 @@ const UNDECLARED: [(Traffic, u64); 3] = [
 const PERIODS: [u64; 2] = [15_000_000, 20_000_000];
 const JITTER: u64 = 400_000;
 
-/// The level of DM-MQTT's reserved bandwidth.
+/// Priority level of DM-MQTT's traffic with reserved bandwidth.
 const RESERVED_LEVEL: u8 = 4;
 
-/// What scaled periods leave of the link that is loaded most: U <= 0.9.
+/// Greatest utilisation of a link after scaling the periods.
 const MOST_LOADED: f64 = 0.9;
 
-/// The next factor for periods where one is not enough, and the most steps.
+/// Factor by which periods grow in each further step, and the greatest number of steps.
 const STEP: f64 = 1.1;
 const MOST_STEPS: u32 = 40;
 
-/// QoS of all that is published, as in the paper.
+/// QoS of all publications, as in the paper.
 const QOS: u8 = 1;
 
-/// A system of the comparison.
+/// A compared system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Series {
-    /// One TCP publication for each broker, all packets alike
+    /// One TCP publication for each broker, with all packets marked alike
     Mqtt,
-    /// A group for the brokers of other edge networks with reserved bandwidth between switches,
-    /// one class; TCP to the publisher's own broker
+    /// One multicast group for the brokers of other edge networks, in one class with reserved
+    /// bandwidth between switches; TCP to the publisher's own broker
     DmMqtt,
-    /// A group with strict priorities
+    /// A multicast group with strict priorities
     MrtMqtt,
 }
 
@@ -76,35 +76,35 @@ impl Series {
     }
 }
 
-/// How MRT-MQTT reaches the broker of the publisher's own edge network.
+/// How MRT-MQTT reaches the broker in the publisher's own edge network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum OwnEdge {
-    /// It is in the group: one packet leaves the publisher
+    /// As a member of the group: the publisher sends one packet
     Group,
-    /// Over TCP with priority, as the paper has it: two packets leave the publisher
+    /// Over TCP with priority, as in the paper: the publisher sends two packets
     Tcp,
 }
 
-/// What subscribers take.
+/// What subscribers subscribe to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Subscribed {
-    /// What publishers without requirements send in their edge network
+    /// The topics of the publishers without requirements in their edge network
     Plain,
-    /// Everything, as in the paper
+    /// All topics, as in the paper
     All,
 }
 
-/// What is run.
+/// A combination of parameters that is run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Setting {
     pub(super) load: Load,
-    /// All edge networks publish, not only A.
+    /// All edge networks publish; otherwise only A does.
     pub(super) all_publish: bool,
     pub(super) own_edge: OwnEdge,
-    /// Periods and deadlines are made longer, by one factor, until no link is asked for more than
-    /// [`MOST_LOADED`] and no bound is above its deadline.
+    /// Periods and deadlines are scaled by a common factor, until no link's utilisation exceeds
+    /// [`MOST_LOADED`] and no bound exceeds its deadline.
     pub(super) scaled: bool,
 }
 
@@ -116,22 +116,23 @@ impl Setting {
     }
 }
 
-/// A bound or formula for each of a flow's paths, ns.
+/// Bounds, or results of formulas, by flow and path, ns.
 type PerPath = Vec<Vec<Option<u64>>>;
 
-/// What is known of a setting without running it.
+/// A setting with its network and bounds, computed before the run.
 pub(super) struct Scenario {
     pub(super) setting: Setting,
     pub(super) network: Network,
-    /// By how much periods and deadlines were made longer.
+    /// Factor by which periods and deadlines were scaled.
     pub(super) scale: f64,
     pub(super) bounds: Vec<Vec<PathBounds>>,
-    /// What the network is declared as for MRT-MQTT.
+    /// The network with the flows that MRT-MQTT sends: with own-edge TCP, two for each flow.
     pub(super) declared: Network,
     document: Document,
 }
 
-/// The paper's formulas: those of RT-MQTT inside the own edge network, Algorithms 3 and 4 beyond.
+/// Results of the paper's formulas: those of RT-MQTT inside the own edge network, Algorithms 3 and
+/// 4 beyond it.
 pub(super) struct Printed {
     pub(super) holistic: PerPath,
     pub(super) trajectory: PerPath,
@@ -170,7 +171,7 @@ impl Scenario {
         let analysed = analyze(&declared).flows;
         let bounds = match setting.own_edge {
             OwnEdge::Group => analysed,
-            // What goes to the own broker is a flow of its own, behind that of the group.
+            // The path to the own broker is a flow after the group's flow; results list it first.
             OwnEdge::Tcp => {
                 let pairs = analysed.chunks(2);
                 let both = pairs.map(|pair| pair.iter().rev().flatten().copied().collect());
@@ -187,7 +188,7 @@ impl Scenario {
         })
     }
 
-    /// The paper's formulas for each flow and path.
+    /// Results of the paper's formulas for each flow and path, ns.
     pub(super) fn printed(&self) -> Result<Printed> {
         let [own, others] = [true, false].map(|own| part(&self.document, own));
         let name = self.setting.name();
@@ -206,22 +207,22 @@ impl Scenario {
         })
     }
 
-    /// The share that flows ask for of the link that they load most, as MRT-MQTT sends them.
+    /// Utilisation, 0 to 1, of the most loaded link with the flows as MRT-MQTT sends them.
     pub(super) fn most_loaded(&self) -> f64 {
         let loads = link_loads(&self.declared);
         let shares = loads.iter().map(|load| load.percent() / 100.0);
         shares.fold(0.0, f64::max)
     }
 
-    /// Every bound is there and within its deadline.
+    /// Whether every path has a bound that is within its deadline.
     fn is_in_time(&self) -> bool {
         let flows = self.network.flows.iter().zip(&self.bounds);
         let mut each = flows.flat_map(|(flow, paths)| paths.iter().map(move |path| (flow, path)));
         each.all(|(flow, path)| path.best.is_some_and(|bound| bound <= flow.deadline))
     }
 
-    /// The share of a link that unicast asks for: the flow's frames once for each broker behind it;
-    /// of the link that is asked for most, with its name, without what is undeclared.
+    /// Utilisation, 0 to 1, and name of the link that unicast loads most. Unicast sends the flow's
+    /// frames once for each broker behind a link; undeclared traffic is not included.
     pub(super) fn unicast_load(&self) -> (f64, String) {
         let topology = &self.network.topology;
         let mut shares = vec![0.0; topology.links.len()];
@@ -240,8 +241,9 @@ impl Scenario {
     }
 }
 
-/// Gives each flow the tree that our routing finds: to the rendezvous point by the shortest path,
-/// from there to every receiver by the shortest, and nothing to and fro.
+/// Gives each flow the tree that this project's routing computes: the shortest path to the
+/// rendezvous point, and shortest paths from there to every receiver. The tree uses no cable in
+/// both directions.
 fn route(document: &mut Document) -> Result<()> {
     let network = checked("fig15", document)?;
     let topology = &network.topology;
@@ -289,7 +291,7 @@ fn route(document: &mut Document) -> Result<()> {
     Ok(())
 }
 
-/// The same with longer periods and deadlines.
+/// A copy of the network with periods and deadlines multiplied by `factor`.
 fn stretch(document: &Document, factor: f64) -> Document {
     let longer = |ns: u64| (ns as f64 * factor).ceil() as u64;
     let mut document = document.clone();
@@ -300,8 +302,8 @@ fn stretch(document: &Document, factor: f64) -> Document {
     document
 }
 
-/// The flows with their first path only, to the broker of their own edge network, or with all
-/// others.
+/// The flows with only their first path, which leads to the broker of their own edge network, or
+/// with all other paths.
 fn part(document: &Document, own: bool) -> Document {
     let mut document = document.clone();
     for flow in &mut document.flows {
@@ -313,7 +315,7 @@ fn part(document: &Document, own: bool) -> Document {
     document
 }
 
-/// Each flow as two: the paths to other edge networks, and behind it that to the own broker.
+/// Splits each flow in two: its paths to other edge networks, then its path to the own broker.
 fn apart(document: &Document) -> Document {
     let [own, others] = [true, false].map(|own| part(document, own).flows);
     let mut document = document.clone();
@@ -325,7 +327,7 @@ fn apart(document: &Document) -> Document {
     document
 }
 
-/// The undeclared traffic of this paper, where its hosts are there.
+/// The undeclared traffic of the MRT-MQTT paper, if the layout has its hosts.
 pub(crate) fn background(layout: &Layout) -> Option<Vec<Background>> {
     let is_there = |name: &str| layout.hosts.iter().any(|host| host.name == name);
     if !PLAIN.into_iter().chain(BROKERS).all(is_there) {
@@ -338,7 +340,7 @@ pub(crate) fn background(layout: &Layout) -> Option<Vec<Background>> {
             from: from.to_owned(),
             to: to.to_owned(),
             rate,
-            // The paper limits the bandwidth of the source.
+            // The paper limits the rate of the sender.
             limited: true,
             tool: None,
         })
@@ -346,20 +348,20 @@ pub(crate) fn background(layout: &Layout) -> Option<Vec<Background>> {
     Some(all.collect())
 }
 
-/// Who connects where, and what the network has to carry.
+/// The clients of a case, and the streams and trees that the network has to carry.
 pub(super) struct Cast {
     pub(super) publishers: Vec<Publisher>,
     pub(super) subscribers: Vec<Subscriber>,
     pub(super) relays: Vec<RelaySpec>,
     pub(super) streams: Vec<Stream>,
     pub(super) trees: Trees,
-    /// Reserved bandwidth of ports, by switch and device, bit/s.
+    /// Bandwidth reserved at ports, by switch and device, bit/s.
     pub(super) reserved: BTreeMap<(usize, String), u64>,
 }
 
 impl Cast {
-    /// For a system; so many publishers without requirements are on each host for them, and
-    /// subscribers take that.
+    /// The clients for a system: `plain` publishers without requirements on each of their hosts,
+    /// and subscribers of what `subscribed` says.
     pub(super) fn new(
         scenario: &Scenario,
         layout: &Layout,
@@ -416,8 +418,8 @@ impl Cast {
                     Subscribed::Plain => filters,
                     Subscribed::All => vec!["#".to_owned()],
                 },
-                // Nothing behind a broker is measured, and its acknowledgements would take time of the
-                // processors.
+                // Delays behind a broker are not measured, and acknowledgements would take CPU
+                // time.
                 qos: 0,
                 endpoint,
             });
@@ -427,13 +429,13 @@ impl Cast {
         Ok(cast)
     }
 
-    /// A connection to a broker, with the levels of what goes there and back.
+    /// Adds a TCP connection to a broker, with the priority levels of both directions.
     fn connect(&mut self, layout: &Layout, from: usize, up: &Up, levels: [u8; 2]) -> Endpoint {
         self.streams.push(Stream {
             from,
             to: up.broker,
             protocol: Protocol::Tcp,
-            // Streams between two hosts are of one level here, so nobody looks at their ports.
+            // All streams between two hosts have one level here, so switches do not match ports.
             ports: [0, broker::PORT],
             path: up.path.clone(),
             levels,
@@ -497,7 +499,7 @@ impl Cast {
         });
     }
 
-    /// Adds a flow's rate to what is reserved between switches.
+    /// Adds a flow's rate to the bandwidth reserved between switches.
     fn reserve(&mut self, layout: &Layout, ups: &[Up], wire_bytes: u64, period: u64) {
         let mut steps: Vec<_> = ups.iter().flat_map(|up| up.path.iter().copied()).collect();
         steps.sort_unstable();
@@ -515,7 +517,7 @@ impl Cast {
         }
     }
 
-    /// `tc` commands for the ports of each switch that have reserved bandwidth.
+    /// `tc` commands for the ports with reserved bandwidth, by switch.
     pub(super) fn reservations(&self, layout: &Layout) -> BTreeMap<usize, String> {
         let mut texts: BTreeMap<usize, String> = BTreeMap::new();
         for cable in &layout.cables {
@@ -628,7 +630,7 @@ mod tests {
         let all = (20, Subscribed::All);
         let cast = Cast::new(&scenario, &layout, Series::MrtMqtt, all, &[]).unwrap();
         assert_eq!(cast.subscribers[1].filters, ["#"]);
-        // Nine streams, and the brokers' hosts are their sinks.
+        // Nine streams, which end at the brokers' hosts.
         let undeclared = background(&layout).unwrap();
         let rates: u64 = undeclared.iter().map(|of| of.rate).sum();
         assert_eq!((undeclared.len(), rates), (9, 60_000_000));
@@ -638,7 +640,7 @@ mod tests {
     fn what_is_reserved_is_the_sum_of_the_rates_between_switches() {
         let scenario = Scenario::new(setting(Load::Low, false)).unwrap();
         let (layout, cast) = cast(&scenario, Series::DmMqtt);
-        // s1>s4, s4>s2, s4>s5, s5>s3, each with the rates of forty flows.
+        // s1>s4, s4>s2, s4>s5 and s5>s3, each with the total rate of forty flows.
         assert_eq!(cast.reserved.len(), 4);
         for rate in cast.reserved.values() {
             let share = *rate as f64 / 1e8;
@@ -692,11 +694,12 @@ mod tests {
         assert_eq!(two.bounds.len(), one.bounds.len());
         for (one, two) in one.bounds.iter().zip(&two.bounds) {
             assert_eq!((one.len(), two.len()), (3, 3));
-            // The nearest broker has the least; two copies wait for each other.
+            // The nearest broker has the least bound; with two packets, one waits for the other.
             assert!(two[0].best < two[1].best && two[1].best < two[2].best);
             assert!(one[0].best < two[0].best);
         }
-        // Twice forty frames in 17.4 ms on average, three times unicast.
+        // Eighty frames per mean period of 17.4 ms: unicast sends two copies of forty frames on
+        // s1>s4.
         assert_eq!(one.declared.flows.len() * 2, two.declared.flows.len());
         let (most, link) = one.unicast_load();
         assert!(

@@ -1,5 +1,5 @@
-//! What the repetitions of a case add up to: delays by topic and broker, and which of them were
-//! above their bounds.
+//! Results over all repetitions of a case: delays by topic and broker, and the messages that
+//! exceeded their bounds.
 
 use std::collections::BTreeMap;
 
@@ -13,76 +13,76 @@ use super::super::load::Sent;
 use super::super::observe::Observed;
 use super::scenario::{Printed, Scenario, Series};
 
-/// Delays of a topic at a broker, transmission times included, of all its publishers.
+/// Delays of all publishers of a topic at a broker, including transmission times.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Row {
-    /// As `alpha-a`: of edge network A.
+    /// Topic and edge network of its publishers, such as `alpha-a` for edge network A.
     pub(super) topic: String,
     pub(super) broker: String,
-    /// Messages written and seen, in all of the time.
+    /// Messages written, and messages captured at the broker, including the warm-up.
     pub(super) written: u64,
     pub(super) seen: u64,
-    /// Of those that were written in the measured time; µs.
+    /// Delays of the messages that were written during the measurement, µs.
     pub(super) delay: Option<Latency>,
-    /// Greatest of the publishers' bounds, ns: the tightest, by holistic and by trajectory approach.
+    /// Greatest bounds of the publishers, ns: the tightest, by holistic and by trajectory approach.
     pub(super) bound: Option<u64>,
     pub(super) holistic: Option<u64>,
     pub(super) trajectory: Option<u64>,
-    /// The same of the paper's formulas.
+    /// Greatest results of the paper's formulas for the publishers, ns.
     pub(super) printed_holistic: Option<u64>,
     pub(super) printed_trajectory: Option<u64>,
     pub(super) deadline: u64,
 }
 
-/// Messages that took longer than the bound of their path says.
+/// Messages whose delay exceeded the bound of their path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Above {
-    /// Messages with a bound.
+    /// Messages that have a bound, and those whose delay exceeded the bound.
     pub(super) of: u64,
     pub(super) count: u64,
-    /// Those of them that the machine had lost at least as much time for as they were above.
+    /// Of these, the messages whose excess is at most the time lost in gaps of the machine.
     pub(super) explained: u64,
-    /// By how much the worst of the others was above, ns.
+    /// Greatest excess of the unexplained messages, ns.
     pub(super) unexplained_by: u64,
 }
 
-/// What is kept of a case.
+/// Results of a case over all repetitions.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct TallyResult {
     pub(super) rows: Vec<Row>,
     pub(super) above: Above,
-    /// Paths of which something was seen, of all.
+    /// Number of paths with a captured message, and number of all paths.
     pub(super) paths: [usize; 2],
-    /// Times in which a core did not run what was most urgent, and the longest, ns.
+    /// Number of gaps, in which a core did not run its most urgent thread, and the longest gap, ns.
     pub(super) gaps: u64,
     pub(super) longest_gap: u64,
-    /// Messages of declared flows, and those that were written too late.
+    /// Messages written by declared flows, and those that were written too late.
     pub(super) written: u64,
     pub(super) late: u64,
-    /// Copies that were not written for want of room.
+    /// Copies that were not written because a send buffer was full.
     pub(super) withheld: u64,
-    /// Datagrams passed on to brokers, those that a broker had no room for, and messages that
-    /// subscribers received.
+    /// Datagrams that relays passed on to brokers, datagrams that a relay dropped because its
+    /// connection to the broker was full, and messages that subscribers received.
     pub(super) relayed: u64,
     pub(super) not_relayed: u64,
     pub(super) received: u64,
-    /// Messages that TCP repeated, and packets that captures missed.
+    /// Messages that TCP retransmitted, and packets that captures missed.
     pub(super) repeated: u64,
     pub(super) missed: u64,
 }
 
 /// A path of a flow.
 struct Path {
-    /// Its row.
+    /// Index of the path's row.
     row: usize,
     bound: Option<u64>,
     serialization: u64,
     is_seen: bool,
 }
 
-/// Adds repetitions up.
+/// Collects the results of repetitions.
 pub(super) struct Tally {
-    /// By flow and broker's host.
+    /// Paths by flow number and by index of the broker's host.
     paths: BTreeMap<(u32, usize), Path>,
     rows: Vec<Row>,
     recorders: Vec<Recorder>,
@@ -133,7 +133,7 @@ impl Tally {
                 );
                 let this = &mut tally.rows[row];
                 let greatest = |known: &mut Option<u64>, value: Option<u64>| {
-                    // Without an end for one publisher there is none for the topic.
+                    // If one publisher has no bound, the topic has none.
                     *known = known.zip(value).map(|(known, value)| known.max(value));
                 };
                 greatest(&mut this.bound, bounds.best);
@@ -145,7 +145,8 @@ impl Tally {
                     (publication.flow as u32, destination.broker),
                     Path {
                         row,
-                        // Only of what was analysed.
+                        // Only the flows of MRT-MQTT were analysed, so other systems have no
+                        // bounds.
                         bound: bounds.best.filter(|_| series == Series::MrtMqtt),
                         serialization: destination.serialization,
                         is_seen: false,
@@ -178,8 +179,8 @@ impl Tally {
         self.rows.len() - 1
     }
 
-    /// Adds a repetition; `times` are what there is to add to the steady clock for the real-time
-    /// one, and from when on what was written is measured, ns.
+    /// Adds the results of a repetition. `times` are the offset from the monotonic to the real-time
+    /// clock, and the start of the measurement, ns.
     pub(super) fn add(&mut self, sent: &Sent, observed: &Observed, gaps: &Gaps, times: [u64; 2]) {
         let [offset, measured_from] = times;
         for arrival in &observed.arrivals {
@@ -201,7 +202,8 @@ impl Tally {
                 continue;
             }
             above.count += 1;
-            // What held up those before it is in its delay, too.
+            // A gap that delayed earlier messages delays this one too, so count gaps from one bound
+            // before the write.
             let from = arrival.stamp.written.saturating_sub(offset + bound);
             if gaps.lost(from, arrival.time.saturating_sub(offset)) >= excess {
                 above.explained += 1;
@@ -241,7 +243,7 @@ impl Tally {
     }
 }
 
-/// The topic of a flow of Fig. 15, as `alpha-a` of `alpha-a-07`.
+/// The topic of a flow of Fig. 15, such as `alpha-a` of `alpha-a-07`.
 fn topic(flow: &str) -> &str {
     flow.rsplit_once('-').map_or(flow, |(topic, _)| topic)
 }
@@ -309,7 +311,7 @@ mod tests {
         );
         assert_eq!(row.delay.unwrap().count, 2);
         assert!(row.bound >= Some(bound) && row.trajectory >= row.bound);
-        // Bounds are about what was analysed, and what came before the measured time is not delay.
+        // Only analysed flows have bounds, and messages before the measurement have no delay.
         assert_eq!(result(Series::Mqtt, 0).above, Above::default());
         let later = result(Series::MrtMqtt, 2_000_000_000);
         assert_eq!(later.above.of, 0);

@@ -1,5 +1,5 @@
-//! The project's controller at the switches of an emulated network, without a table of
-//! requirements: what is requested is told to it directly.
+//! The project's controller for the switches of an emulated network. Requests reach it as function
+//! calls instead of through the table of requirements.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,13 +19,13 @@ use crate::sys;
 use punctual_measure::{Error, Result};
 use punctual_testbed::netns::Namespace;
 
-/// Silence after which a switch is asked for a sign of life.
+/// Silence after which the controller sends an echo request to a switch.
 const PROBE: Duration = Duration::from_secs(5);
 
-/// Longest wait for a tick, ns: a day.
+/// Longest wait for the controller's next timer, ns: one day.
 const MAX_WAIT: u64 = 86_400_000_000_000;
 
-/// A running controller. It ends with this value.
+/// A running controller, which ends when this value is dropped.
 pub(super) struct Control {
     controller: Arc<Mutex<Controller>>,
     events: Option<mpsc::UnboundedSender<Event>>,
@@ -34,14 +34,15 @@ pub(super) struct Control {
 }
 
 impl Control {
-    /// Starts one that listens in `namespace`, under `SCHED_FIFO` (0: not).
+    /// Starts a controller that listens in `namespace`, under `SCHED_FIFO` (0: the normal class).
     pub(super) fn start(namespace: &Namespace, settings: &Settings, fifo: u8) -> Result<Self> {
         let controller = Arc::new(Mutex::new(Controller::new(settings)));
         let (events, told) = mpsc::unbounded_channel();
         let (ready, listening) = channel::channel();
         let (inside, own) = (namespace.clone(), controller.clone());
         let thread = thread::spawn(move || {
-            // If it cannot be entered `ready` is gone, which is seen below.
+            // If the namespace cannot be entered, `ready` is dropped, and the receiver below
+            // returns an error.
             let _ = inside.enter(|| serve(&own, told, &ready, fifo));
         });
         let failed = || Error::io("cannot start the controller");
@@ -57,19 +58,20 @@ impl Control {
         })
     }
 
-    /// Where switches find it.
+    /// The controller's address, as Open vSwitch writes it.
     pub(super) fn target(&self) -> String {
         format!("tcp:{}", self.address)
     }
 
     pub(super) fn tell(&self, event: Event) {
         if let Some(events) = &self.events {
-            // If it has ended nothing will come of it, which is seen.
+            // If the controller has ended, the event has no effect, and the waiting caller times
+            // out.
             let _ = events.send(event);
         }
     }
 
-    /// Looks at the controller; it waits meanwhile.
+    /// Calls `look` with the controller, which handles no events in the meantime.
     pub(super) fn look<T>(&self, look: impl FnOnce(&Controller) -> T) -> T {
         look(&lock(&self.controller))
     }
@@ -79,7 +81,7 @@ impl Drop for Control {
     fn drop(&mut self) {
         self.events = None;
         if let Some(thread) = self.thread.take() {
-            // A panic has been printed.
+            // The panic message has already been printed.
             let _ = thread.join();
         }
     }
@@ -89,7 +91,7 @@ fn lock(controller: &Mutex<Controller>) -> MutexGuard<'_, Controller> {
     controller.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Controls until nobody can tell it anything any more.
+/// Runs the controller until its event channel is closed.
 fn serve(
     controller: &Mutex<Controller>,
     told: mpsc::UnboundedReceiver<Event>,
@@ -110,7 +112,7 @@ fn serve(
     let ended = runtime.and_then(|runtime| {
         runtime.block_on(async {
             let switches = Switches::listen(listen).await?;
-            // The one who started it waits for this.
+            // `Control::start` waits for this message.
             let _ = ready.send(Ok(switches.address()));
             control(controller, told, switches).await;
             Ok(())
@@ -149,7 +151,7 @@ async fn control(
                 message,
             } = effect
             {
-                // Of one that is not there any more the controller is told.
+                // If the switch has disconnected, the controller gets an event about it.
                 sender.send(datapath, xid, message);
             }
         }

@@ -1,9 +1,9 @@
-//! How long an admitted flow is interrupted when a link of its path fails: eight switches of Open
-//! vSwitch in a ring, the project's controller, and one link that is cut again and again.
+//! Measures how long an admitted flow is interrupted when a link of its path fails: eight Open
+//! vSwitch switches in a ring, the project's controller, and repeated cuts of one link at a time.
 //!
-//! What counts is seen at the receiver: the longest time between two of its packets around the
-//! cut, of packets that are sent a millisecond apart. A link is cut by taking it down, which
-//! the switches see, or by dropping what is sent on it, which only BFD sees (RFC 5880).
+//! The result is the longest time between two packets at the receiver around the cut; the sender
+//! sends one packet per millisecond. A link is cut either by taking its device down, which the
+//! switches detect, or by dropping its packets, which only BFD detects (RFC 5880).
 
 mod control;
 
@@ -42,31 +42,32 @@ use punctual_testbed::netns::Namespace;
 /// Name and version of the JSON format.
 const FORMAT: &str = "punctual-recovery-1";
 
-/// Switches in the ring.
+/// Number of switches in the ring.
 const SWITCHES: usize = 8;
-/// The receiver is at this one, the sender at the first: both ways round are alike.
+/// Number of the receiver's switch; the sender is at switch 1, and both ways around are equally
+/// long.
 const FAR: usize = 5;
 const RATE: u64 = 100_000_000;
-/// Time between two packets.
+/// Interval of packets.
 const PERIOD: Duration = Duration::from_millis(1);
-/// A packet's payload, and what it takes on the wire.
+/// A packet's payload and size on the wire, bytes.
 const PAYLOAD: usize = 200;
 const WIRE_BYTES: u32 = PAYLOAD as u32 + 66;
-/// Port of the receiver and the sender.
+/// UDP port of receiver and sender.
 const PORT: u16 = 5000;
-/// A sender that was late may catch up; it is policed beyond that.
+/// Release jitter of the flow: a late sender may catch up by this much before it is policed.
 const JITTER: Duration = Duration::from_millis(5);
 const DEADLINE: Duration = Duration::from_millis(50);
-/// What a cut lasts.
+/// Duration of a cut.
 const OUTAGE: Duration = Duration::from_millis(700);
-/// What is waited after all links are there again.
+/// Pause after all links have recovered.
 const REST: Duration = Duration::from_secs(1);
-/// Longest wait for the network to be as it shall be.
+/// Longest wait for the network to reach the expected state.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(10);
-/// Time between two signs of life of a link, ms.
+/// BFD transmission interval, ms.
 const BFD: u64 = 10;
-/// As `punctual controller --realtime`.
+/// `SCHED_FIFO` priority of `punctual controller --realtime`.
 const CONTROL_FIFO: u8 = 40;
 const SENDER_FIFO: u8 = 30;
 const OBSERVER_FIFO: u8 = 20;
@@ -77,29 +78,30 @@ const FLOW: &str = "there";
 /// Options of `bench recovery`.
 #[derive(Args, Debug)]
 pub(crate) struct RecoveryArgs {
-    /// Cuts for each way to recover
+    /// Cuts for each recovery mechanism
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=1000))]
     repeats: u64,
-    /// Do not put what forwards, what controls and what sends before other programs
+    /// Do not give switches, controller and sender real-time priority
     #[arg(long)]
     unpinned: bool,
     /// Markdown file whose generated part is replaced
     #[arg(long, value_name = "FILE")]
     document: Option<PathBuf>,
-    /// File for the results as JSON, written after each way to recover [default: target/bench/recovery.json]
+    /// JSON file for the results, written after each recovery mechanism [default:
+    /// target/bench/recovery.json]
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
-/// How a flow comes to another path.
+/// Mechanisms by which a flow changes to another path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Mechanism {
-    /// The switch before the link knows a detour.
+    /// The switch before the link has a backup path (fast failover).
     FastFailover,
-    /// The controller lays another path.
+    /// The controller computes and installs another path.
     Recomputation,
-    /// The switch knows a detour, and learns from BFD that it has to take it.
+    /// The switch has a backup path, and uses it when BFD detects the failure.
     SilentLoss,
 }
 
@@ -114,7 +116,7 @@ impl Mechanism {
         }
     }
 
-    /// What is wanted, ms.
+    /// Largest interruption that meets the goal, ms.
     fn goal(self) -> u64 {
         match self {
             Self::FastFailover => 15,
@@ -124,27 +126,27 @@ impl Mechanism {
     }
 }
 
-/// What one cut did.
+/// Effect of one cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 struct Outage {
-    /// Longest time without a packet, ns; `None` if none came any more.
+    /// Longest time without a packet, ns; `None` if packets did not arrive again.
     gap: Option<u64>,
-    /// Packets that never came.
+    /// Packets that were lost.
     lost: u64,
 }
 
-/// All cuts of one kind.
+/// Results of all cuts with one recovery mechanism.
 #[derive(Debug, Serialize)]
 struct Series {
     mechanism: Mechanism,
     goal_ms: u64,
     outages: Vec<Outage>,
-    /// Packets that came twice.
+    /// Packets that arrived twice.
     repeated: u64,
 }
 
 impl RecoveryArgs {
-    /// Cuts and looks; progress goes to standard error, the table to `out`.
+    /// Runs all cuts; progress goes to standard error, the table to `out`.
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<()> {
         Namespace::check()?;
         let file = ResultsFile::new(
@@ -227,7 +229,7 @@ impl RecoveryArgs {
         let sender = from
             .enter(|| UdpSocket::bind((layout.hosts[stream.from].address, PORT)))?
             .map_err(Error::io("cannot send"))?;
-        // No program reads from this socket: the link before it counts the frames.
+        // No program reads from this socket: a capture at the host's device sees the packets.
         let _receiver = to
             .enter(|| UdpSocket::bind((layout.hosts[stream.to].address, PORT)))?
             .map_err(Error::io("cannot receive"))?;
@@ -287,8 +289,8 @@ impl Series {
     }
 }
 
-/// The ring with a host at the first switch and one at the far one. Two flows that go both ways
-/// round make all others pass frames on.
+/// The ring with one host at the first switch and one at the far switch. Two flows, one each way
+/// around, make all other nodes switches.
 fn ring() -> Document {
     let mut document = Document::default();
     let node = |id: String| NodeEntry {
@@ -332,14 +334,14 @@ fn ring() -> Document {
     document
 }
 
-/// Switches under control.
+/// Switches connected to a controller.
 struct Plant<'a> {
     control: Control,
     namespace: &'a Namespace,
     mechanism: Mechanism,
 }
 
-/// When a link was cut and when it was made whole, ns on `CLOCK_REALTIME`.
+/// Times at which a link was cut and restored, ns on `CLOCK_REALTIME`.
 type Cut = (u64, u64);
 
 impl<'a> Plant<'a> {
@@ -404,7 +406,8 @@ impl<'a> Plant<'a> {
         Ok(plant)
     }
 
-    /// Waits until all links are there and all is as it shall be.
+    /// Waits until all links are up, and the controller has settled and checked the detours of
+    /// every cable.
     fn settle(&self, otherwise: &str) -> Result<()> {
         let is_there = || {
             self.control.look(|controller| {
@@ -421,7 +424,7 @@ impl<'a> Plant<'a> {
         wait(is_there, otherwise)
     }
 
-    /// Requests the flow, waits until it is admitted, and returns where it is to be sent.
+    /// Requests the flow, waits until it is admitted, and returns its destination address.
     fn reserve(&self, layout: &Layout, stream: &Stream) -> Result<IpAddr> {
         let peer = |host: usize| Peer::udp(layout.hosts[host].address, PORT);
         self.control.tell(Event::Request(Request {
@@ -466,7 +469,7 @@ impl<'a> Plant<'a> {
             let end = sys::real_time_ns();
             self.cut(ends, false)?;
             cuts.push((begin, end));
-            // Probes have to come first, and BFD speaks slowly at first.
+            // The links must be discovered again, and BFD starts with slow transmission.
             self.settle("the link did not come back")?;
             thread::sleep(REST);
             self.settle("the network did not come to rest")?;
@@ -474,13 +477,14 @@ impl<'a> Plant<'a> {
         Ok(cuts)
     }
 
-    /// The devices at the ends of the second link of the flow's path.
+    /// The devices at both ends of the second link of the flow's path.
     fn link_in_use<'l>(&self, layout: &'l Layout) -> Result<&'l [String; 2]> {
         let name = |number: usize| format!("s{number}");
         let first = name(1);
         let next = self.control.look(|controller| {
             let switch = controller.plan().switches.get(&first)?;
-            // The entry where the flow enters: the mark is the sender's.
+            // The entry at which the flow enters the network matches no mark: the sender's mark is
+            // arbitrary.
             let mut entries = switch.entries.iter();
             let (_, entry) = entries.find(|(matching, _)| matching.dscp.is_none())?;
             let port = switch.ports.get(&entry.legs.first()?.port)?;
@@ -506,7 +510,7 @@ impl<'a> Plant<'a> {
         Ok(&cable.devices)
     }
 
-    /// Cuts a link, or makes it whole.
+    /// Cuts a link, or restores it.
     fn cut(&self, ends: &[String; 2], cut: bool) -> Result<()> {
         if self.mechanism != Mechanism::SilentLoss {
             let state = if cut { "down" } else { "up" };
@@ -515,7 +519,7 @@ impl<'a> Plant<'a> {
                 .ip(&format!("link set dev {} {state}", ends[0]))
                 .map(drop);
         }
-        // What is sent is dropped behind the switch, and the carrier stays.
+        // An egress hook drops what the switches send on this link; the carrier stays up.
         let rules = match cut {
             true => {
                 let chain = |device: &String| {
@@ -533,7 +537,7 @@ impl<'a> Plant<'a> {
     }
 }
 
-/// Hosts by their names, at a port.
+/// The hosts with these names, at a port.
 fn known(layout: &Layout, names: &[String], at: End) -> Vec<KnownHost> {
     let hosts = layout.hosts.iter();
     let hosts = hosts.filter(|host| names.contains(&host.name));
@@ -562,7 +566,7 @@ fn timed_out(what: &str) -> Error {
     Error::io(what.to_owned())(std::io::ErrorKind::TimedOut.into())
 }
 
-/// Sends a packet each period until told to end.
+/// Sends a packet each period until `ended` is set.
 fn send(socket: &UdpSocket, target: SocketAddr, ended: &AtomicBool) {
     sys::set_least_timer_slack();
     let mut payload = [0; PAYLOAD];
@@ -579,14 +583,14 @@ fn send(socket: &UdpSocket, target: SocketAddr, ended: &AtomicBool) {
             written: now,
         };
         payload[PAYLOAD - super::stamp::LENGTH..].copy_from_slice(&stamp.to_bytes());
-        // What cannot be sent is missing at the other end.
+        // A packet that cannot be sent counts as lost at the receiver.
         let _ = socket.send_to(&payload, target);
         due += PERIOD;
         thread::sleep(due.saturating_duration_since(Instant::now()));
     }
 }
 
-/// What a cut did to packets in the order in which they came.
+/// The effect of a cut on the packets, which are in the order of arrival.
 fn outage(arrivals: &[Arrival], (begin, end): Cut) -> Outage {
     let before = arrivals.iter().rev().find(|arrival| arrival.time < begin);
     let during = arrivals
@@ -599,7 +603,7 @@ fn outage(arrivals: &[Arrival], (begin, end): Cut) -> Outage {
         (Some(first), Some(last)) => u64::from(last - first) + 1,
         _ => 0,
     };
-    // If nothing came again for the rest of the time the flow was not recovered.
+    // If no packet arrived in the last half of the outage, the flow was not recovered.
     let last = all.last().map_or(begin, |arrival| arrival.time);
     let is_back = end - last < (end - begin) / 2;
     Outage {
@@ -636,7 +640,7 @@ mod tests {
         let mut arrivals: Vec<_> = (0..=12).map(|n| arrival(n, n.into())).collect();
         let lasting = outage(&arrivals, cut);
         assert_eq!((lasting.gap, lasting.lost), (None, 0));
-        // 13 to 18 are lost; the first that comes again is a little late.
+        // Packets 13 to 18 are lost; packet 19, the first after the cut, is 1 ms late.
         arrivals.push(arrival(19, 20));
         arrivals.extend((20..50).map(|n| arrival(n, n.into())));
         let short = outage(&arrivals, cut);
