@@ -1,20 +1,20 @@
-//! The list of runs that every broker goes through.
+//! The cases of a comparison, which every broker runs.
 
 use std::time::Duration;
 
 use punctual_measure::load::{Pace, Scenario};
 use punctual_measure::wire::Version;
 
-/// What a case is about, hence the table it stands in.
+/// The quantity that a case measures, which decides its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subject {
-    /// As many messages as fit through.
+    /// Highest rate of messages.
     Throughput,
-    /// How long messages take at a fixed rate.
+    /// Latency of messages at a fixed rate.
     Latency,
-    /// How long question and answer take in the factory cell.
+    /// Time from a request to its response in the factory cell.
     RoundTrip,
-    /// What connections cost that do nothing.
+    /// Cost of idle connections.
     Idle,
 }
 
@@ -29,13 +29,13 @@ pub(crate) struct Case {
     pub(crate) version: Version,
     pub(crate) qos: u8,
     pub(crate) payload: usize,
-    /// Broker and generator run under `SCHED_FIFO`.
+    /// Whether broker and generator run under `SCHED_FIFO`.
     pub(crate) realtime: bool,
-    /// Least share of the floor's throughput that our broker is to reach.
+    /// Goal of our broker: least share of the floor's throughput.
     pub(crate) target: Option<f64>,
 }
 
-/// How long and how large the runs are.
+/// Duration and size of the runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extent {
     /// Measured time of throughput cases.

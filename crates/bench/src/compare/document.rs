@@ -1,5 +1,5 @@
-//! Puts generated text between two marker lines of a Markdown file, so that what people wrote
-//! around it survives.
+//! Replaces the text between two marker lines of a Markdown file; hand-written text around the
+//! markers stays.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -14,7 +14,7 @@ const NEW_DOCUMENT: &str = "# Performance\n\n\
     Broker and load generator have a core each; the floor is a forwarder that is no broker and \
     marks what a plain design can reach on the machine.\n\n";
 
-/// Replaces the generated part of the file at `path`, which is created if it is not there.
+/// Replaces the generated part of the file at `path`; creates the file if it is missing.
 pub(crate) fn update(path: &Path, generated: &str) -> Result<()> {
     let old = match fs::read_to_string(path) {
         Ok(text) => text,

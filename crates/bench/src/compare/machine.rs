@@ -1,4 +1,4 @@
-//! What the comparison ran on, in the words of `/proc`.
+//! Description of the machine that ran the comparison, from `/proc`.
 
 use std::fs;
 use std::io::Read as _;
@@ -6,19 +6,20 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
-/// The machine and the day.
+/// The machine, and the date of the comparison.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Machine {
     pub(crate) cpu: String,
     pub(crate) cores: usize,
     pub(crate) memory_gib: f64,
-    /// Release of Linux, and whether it was told to keep the CPUs from sleeping.
+    /// Release of Linux, and whether a limit on the wake-up latency of CPUs is set.
     pub(crate) kernel: String,
-    /// TCP congestion control in use by default.
+    /// Default TCP congestion control.
     pub(crate) congestion_control: String,
-    /// Runnable tasks in the minute before the comparison: above about 0.5 others disturb it.
+    /// Mean number of runnable tasks in the minute before the comparison: above about 0.5, other
+    /// programs disturb it.
     pub(crate) load_average: String,
-    /// UTC, as 2026-11-21.
+    /// Date in UTC, as 2026-11-21.
     pub(crate) date: String,
 }
 
@@ -41,7 +42,7 @@ impl Machine {
             .map_or(0, |time| time.as_secs() / 86_400);
         Self {
             cpu: after(&file("/proc/cpuinfo"), "model name"),
-            // Not what this pinned thread may use, but what is there.
+            // All CPUs, and not only the one to which this thread is pinned.
             cores: file("/proc/cpuinfo")
                 .lines()
                 .filter(|line| line.starts_with("processor"))
@@ -67,7 +68,7 @@ impl Machine {
     }
 }
 
-/// What some process asked for: in how many microseconds a CPU has to wake up at most.
+/// Longest wake-up latency of a CPU in µs that any process has requested (PM QoS).
 fn most_to_wake_us() -> Option<i32> {
     let mut bytes = [0; 4];
     let mut file = fs::File::open("/dev/cpu_dma_latency").ok()?;
@@ -75,7 +76,7 @@ fn most_to_wake_us() -> Option<i32> {
     Some(i32::from_ne_bytes(bytes))
 }
 
-/// The Gregorian date of a day counted from 1970-01-01.
+/// The Gregorian date of a day that is counted from 1970-01-01.
 fn civil_date(mut day: u64) -> String {
     let mut year = 1970;
     let leap = |year: u64| {

@@ -1,8 +1,8 @@
-//! Several brokers in one run: same machine, same hour, taking turns, medians, one document.
+//! Compares several brokers in one run of the command, on one machine, by medians over repetitions.
 //!
 //! Every run gets a fresh broker process pinned to one core while the generator has another.
-//! Brokers alternate within each repetition of a case, so that a slow minute of the machine
-//! meets all of them.
+//! Brokers alternate within each repetition of a case, so that a temporary slowdown of the machine
+//! affects all of them.
 
 mod cases;
 pub(crate) mod document;
@@ -33,7 +33,7 @@ use punctual_measure::{Error, Result};
 /// `SCHED_FIFO` priority of realtime cases, below the kernel's threaded interrupts (50).
 const REALTIME_PRIORITY: u8 = 40;
 
-/// Rest between the start of a broker and its first client.
+/// Pause between the start of a broker and its first client.
 const SETTLE: Duration = Duration::from_millis(200);
 
 /// Options of `bench compare`.
@@ -78,7 +78,7 @@ pub(crate) struct CompareArgs {
     /// File for all results as JSON, written after each run [default: DIR/compare.json]
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Fail if punctual loses, duplicates or reorders a message, or a run of it fails
+    /// Fail if punctual loses, duplicates or reorders a message, or if one of its runs fails
     #[arg(long)]
     strict: bool,
 }
@@ -87,8 +87,8 @@ impl CompareArgs {
     /// Runs the comparison; progress goes to standard error, the tables to `out`.
     ///
     /// # Errors
-    /// A wanted broker is not found, files cannot be written, or `--strict` applies. A run that
-    /// fails is reported in the document instead.
+    /// A chosen broker is not found, a file cannot be written, or `--strict` has found a fault. The
+    /// document reports runs that fail.
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<()> {
         fs::create_dir_all(&self.directory).map_err(Error::io(format!(
             "cannot create {}",

@@ -1,8 +1,8 @@
-//! The table of brokers: how each is found, configured, started and asked for its version.
+//! The table of brokers, with how each is found, configured and started.
 //!
-//! Fairness is here: Nagle off wherever a broker lets us, persistence off, queues large enough
-//! that the generator's windows close before a broker drops, inflight limits out of the way,
-//! logging of errors only.
+//! Fair settings: Nagle's algorithm is off wherever a broker has the option, persistence is off,
+//! queues are large enough that the generator's windows fill before a broker drops messages, limits
+//! on messages in flight are above those windows, and only errors are logged.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -19,30 +19,30 @@ use punctual_measure::{Error, Result};
 /// Longest wait for a broker to listen.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Pause between looks at a broker that starts.
+/// Polling interval while a broker starts.
 const POLL: Duration = Duration::from_millis(20);
 
-/// One broker. In `arguments` and `config` stand placeholders: `{port}`, `{port5}` (the second
-/// port, for brokers that want version 5 elsewhere or serve something else there), `{config}`
-/// (path of the configuration), `{directory}` (where that is), and those of [`Setup::further`].
+/// One broker. `arguments` and `config` may contain placeholders: `{port}`, `{port5}` (the second
+/// port, for brokers that serve version 5 or another protocol there), `{config}` (path of the
+/// configuration), `{directory}` (its directory), and those of [`Setup::further`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
     pub(crate) name: &'static str,
-    /// Environment variable that names its program.
+    /// Environment variable with the path of the program.
     pub(crate) variable: &'static str,
-    /// Program looked for in the directory of peers and in PATH.
+    /// Name of the program, which is searched for in the directory of peers and in PATH.
     pub(crate) program: &'static str,
     pub(crate) arguments: &'static [&'static str],
-    /// File name and text of its configuration.
+    /// File name and text of the configuration.
     pub(crate) config: Option<(&'static str, &'static str)>,
-    /// Further files that it reads, in the same directory or below it.
+    /// File names and texts of further files, in the same directory or below it.
     pub(crate) files: &'static [(&'static str, &'static str)],
     pub(crate) version_argument: &'static str,
     pub(crate) v5_on_second_port: bool,
     pub(crate) most_qos: u8,
-    /// It may use every core and only its throughput is measured.
+    /// Whether the broker may use every core; then only its throughput is measured.
     pub(crate) all_cores: bool,
-    /// What a reader of its figures has to know.
+    /// Remark for readers of the results.
     pub(crate) note: Option<&'static str>,
 }
 
@@ -194,19 +194,19 @@ pub(crate) struct BrokerProgram {
     pub(crate) version: String,
 }
 
-/// How brokers are run.
+/// Settings with which brokers are run.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
-    /// Core that a broker gets.
+    /// Core to which a broker is pinned.
     pub(crate) core: usize,
-    /// Where configurations and logs go.
+    /// Directory for configurations and logs.
     pub(crate) directory: PathBuf,
-    /// Further placeholders and what stands for them, where others may stand again.
+    /// Further placeholders and their values, which may contain placeholders.
     pub(crate) further: Vec<(&'static str, String)>,
 }
 
 impl Peer {
-    /// Whether this case can be run, and makes sense, with the broker.
+    /// Whether the broker supports this case, and the case is meaningful for it.
     pub(crate) fn takes_part(&self, case: &Case) -> bool {
         case.qos <= self.most_qos && (!self.all_cores || case.subject == Subject::Throughput)
     }
@@ -230,8 +230,8 @@ impl Peer {
         })
     }
 
-    /// Looks for its program: environment variable, beside this program (`punctual` only),
-    /// `directory`, PATH.
+    /// Looks for the program: environment variable, the directory of this program (`punctual`
+    /// only), `directory`, PATH.
     pub(crate) fn find_program(&self, directory: &Path) -> Option<PathBuf> {
         if let Some(path) = env::var_os(self.variable) {
             return Some(path.into());
@@ -247,7 +247,7 @@ impl Peer {
             .chain([directory])
             .map(Path::to_owned)
             .chain(env::split_paths(&path))
-            // Debian keeps servers where PATH may not look.
+            // Debian installs servers in a directory that may not be in PATH.
             .chain(std::iter::once("/usr/sbin".into()))
             .map(|directory| directory.join(self.program))
             .find(|candidate| candidate.is_file())
@@ -257,10 +257,10 @@ impl Peer {
 /// The program of our broker.
 ///
 /// # Errors
-/// It is not found.
+/// The program is not found.
 pub(crate) fn punctual() -> Result<PathBuf> {
     let peer = PEERS.iter().find(|peer| peer.name == PUNCTUAL);
-    // Nobody builds our own broker for a benchmark into a directory of peers.
+    // Our own broker is built by Cargo, and not into a directory of peers.
     let found = peer.and_then(|peer| peer.find_program(Path::new("target/bench/bin")));
     found.ok_or_else(punctual_is_missing)
 }
@@ -274,7 +274,7 @@ pub(crate) fn punctual_is_missing() -> Error {
     }
 }
 
-/// The first thing in a program's answer that looks like a version.
+/// The first word in a program's answer that looks like a version.
 pub(crate) fn version_of(program: &Path, argument: &str) -> String {
     let output = Command::new(program)
         .arg(argument)
@@ -294,7 +294,7 @@ fn version_in(text: &str) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// A broker that runs and listens. Dropping it ends the process.
+/// A broker that listens. Dropping the value ends the process.
 pub(crate) struct Running {
     process: Process,
     port: u16,
@@ -303,8 +303,8 @@ pub(crate) struct Running {
 }
 
 impl BrokerProgram {
-    /// Starts the broker on ports that are free now, pinned, and waits until it listens. `fifo`
-    /// is a `SCHED_FIFO` priority, 0 for the normal class.
+    /// Starts the broker on free ports, pinned to a core, and waits until it listens. `fifo` is a
+    /// `SCHED_FIFO` priority, 0 for the normal class.
     pub(crate) fn start(&self, setup: &Setup, fifo: u8) -> Result<Running> {
         let name = self.peer.name;
         let (port, port5) = free_ports().map_err(Error::io("cannot find free ports"))?;
@@ -387,17 +387,17 @@ impl Running {
         }
     }
 
-    /// The second port, whatever the broker serves there.
+    /// The second port, which serves MQTT 5 or another protocol.
     pub(crate) fn second_port(&self) -> u16 {
         self.port5
     }
 
-    /// Ends it as a crash does (SIGKILL).
+    /// Kills the process with SIGKILL, as in a crash.
     pub(crate) fn kill(mut self) {
         self.process.kill();
     }
 
-    /// Asks it to end, and lets it take so long.
+    /// Sends SIGTERM, and kills the process if it is still there after `patience`.
     pub(crate) fn stop(mut self, patience: Duration) {
         self.process.stop(patience);
     }
@@ -422,7 +422,7 @@ impl Running {
     }
 }
 
-/// Two ports that nobody listens on at the moment.
+/// Two ports on which no process listens at the moment.
 fn free_ports() -> io::Result<(u16, u16)> {
     let one = TcpListener::bind("127.0.0.1:0")?;
     let two = TcpListener::bind("127.0.0.1:0")?;

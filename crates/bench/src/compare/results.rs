@@ -1,4 +1,4 @@
-//! What the runs of a comparison found, and medians over repetitions.
+//! Results of a comparison, with medians over repetitions.
 
 use serde::Serialize;
 
@@ -12,12 +12,13 @@ pub(crate) struct Cell {
     /// Name of the broker.
     pub(crate) broker: String,
     pub(crate) reports: Vec<Report>,
-    /// Why runs failed, if some did.
+    /// Errors of the runs that failed.
     pub(crate) errors: Vec<String>,
 }
 
 impl Cell {
-    /// Median over the runs of whatever `value` takes from a report; `None` if no run has it.
+    /// Median over the runs of the value that `value` takes from a report; `None` if no run has
+    /// one.
     pub(crate) fn median(&self, value: impl Fn(&Report) -> Option<f64>) -> Option<f64> {
         median(self.reports.iter().filter_map(value))
     }
@@ -26,7 +27,7 @@ impl Cell {
         self.median(|report| Some(report.delivered_per_s))
     }
 
-    /// Messages lost and out of order as shares of those due, over all runs.
+    /// Shares of the expected messages that were lost, and that were out of order, over all runs.
     pub(crate) fn faults(&self) -> (f64, f64) {
         let sum = |count: fn(&Report) -> u64| self.reports.iter().map(count).sum::<u64>() as f64;
         let due = sum(|r| r.expected).max(1.0);
@@ -34,7 +35,7 @@ impl Cell {
     }
 }
 
-/// Everything that was found.
+/// All results.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Results {
     pub(crate) cells: Vec<Cell>,
@@ -70,7 +71,7 @@ impl Results {
     }
 }
 
-/// The middle value, of an even number the mean of the two in the middle.
+/// The middle value, or the mean of the two in the middle.
 pub(crate) fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! The Markdown that a comparison ends in.
+//! The Markdown report of a comparison.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -9,7 +9,7 @@ use super::peers::{BrokerProgram, FLOOR, PUNCTUAL};
 use super::results::{Cell, Results};
 use punctual_measure::load::{Latency, Report};
 
-/// What all tables are made from.
+/// Input of all tables.
 pub(crate) struct Comparison<'a> {
     pub(crate) machine: &'a Machine,
     pub(crate) brokers: &'a [BrokerProgram],
@@ -19,7 +19,7 @@ pub(crate) struct Comparison<'a> {
     pub(crate) repetitions: u32,
 }
 
-/// A number taken from a cell and written for a table.
+/// Formats a value of a cell for a table.
 type Value<'a> = &'a dyn Fn(&Cell) -> Option<String>;
 
 impl Comparison<'_> {
@@ -245,7 +245,7 @@ impl Comparison<'_> {
         );
     }
 
-    /// Runs that failed, those of one broker for one reason together.
+    /// Failed runs, grouped by broker and error.
     fn failures(&self, text: &mut String) {
         let mut failures: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
         for cell in &self.results.cells {
@@ -271,7 +271,7 @@ pub(crate) fn write_table(text: &mut String, title: &str, header: &[String], row
     if rows.is_empty() || header.len() < 2 {
         return;
     }
-    // Writing to a String does not fail.
+    // Writing to a String cannot fail.
     let _ = write!(text, "\n### {title}\n\n| {} |\n", header.join(" | "));
     let _ = writeln!(text, "|---{}|", "|--:".repeat(header.len() - 1));
     for row in rows {
@@ -294,7 +294,7 @@ pub(crate) fn count(value: f64) -> String {
     }
 }
 
-/// Microseconds, as milliseconds when there are many.
+/// Formats microseconds, large values as milliseconds.
 fn micros(us: f64) -> String {
     if us >= 10_000.0 {
         format!("{:.1} ms", us / 1000.0)
@@ -303,7 +303,7 @@ fn micros(us: f64) -> String {
     }
 }
 
-/// Loss and reordering, where there was some.
+/// Formats the shares of lost and reordered messages, unless both are zero.
 fn faults(cell: &Cell) -> String {
     let (lost, out_of_order) = cell.faults();
     let mut faults = Vec::new();

@@ -1,4 +1,4 @@
-//! A client that waits: to fill a broker, to see what it has, and to publish until it is killed.
+//! Blocking clients that fill a broker, read what it has stored, and publish until it is killed.
 
 use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpStream};
@@ -13,30 +13,30 @@ use punctual_measure::wire::{self, Connack, PublishTemplate, kind};
 /// Longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Bytes of the number in front of each payload.
+/// Bytes of the sequence number at the start of each payload.
 const NUMBER: usize = 8;
 
-/// A connection.
+/// A connection of an MQTT client.
 pub(super) struct Client {
     connection: Connection,
-    /// What came and was not looked at.
+    /// Received packets that no caller has read yet.
     inbox: VecDeque<Packet>,
 }
 
-/// What a client was sent.
+/// A packet that a client has received.
 pub(super) enum Packet {
     Connack(Connack),
     Suback,
     /// Packet identifier.
     Puback(u16),
-    /// The number in front of the payload.
+    /// The sequence number at the start of the payload.
     Publish(u64),
     Other,
 }
 
 impl Client {
-    /// Connects, and sends CONNECT and, if there is a filter, SUBSCRIBE; the answers are to be
-    /// taken.
+    /// Opens a connection, and sends CONNECT and, if there is a filter, SUBSCRIBE, without waiting
+    /// for the answers.
     pub(super) fn open(
         address: SocketAddr,
         name: String,
@@ -56,7 +56,7 @@ impl Client {
         })
     }
 
-    /// Connects and waits for CONNACK; says whether the broker had the session.
+    /// Connects and waits for CONNACK; returns the Session Present flag.
     pub(super) fn connect(
         address: SocketAddr,
         name: String,
@@ -71,7 +71,7 @@ impl Client {
         }
     }
 
-    /// Waits until a subscription sent by [`Client::open`] is answered, and goes.
+    /// Waits for the SUBACK to a subscription sent by [`Client::open`], and disconnects.
     fn subscribed(mut self) -> Result<()> {
         while let Some(packet) = self.next(PATIENCE)? {
             if let Packet::Suback = packet {
@@ -81,7 +81,7 @@ impl Client {
         Err(self.connection.failure("sent no SUBACK"))
     }
 
-    /// The next packet; `None` if none comes for that long. Publications are acknowledged.
+    /// The next packet; `None` if none arrives within `patience`. Publications are acknowledged.
     pub(super) fn next(&mut self, patience: Duration) -> Result<Option<Packet>> {
         while self.inbox.is_empty() {
             let inbox = &mut self.inbox;
@@ -93,7 +93,7 @@ impl Client {
         Ok(self.inbox.pop_front())
     }
 
-    /// The next packet that is here already.
+    /// The next packet that has already been received.
     fn next_here(&mut self) -> Option<Packet> {
         self.inbox.pop_front()
     }
@@ -115,24 +115,24 @@ fn packet(first: u8, body: &[u8]) -> Packet {
     }
 }
 
-/// Publishes numbered messages with QoS 1 to several topics in turn, and knows which were
-/// acknowledged.
+/// Publishes messages with sequence numbers and QoS 1 to several topics in turn, and records which
+/// were acknowledged.
 pub(super) struct Numbered {
     client: Client,
     topics: Vec<PublishTemplate>,
     next: u64,
-    /// Messages in flight by packet identifier.
+    /// Sequence numbers of messages in flight, by packet identifier.
     inflight: Vec<Option<u64>>,
     window: usize,
     waiting: usize,
-    /// Numbers that were acknowledged.
+    /// Sequence numbers of acknowledged messages.
     pub(super) acknowledged: Vec<u64>,
-    /// How many, for others.
+    /// Number of acknowledged messages, for other threads.
     pub(super) count: Arc<AtomicU64>,
 }
 
 impl Numbered {
-    /// `window` messages are unacknowledged at most.
+    /// Connects a publisher with at most `window` unacknowledged messages.
     pub(super) fn connect(
         address: SocketAddr,
         topics: impl Iterator<Item = String>,
@@ -155,8 +155,8 @@ impl Numbered {
         })
     }
 
-    /// Publishes up to that number, for so long, or until the broker is gone; says whether it
-    /// still is there.
+    /// Publishes up to sequence number `last`, until `deadline`, or until the connection fails;
+    /// returns whether the broker is still there.
     pub(super) fn publish_until(&mut self, last: u64, deadline: Instant) -> bool {
         let mut out = Vec::new();
         loop {
@@ -196,7 +196,7 @@ impl Numbered {
         let number = self.next;
         self.next += 1;
         self.waiting += 1;
-        // Identifiers come round long after the window.
+        // A packet identifier is reused only long after its message has left the window.
         let id = (number % u64::from(u16::MAX)) as u16 + 1;
         self.inflight[usize::from(id)] = Some(number);
         let template = &self.topics[(number % self.topics.len() as u64) as usize];
@@ -210,8 +210,8 @@ impl Numbered {
     }
 }
 
-/// Makes sessions that outlive their connections, each with a subscription to `topic` of its
-/// number, and leaves them.
+/// Creates sessions that outlive their connections, each with a subscription to `topic` of its
+/// index, and disconnects them.
 pub(super) fn make_sessions(
     address: SocketAddr,
     sessions: u32,
@@ -229,7 +229,7 @@ pub(super) fn make_sessions(
     Ok(())
 }
 
-/// Client identifier of a session by its number.
+/// Client identifier of a session, by its index.
 pub(super) fn session_name(number: u32) -> String {
     format!("durable-{number}")
 }

@@ -1,6 +1,7 @@
-//! What is lost of what was acknowledged when a broker is killed (SIGKILL).
+//! Counts acknowledged messages that are lost when a broker is killed with SIGKILL.
 //!
-//! The kernel keeps what was written to files, so this shows less than a power failure would.
+//! The kernel keeps data that was written to files, so this shows fewer losses than a power failure
+//! would cause.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -13,37 +14,38 @@ use super::client::{self, Client, Numbered, Packet};
 use super::systems::System;
 use punctual_measure::Result;
 
-/// Sessions that wait.
+/// Disconnected sessions for which messages are stored.
 const SESSIONS: u32 = 10;
 const PAYLOAD: usize = 64;
 const WINDOW: usize = 100;
-/// Most messages: no queue is to be full.
+/// Most messages of a round: no session's queue may be full.
 const MOST: u64 = 200_000;
-/// Longest that is published.
+/// Longest duration of the publishing.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Pause between looks at whether anything was acknowledged.
+/// Polling interval until the first message was acknowledged.
 const POLL: Duration = Duration::from_millis(5);
-/// How long nothing comes before what is due is lost.
+/// Missing messages count as lost when nothing arrives for this long.
 const SILENCE: Duration = Duration::from_secs(2);
-/// The same when nothing is due any more: what was not acknowledged may still come.
+/// Wait for further messages when all acknowledged ones have arrived: the broker may also have
+/// stored unacknowledged ones.
 const SURPLUS: Duration = Duration::from_millis(100);
 
-/// What became of the messages of some rounds.
+/// Results of all rounds.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Loss {
     pub(super) rounds: u32,
-    /// Messages acknowledged before the kills.
+    /// Messages that were acknowledged before the broker was killed.
     pub(super) acknowledged: u64,
-    /// Those of them that did not come after the restart.
+    /// Acknowledged messages that did not arrive after the restart.
     pub(super) lost: u64,
-    /// Sessions that were not there any more.
+    /// Sessions that the broker no longer had after the restart.
     pub(super) sessions_lost: u32,
-    /// Messages that came twice.
+    /// Messages that arrived more than once.
     pub(super) duplicates: u64,
 }
 
 impl Loss {
-    /// One round more: publishes for that long, kills, restarts, and counts.
+    /// Performs a round: publishes for `time`, kills the broker, restarts it, and counts messages.
     pub(super) fn round(&mut self, system: &System, time: Duration) -> Result<()> {
         let broker = system.start_empty()?;
         client::make_sessions(broker.address, SESSIONS, topic)?;

@@ -1,8 +1,10 @@
-//! `bench durability`: what it costs that nothing acknowledged is lost, and whether nothing is.
+//! `bench durability`: the cost of durable acknowledgements, and whether acknowledged data
+//! survives.
 //!
-//! Every figure is a ratio within one run of the command: levels of our broker take turns with
-//! each other and with Mosquitto's ways to persist, each time with a fresh process and an empty
-//! directory, and medians are compared. Broker and clients have a core each.
+//! All figures are ratios within one run of the command: the durability levels of our broker
+//! alternate with each other and with Mosquitto's kinds of persistence, each with a fresh process
+//! and an empty directory, and medians are compared. The broker has one core, the clients have
+//! another.
 
 mod client;
 mod loss;
@@ -31,23 +33,22 @@ use crate::compare::machine::Machine;
 use crate::results_file::{ResultsFile, replace};
 use punctual_measure::{Error, Result};
 
-/// Values of `store.group_delay` and `store.group_bytes` that a sweep goes through.
+/// Values of `store.group_delay` and `store.group_bytes` in the sweep.
 const DELAYS: [&str; 5] = ["0us", "250us", "1ms", "2ms", "5ms"];
 const BYTES: [&str; 3] = ["256KiB", "1MiB", "4MiB"];
 
-/// What is measured.
+/// An experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Experiment {
-    /// Messages per second and acknowledgements at each level
+    /// Messages per second, and latency of acknowledgements, at each durability level
     Throughput,
-    /// Plain and urgent traffic beside a store that is as busy as can be (takes root, for
-    /// `SCHED_FIFO`)
+    /// Plain and urgent traffic beside a fully loaded store (needs root, for `SCHED_FIFO`)
     Plain,
-    /// Time from the start after a kill to the first CONNACK
+    /// Time from the start of a killed broker to the first CONNACK
     Restart,
-    /// What is lost of what was acknowledged by kill -9
+    /// Acknowledged messages that are lost by kill -9
     Loss,
-    /// Throughput and acknowledgements by `store.group_delay` and `store.group_bytes`
+    /// Throughput and latency of acknowledgements by `store.group_delay` and `store.group_bytes`
     Sweep,
 }
 
@@ -57,26 +58,26 @@ pub(crate) struct DurabilityArgs {
     /// What to measure [default: all but sweep]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     experiments: Vec<Experiment>,
-    /// Levels and peers: no-store, none, batched, sync, mosquitto, mosquitto-default,
+    /// Durability levels and peers: no-store, none, batched, sync, mosquitto, mosquitto-default,
     /// mosquitto-autosave, rmqtt-sessions [default: all whose program is found]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     systems: Vec<String>,
-    /// Only cases of the throughput and the sweep whose title contains this; repeatable
+    /// Only cases of throughput and sweep whose title contains this; repeatable
     #[arg(long = "case", value_name = "TEXT")]
     cases: Vec<String>,
-    /// Runs of each; medians are reported
+    /// Runs of each case and system; medians are reported
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=99))]
     repeat: u32,
     /// Seconds measured per run
     #[arg(long, short, value_name = "S", default_value = "2", value_parser = seconds)]
     duration: Duration,
-    /// Sessions of the restart
+    /// Sessions in the restart experiment
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     sessions: u32,
-    /// Messages that wait for them
+    /// Stored messages in the restart experiment
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     messages: u64,
-    /// Payload bytes of these
+    /// Payload bytes of the stored messages
     #[arg(long, value_name = "BYTES", default_value_t = 200)]
     payload: usize,
     /// Core for the broker
@@ -85,16 +86,16 @@ pub(crate) struct DurabilityArgs {
     /// Core for the clients
     #[arg(long, value_name = "CORE", default_value_t = 1)]
     generator_core: usize,
-    /// Directory for configurations and logs; programs are looked for in its bin/
+    /// Directory for configurations and logs; peers' programs are looked for in its bin/
     #[arg(long, value_name = "DIR", default_value = "target/bench")]
     directory: PathBuf,
-    /// Directory on the disk that is measured; what is made in it is removed
+    /// Directory on the disk that is measured; the created files are removed
     #[arg(long, value_name = "DIR", default_value = "target/bench/stores")]
     data: PathBuf,
     /// Markdown file whose generated part is replaced
     #[arg(long, value_name = "FILE")]
     document: Option<PathBuf>,
-    /// File for the tables as a page
+    /// File for the tables as an HTML page
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// File for all results as JSON, written after each run [default: DIR/durability.json]
@@ -102,7 +103,7 @@ pub(crate) struct DurabilityArgs {
     json: Option<PathBuf>,
 }
 
-/// Keeps what was measured so far.
+/// Writes the results so far to files.
 type Keep<'a> = &'a dyn Fn(&Results) -> Result<()>;
 
 impl DurabilityArgs {
@@ -173,7 +174,7 @@ impl DurabilityArgs {
         Ok(systems)
     }
 
-    /// Whether a case of the throughput, or of the sweep, is measured.
+    /// Whether the user chose a case of throughput or sweep.
     fn wants_case(&self, title: &str) -> bool {
         self.cases.is_empty() || self.cases.iter().any(|part| title.contains(part))
     }
@@ -237,7 +238,8 @@ impl DurabilityArgs {
         for system in systems {
             let mut loss = Loss::default();
             for round in 0..self.repeat {
-                // Not always at the same time of whatever a broker does periodically.
+                // The time of the kill varies, so that it is not in phase with periodic work of the
+                // broker.
                 let time = self.duration / 2 + self.duration / (2 * self.repeat) * round;
                 loss.round(system, time)?;
             }
@@ -280,11 +282,11 @@ impl DurabilityArgs {
     fn write(&self, results: &Results, out: &mut dyn Write) -> Result<()> {
         let page = results.page();
         let markdown = page.markdown();
-        // The title is the document's where there is one.
+        // The document has a title of its own.
         let tables = markdown.split_once('\n').map_or("", |(_, tables)| tables);
         write!(out, "{markdown}").map_err(Error::io("cannot write the tables"))?;
         if let Some(path) = &self.document {
-            // Below a heading of its own there.
+            // The document has the tables below a second-level heading.
             document::update(path, &tables.replace("\n## ", "\n### "))?;
         }
         self.html

@@ -1,7 +1,7 @@
-//! Plain and urgent traffic beside bulk that keeps the store as busy as it can be.
+//! Plain and urgent traffic beside bulk traffic that keeps the store fully loaded.
 //!
-//! Bulk is as much as `batched` takes; the comparison is the same broker with `none` and bulk at
-//! that rate, so that only the store differs.
+//! Bulk traffic runs at the highest rate that level `batched` sustains; the baseline is the same
+//! broker at level `none` with bulk traffic of that rate, so that only the store differs.
 
 use std::thread;
 use std::time::Duration;
@@ -14,9 +14,9 @@ use punctual_measure::load::{self, Options, Pace, Report, Scenario};
 use punctual_measure::wire::Version;
 use punctual_measure::{Error, Result};
 
-/// Payload of bulk: large, so that the disk and not the broker is what is busy.
+/// Payload of bulk messages in bytes: large, so that the disk limits the rate and not the broker.
 const BULK_PAYLOAD: usize = 8 << 10;
-/// Publishers of bulk, and how many of its messages each may have undelivered.
+/// Pattern of bulk traffic, and the most undelivered messages of each publisher.
 const BULK: Scenario = Scenario::Pairs(10);
 const BULK_WINDOW: u32 = 100;
 /// Messages per second of plain and of urgent traffic.
@@ -25,7 +25,7 @@ const URGENT_RATE: f64 = 200.0;
 /// `SCHED_FIFO` priority of the clients that are timed: bulk clients share their core.
 const FIFO: u8 = 30;
 
-/// What a run has shown.
+/// Results of one run.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Run {
     pub(super) plain: Report,
@@ -34,16 +34,16 @@ pub(super) struct Run {
     pub(super) commits: Option<Commits>,
 }
 
-/// How much bulk there is.
+/// Rate of bulk traffic.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Bulk {
-    /// As much as is taken.
+    /// The highest rate that the broker sustains.
     All,
-    /// So many messages per second.
+    /// Messages per second.
     Rate(f64),
 }
 
-/// One run with a fresh broker.
+/// Performs one run with a fresh broker.
 pub(super) fn run(
     system: &System,
     bulk: Bulk,
@@ -86,7 +86,7 @@ pub(super) fn run(
         payload: BULK_PAYLOAD,
         qos: 1,
         persistent: true,
-        // Whatever is acknowledged before its commit need not be written.
+        // A message that is acknowledged before its commit need not be written.
         ack_delay: LATE,
         broker_pid: Some(broker.pid()),
         topic_prefix: "bulk/".to_owned(),

@@ -1,4 +1,4 @@
-//! The tables: goals with what was measured, and everything behind them.
+//! The tables: goals with measured values, and all results.
 
 use std::time::Duration;
 
@@ -20,32 +20,32 @@ const FORMAT: &str = "punctual-durability-1";
 /// Bytes in a MiB.
 const MIB: f64 = (1 << 20) as f64;
 
-/// Runs of one system in one case.
+/// Runs by case and system (`K`).
 type Runs<K> = Vec<(K, Vec<Run>)>;
 
-/// All that was measured.
+/// All results.
 pub(super) struct Results {
     machine: Machine,
     repeat: u32,
     duration: Duration,
     pub(super) systems: Vec<BrokerProgram>,
-    /// By case and system.
+    /// Runs by case and system.
     throughput: Runs<(&'static str, &'static str)>,
     pub(super) plain: Plain,
     pub(super) restarts: Vec<Restarted>,
     pub(super) losses: Vec<(&'static str, Loss)>,
-    /// By delay, bytes and case.
+    /// Runs by delay, bytes and case.
     sweep: Runs<(&'static str, &'static str, &'static str)>,
 }
 
-/// Runs with the store busy, and with nothing stored.
+/// Runs with a fully loaded store, and runs at level `none`.
 #[derive(Default)]
 pub(super) struct Plain {
     pub(super) batched: Vec<plain::Run>,
     pub(super) none: Vec<plain::Run>,
 }
 
-/// The value in the middle; 0 of none.
+/// The middle value; 0 of an empty list.
 pub(super) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_unstable_by(f64::total_cmp);
@@ -93,7 +93,7 @@ impl Results {
         (!values.is_empty()).then(|| median(values))
     }
 
-    /// The median over rounds of one system's value as a share of another's in the same round.
+    /// Median over rounds of one system's value divided by another's in the same round.
     fn ratio(
         &self,
         case: &str,
@@ -569,7 +569,7 @@ fn add<K: PartialEq>(all: &mut Runs<K>, key: K, run: Run) {
     }
 }
 
-/// Whether acknowledgements are what a case is about.
+/// Whether a case measures the latency of acknowledgements.
 fn is_paced(case: &str) -> bool {
     case == PACED || case == PACED_LATE
 }
@@ -578,7 +578,7 @@ fn texts<const N: usize>(texts: [&str; N]) -> Vec<String> {
     texts.map(str::to_owned).to_vec()
 }
 
-/// Three digits.
+/// Formats a number with three significant digits.
 fn short(value: f64) -> String {
     match value.abs() {
         large if large >= 100.0 => format!("{value:.0}"),

@@ -1,4 +1,4 @@
-//! How long a broker that was killed takes to its first CONNACK, with how much memory.
+//! Time from the start of a killed broker to its first CONNACK, and its memory.
 
 use std::fs::{self, File};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use crate::sys;
 use punctual_measure::watch::Watch;
 use punctual_measure::{Error, Result};
 
-/// How much is kept.
+/// Amount of stored data.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Size {
     pub(super) sessions: u32,
@@ -23,36 +23,36 @@ pub(super) struct Size {
 const WINDOW: usize = 4000;
 /// Longest that filling may take.
 const FILLING: Duration = Duration::from_secs(240);
-/// How long nothing comes before a session has told everything.
+/// A session is read completely when nothing arrives for this long.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// What has been seen.
+/// Results of one restart.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Restarted {
     pub(super) system: &'static str,
-    /// Whether it was killed; the others ended in order, because they would have nothing.
+    /// Whether the broker was killed; others end in order, because they would have stored nothing.
     pub(super) killed: bool,
-    /// Whether its files were out of the page cache.
+    /// Whether the broker's files were evicted from the page cache.
     pub(super) cold: bool,
     pub(super) sessions: u32,
     pub(super) messages: u64,
     pub(super) payload: usize,
-    /// To fill it.
+    /// Time to fill the broker, s.
     pub(super) fill_s: f64,
-    /// Bytes of its files.
+    /// Bytes of the broker's files.
     pub(super) disk_bytes: u64,
-    /// Resident before the end, after the start, and the most of it during the start.
+    /// Resident memory before the end and after the start, and its peak during the start.
     pub(super) rss_before: u64,
     pub(super) rss_after: u64,
     pub(super) rss_peak: u64,
-    /// From its start to the first CONNACK.
+    /// Time from the start of the process to the first CONNACK, s.
     pub(super) first_connack_s: f64,
-    /// Sessions that were looked into, and how many of their messages were missing.
+    /// Sessions that were read, and how many of their messages were missing.
     pub(super) looked_at: u32,
     pub(super) missing: u64,
 }
 
-/// Fills a broker, ends it, and starts it as often as `colds` has elements.
+/// Fills a broker, ends it, and starts it once for each element of `colds`.
 pub(super) fn run(system: &System, size: Size, colds: &[bool]) -> Result<Vec<Restarted>> {
     let mut broker = system.start_empty()?;
     let begun = Instant::now();
@@ -104,7 +104,7 @@ pub(super) fn run(system: &System, size: Size, colds: &[bool]) -> Result<Vec<Res
             missing: 0,
         });
     }
-    // The last one is asked for some of what it has.
+    // After the last restart, some of the sessions are read.
     if let Some(last) = seen.last_mut() {
         const LOOKS: u32 = 50;
         let step = (size.sessions / LOOKS).max(1);
@@ -120,7 +120,7 @@ pub(super) fn run(system: &System, size: Size, colds: &[bool]) -> Result<Vec<Res
     Ok(seen)
 }
 
-/// How many of the messages of a session come, in their order.
+/// Number of a session's messages that arrive in order.
 fn in_order(broker: &super::systems::Broker, session: u32, size: Size, all: u64) -> Result<u64> {
     let name = client::session_name(session);
     let (mut client, _) = Client::connect(broker.address, name, true)?;
@@ -142,7 +142,7 @@ fn topic(session: u32) -> String {
     format!("bench/restart/{session}")
 }
 
-/// Bytes of its files, which are put out of the page cache if that is asked for.
+/// Bytes of the broker's files, which are evicted from the page cache if `cold`.
 fn files(system: &System, cold: bool) -> Result<u64> {
     let context = || format!("cannot look into {}", system.data().display());
     let mut bytes = 0;

@@ -1,7 +1,7 @@
-//! The brokers and levels that are compared, each with a directory of its own for what it keeps.
+//! The brokers and durability levels that are compared, each with a data directory of its own.
 //!
-//! Queues are large and limits on messages in flight out of the way, as in the comparison of
-//! brokers, so that what is lost is lost by the kill and not by a bound.
+//! Queues are large and limits on messages in flight are high, as in `bench compare`, so that
+//! messages are lost by the kill only, and not by a limit.
 
 use std::fs::{self, Permissions};
 use std::io::ErrorKind;
@@ -21,15 +21,15 @@ use punctual_measure::{Error, Result};
 
 /// Our broker without a store.
 pub(super) const NO_STORE: &str = "no-store";
-/// With one that nothing is promised by.
+/// Our broker with a store that promises no durability.
 pub(super) const NONE: &str = "none";
-/// With what it does by itself.
+/// Our broker with the default durability level of its store.
 pub(super) const BATCHED: &str = "batched";
 
 /// Rest between the start of a broker and its first client.
 const SETTLE: Duration = Duration::from_millis(200);
 
-/// How long Mosquitto may take to write its file in an orderly end.
+/// Time that Mosquitto may take to write its database when it ends.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const PUNCTUAL_COMMON: &str = "[[listener]]\n\
@@ -104,7 +104,7 @@ macro_rules! mosquitto {
     };
 }
 
-/// RMQTT's broker with its plugin for sessions, which needs a file and a directory of its own.
+/// RMQTT with its plugin for sessions, which needs a configuration file and a directory.
 const RMQTT: Peer = Peer {
     name: "rmqtt-sessions",
     variable: "RMQTTD_BIN",
@@ -142,7 +142,7 @@ const RMQTT: Peer = Peer {
     note: Some("plugin rmqtt-session-storage with sled"),
 };
 
-/// All of them, in the order of the tables.
+/// All systems, in the order of the tables.
 pub(super) const SYSTEMS: [Peer; 8] = [
     Peer {
         config: Some(("durability-no-store.toml", "{common}")),
@@ -183,8 +183,8 @@ pub(super) struct System {
 }
 
 impl System {
-    /// Looks for the program of `peer`; configurations and logs go to `directory`, what it keeps
-    /// to a directory below `data`. `store` has further lines of our section on the store.
+    /// Looks for the program of `peer`. Configurations and logs go to `directory`, data to a
+    /// directory below `data`. `store` has additional lines for our section `store`.
     pub(super) fn find(
         peer: &Peer,
         directory: &Path,
@@ -218,16 +218,16 @@ impl System {
         self.found.peer.program == "punctual"
     }
 
-    /// Where it keeps what it keeps.
+    /// The data directory.
     pub(super) fn data(&self) -> &Path {
         &self.data
     }
 
-    /// Starts it with nothing kept.
+    /// Starts the broker with an empty data directory.
     pub(super) fn start_empty(&self) -> Result<Broker> {
         self.remove_data()?;
         if !self.is_ours() {
-            // Mosquitto makes no directory, and gives root's rights away before it writes.
+            // Mosquitto does not create its directory, and drops root privileges before it writes.
             fs::create_dir_all(&self.data)
                 .and_then(|()| fs::set_permissions(&self.data, Permissions::from_mode(0o777)))
                 .map_err(Error::io(format!("cannot create {}", self.data.display())))?;
@@ -237,7 +237,7 @@ impl System {
         Ok(broker)
     }
 
-    /// Starts it with what it kept.
+    /// Starts the broker with its stored data.
     pub(super) fn start(&self) -> Result<Broker> {
         let running = self.found.start(&self.setup, 0)?;
         let port = running.port(Version::V311);
@@ -250,7 +250,7 @@ impl System {
         })
     }
 
-    /// Removes what it kept.
+    /// Removes the stored data.
     pub(super) fn remove_data(&self) -> Result<()> {
         match fs::remove_dir_all(&self.data) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io(format!(
@@ -262,7 +262,7 @@ impl System {
     }
 }
 
-/// One that runs.
+/// A running broker.
 pub(super) struct Broker {
     pub(super) address: SocketAddr,
     metrics: Option<SocketAddr>,
@@ -274,17 +274,17 @@ impl Broker {
         self.running.pid()
     }
 
-    /// Ends it as a crash does.
+    /// Kills the broker with SIGKILL, as in a crash.
     pub(super) fn kill(self) {
         self.running.kill();
     }
 
-    /// Ends it in order, and lets it take the time that it needs.
+    /// Ends the broker in order, and waits as long as it needs.
     pub(super) fn stop(self) {
         self.running.stop(PATIENCE);
     }
 
-    /// What its store has done; `None` where there is none.
+    /// Statistics of the broker's store; `None` if it has none.
     pub(super) fn commits(&self) -> Result<Option<Commits>> {
         let Some(metrics) = self.metrics else {
             return Ok(None);
@@ -310,17 +310,17 @@ impl Broker {
     }
 }
 
-/// Commits of a run, by the broker's metrics.
+/// Commits in a run, by the broker's metrics.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct Commits {
     pub(super) count: u64,
     pub(super) p50_ms: f64,
     pub(super) p99_ms: f64,
-    /// Mean size of what was posted for one.
+    /// Mean bytes that were submitted for a commit.
     pub(super) group_bytes: f64,
-    /// What was written for all of them: the rest was done with before.
+    /// Bytes that all commits wrote: other submitted data was obsolete before its commit.
     pub(super) written_bytes: u64,
-    /// Times that a publisher was not read because of the disk.
+    /// Times that the broker stopped reading from a publisher because of the disk.
     pub(super) pauses: u64,
 }
 

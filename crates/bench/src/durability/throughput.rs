@@ -1,5 +1,5 @@
-//! Throughput and acknowledgements at each level, and with the peers: subscribers whose sessions
-//! outlive their connections, QoS 1.
+//! Throughput, and latency of acknowledgements, of each durability level and peer, with QoS 1 and
+//! subscribers whose sessions outlive their connections.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::systems::{Commits, System};
 use punctual_measure::Result;
 use punctual_measure::load::{self, Options, Pace, Report, Scenario};
 
-/// A shape of traffic.
+/// A pattern of traffic.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Case {
     pub(super) title: &'static str,
@@ -18,9 +18,9 @@ pub(super) struct Case {
     payload: usize,
     /// Whether sessions of subscribers outlive their connections.
     persistent: bool,
-    /// Time that subscribers take to acknowledge.
+    /// Delay of the subscribers' acknowledgements.
     ack_delay: Duration,
-    /// Whether publications are timed to their acknowledgement.
+    /// Whether the latency from publication to acknowledgement is measured.
     acks: bool,
 }
 
@@ -41,7 +41,7 @@ const ONE: Scenario = Scenario::Fan {
     subscribers: 1,
 };
 
-/// All of them.
+/// All cases.
 pub(super) const CASES: [Case; 7] = [
     saturated("1→1", ONE, Pace::Window(1000)),
     saturated("50 pairs", Scenario::Pairs(50), Pace::Window(20)),
@@ -68,17 +68,17 @@ pub(super) const CASES: [Case; 7] = [
     },
 ];
 
-/// The cases whose acknowledgements are timed.
+/// Titles of the cases that measure the latency of acknowledgements.
 pub(super) const PACED: &str = "5k/s";
 pub(super) const PACED_LATE: &str = "5k/s, late";
-/// The case of which nothing survives.
+/// The case whose sessions end with their connections.
 pub(super) const CLEAN: &str = "50 pairs, clean";
 
-/// What subscribers take who acknowledge late: longer than a commit, so that everything has to be
+/// Acknowledgement delay of slow subscribers: longer than a commit, so that every message has to be
 /// written.
 pub(super) const LATE: Duration = Duration::from_millis(20);
 
-/// What a run has shown.
+/// Results of one run.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Run {
     pub(super) report: Report,
@@ -86,7 +86,7 @@ pub(super) struct Run {
 }
 
 impl Case {
-    /// One run with a fresh broker.
+    /// Performs one run with a fresh broker.
     pub(super) fn run(
         &self,
         system: &System,

@@ -1,4 +1,4 @@
-//! What becomes of one publication where connections form a circle.
+//! Counts the copies of one publication where connections between brokers form a loop.
 
 use std::thread;
 use std::time::Duration;
@@ -11,21 +11,22 @@ use super::{NAMES, SETTLE};
 use punctual_measure::Result;
 
 const TOPIC: &str = "test";
-/// How long copies are counted.
+/// Time after the publication in which copies are counted.
 const TIME: Duration = Duration::from_secs(2);
 
-/// What came of one publication.
+/// Copies and bytes that one publication caused.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Circle {
     pub(super) system: System,
-    /// Copies that each subscriber has received in [`TIME`].
+    /// Copies that each subscriber has received within [`TIME`].
     pub(super) copies: Vec<u64>,
-    /// Bytes between brokers meanwhile.
+    /// Bytes sent between brokers within [`TIME`].
     pub(super) bytes: u64,
 }
 
-/// One publication at A where A, B and C are connected to each other, D and E to C. Every
-/// connection has carried something before, both ways: one that is not up yet opens the circle.
+/// Publishes once at A, where A, B and C are connected to each other, and D and E to C. Every
+/// connection has carried a message in both directions before: a connection that is still down
+/// would open the loop.
 pub(super) fn circle(plan: &Plan<'_>) -> Result<Circle> {
     let brokers = Brokers::start(plan)?;
     brokers.connect_all()?;
@@ -33,7 +34,7 @@ pub(super) fn circle(plan: &Plan<'_>) -> Result<Circle> {
         .map(|at| Subscriber::start(&brokers, at, TOPIC, 0))
         .collect::<Result<Vec<_>>>()?;
     let mut client = Client::connect(&brokers, 0, "publisher")?;
-    // Our brokers tell each other who wants the topic.
+    // Our brokers need time to advertise the new subscription.
     thread::sleep(SETTLE);
     let before = brokers.bytes()?;
     client.publish(TOPIC, "once", 0)?;

@@ -1,4 +1,4 @@
-//! Clients of the experiments, each at one broker, over its loopback.
+//! Clients of the experiments. Each connects to one broker over the loopback of its namespace.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -13,7 +13,7 @@ use crate::blocking::{Connection, VERSION};
 use punctual_measure::Result;
 use punctual_measure::wire::{self, PublishTemplate, kind};
 
-/// Longest wait of a subscriber's thread before it looks whether it is to end.
+/// Longest wait of a subscriber's thread before it checks whether it has to end.
 const TURN: Duration = Duration::from_millis(50);
 
 pub(super) struct Client {
@@ -41,7 +41,7 @@ impl Client {
         self.connection.send(bytes)
     }
 
-    /// The connection alone, without what came of a packet that is not whole.
+    /// Returns the TCP stream; bytes of an incomplete packet that were already read are dropped.
     pub(super) fn into_stream(self) -> TcpStream {
         self.connection.into_stream()
     }
@@ -53,7 +53,7 @@ impl Client {
         self.until(kind::SUBACK)
     }
 
-    /// Publishes; acknowledgements are read by [`Self::receive`].
+    /// Publishes without waiting; [`Self::receive`] reads the acknowledgements.
     pub(super) fn publish(&mut self, topic: &str, payload: &str, qos: u8) -> Result<()> {
         self.next = self.next.wrapping_add(1).max(1);
         let mut template = PublishTemplate::new(VERSION, topic, qos, payload.as_bytes());
@@ -63,7 +63,7 @@ impl Client {
         self.send(&template.bytes)
     }
 
-    /// Waits for a packet of that kind.
+    /// Waits for a packet of the type `wanted`.
     fn until(&mut self, wanted: u8) -> Result<()> {
         let end = Instant::now() + PATIENCE;
         let mut came = false;
@@ -77,7 +77,7 @@ impl Client {
         Err(self.connection.failure("does not answer"))
     }
 
-    /// Reads for that long, or until something comes, and acknowledges publications.
+    /// Reads for `time`, or until something arrives, and acknowledges publications.
     pub(super) fn receive(
         &mut self,
         time: Duration,
@@ -93,8 +93,7 @@ impl Client {
         self.connection.read(time, packet).map(drop)
     }
 
-    /// Reads for that long, or until something comes; returns how many acknowledgements of
-    /// publications with QoS 1 that were.
+    /// Reads for `time`, or until something arrives; returns the number of PUBACKs that were read.
     pub(super) fn acknowledged(&mut self, time: Duration) -> Result<u64> {
         let mut count = 0;
         let packet = |first: u8, _: &[u8]| count += u64::from(first >> 4 == kind::PUBACK);
@@ -103,16 +102,16 @@ impl Client {
     }
 }
 
-/// What a subscriber has received.
+/// The publications that a subscriber has received.
 #[derive(Debug, Default)]
 pub(super) struct Received {
-    /// Copies by payload, and when the first of them came.
+    /// Number of copies by payload, and when the first copy arrived.
     pub(super) messages: BTreeMap<Vec<u8>, (u64, Instant)>,
-    /// When the last came that was not a copy.
+    /// When the last publication arrived that was not a duplicate.
     pub(super) last: Option<Instant>,
 }
 
-/// A subscriber on a thread of its own, until dropped.
+/// A subscriber on a thread of its own, which ends when the value is dropped.
 pub(super) struct Subscriber {
     received: Arc<Mutex<Received>>,
     stop: Arc<AtomicBool>,
@@ -160,7 +159,7 @@ impl Drop for Subscriber {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // What it received stays readable after a panic.
+            // The publications received so far stay readable if the thread panicked.
             let _ = thread.join();
         }
     }

@@ -1,7 +1,7 @@
-//! The thesis' experiments: the same publications by topology, locality and way of forwarding.
+//! The thesis' experiments: equal publications by topology, locality and method of forwarding.
 //!
-//! As in the thesis 50 and 500 publications take five seconds, and 1500 are the 500 three times: the
-//! next ones follow when all of the last ones have arrived.
+//! As in the thesis, 50 and 500 publications take five seconds, and 1500 publications are three
+//! rounds of 500: a round begins when all publications of the round before have arrived.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,13 +14,13 @@ use super::usage::{self, Usage};
 use super::{PATIENCE, SETTLE};
 use punctual_measure::Result;
 
-/// Connections of each topology, by brokers; the first one connects. The root is the third, C.
+/// Connections of each topology, as pairs of brokers of which the first connects. C is the root.
 pub(super) const TOPOLOGIES: [(&str, [(usize, usize); 4]); 3] = [
     ("tree", [(0, 2), (1, 2), (3, 2), (4, 3)]),
     ("star", [(0, 2), (1, 2), (3, 2), (4, 2)]),
     ("line", [(0, 2), (1, 0), (3, 1), (4, 3)]),
 ];
-/// A cluster has no shape: every broker is connected to every other one.
+/// A cluster has no topology: every broker is connected to every other one.
 pub(super) const CLUSTER: (&str, [(usize, usize); 10]) = (
     "cluster",
     [
@@ -36,27 +36,27 @@ pub(super) const CLUSTER: (&str, [(usize, usize); 10]) = (
         (4, 3),
     ],
 );
-/// What publications contain, a number in front: 17 bytes.
+/// Text that follows the number in a payload; both together are 17 bytes.
 const FILL: &str = "0123456789ab";
 const PAYLOAD: u64 = 17;
 const TOPIC: &str = "test";
-/// Ethernet, IPv4, and TCP with the time stamps that Linux sends.
+/// Bytes of the headers of Ethernet, IPv4, and TCP with the timestamp option that Linux sends.
 const HEADERS: u64 = 14 + 20 + 32;
-/// Seconds in which the publications of a round are made.
+/// Seconds over which the publications of a round are spread.
 const SECONDS: u32 = 5;
 /// Most publications of a round.
 const ROUND: u32 = 500;
 
-/// Who publishes and who has subscribed.
+/// Brokers of the publishers and of the subscribers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(super) enum Locality {
-    /// Both at A.
+    /// Publisher and subscriber at A.
     #[serde(rename = "100 %")]
     Same,
-    /// At A, and at E.
+    /// The publisher at A, the subscriber at E.
     #[serde(rename = "0 %")]
     Apart,
-    /// Both at each broker.
+    /// A publisher and a subscriber at each broker.
     #[serde(rename = "n %")]
     All,
 }
@@ -72,7 +72,7 @@ impl Locality {
         }
     }
 
-    /// Brokers of publishers and of subscribers.
+    /// Indices of the publishers' brokers, and of the subscribers' brokers.
     fn places(self) -> (&'static [usize], &'static [usize]) {
         match self {
             Self::Same => (&[0], &[0]),
@@ -82,42 +82,42 @@ impl Locality {
     }
 }
 
-/// What came of one experiment.
+/// Results of one experiment.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Outcome {
     pub(super) topology: &'static str,
     pub(super) system: System,
     pub(super) locality: Locality,
     pub(super) publishes: u32,
-    /// So many times as many of them, one after the other.
+    /// Number of rounds, one after the other.
     pub(super) rounds: u32,
-    /// Publications in a second of a round.
+    /// Publications per second during a round.
     pub(super) rate: f64,
-    /// Bytes of frames between brokers, all of them together.
+    /// Bytes of all frames between brokers.
     pub(super) bytes: u64,
-    /// What the brokers send each other in the same time without publications.
+    /// Bytes that the brokers send each other in an equal time without publications.
     pub(super) idle_bytes: f64,
     pub(super) expected: u64,
     pub(super) received: u64,
     pub(super) lost: u64,
     pub(super) duplicates: u64,
-    /// From the first publication to the last receipt.
+    /// Seconds from the first publication to the last receipt.
     pub(super) seconds: f64,
-    /// In the course of it, and the brokers' processor time.
+    /// Bytes by interval, and the processor time of each broker.
     pub(super) usage: Usage,
-    /// Changes of subscriptions told between brokers, for this experiment.
+    /// Changes of subscriptions that the brokers advertised to each other for this experiment.
     pub(super) advertised: Option<u64>,
 }
 
 impl Outcome {
-    /// Bytes without those that a quiet mesh costs.
+    /// Bytes beyond those that an idle mesh sends.
     pub(super) fn net(&self) -> f64 {
         (self.bytes as f64 - self.idle_bytes).max(0.0)
     }
 
-    /// The least that publications from A to E can cost with QoS 1: on each connection of the
-    /// way one frame with the PUBLISH and one with the PUBACK. `None` where something else than
-    /// MQTT goes between brokers, or publications do not go from A to E.
+    /// Lower bound of the bytes that publications with QoS 1 from A to E cost: on each connection
+    /// of the path one frame with the PUBLISH and one with the PUBACK. `None` if brokers use
+    /// another protocol than MQTT between them, or if publications do not go from A to E.
     pub(super) fn least(&self) -> Option<u64> {
         let mut topologies = TOPOLOGIES.iter();
         let (_, links) = topologies.find(|(name, _)| *name == self.topology)?;
@@ -127,14 +127,14 @@ impl Outcome {
             .then(|| distance(links, 0, 4) * u64::from(self.publishes) * frames)
     }
 
-    /// Order in tables.
+    /// Sort key in tables.
     pub(super) fn place(&self) -> (usize, System, u32, Locality) {
         let topology = place(self.topology);
         (topology, self.system, self.publishes, self.locality)
     }
 }
 
-/// Order of topologies in tables.
+/// Rank of a topology in tables.
 fn place(topology: &str) -> usize {
     let mut topologies = TOPOLOGIES.iter();
     topologies
@@ -142,7 +142,7 @@ fn place(topology: &str) -> usize {
         .unwrap_or(TOPOLOGIES.len())
 }
 
-/// Connections between two brokers of a tree.
+/// Number of connections on the path between two brokers of a tree.
 fn distance(links: &[(usize, usize)], from: usize, to: usize) -> u64 {
     let mut reached = vec![from];
     for hops in 0..=links.len() as u64 {
@@ -156,25 +156,25 @@ fn distance(links: &[(usize, usize)], from: usize, to: usize) -> u64 {
     u64::MAX
 }
 
-/// What a quiet mesh costs.
+/// Traffic of a mesh without publications.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Idle {
     pub(super) topology: &'static str,
     pub(super) system: System,
     pub(super) seconds: f64,
-    /// Bytes in a second on each connection, both ways, headers included.
+    /// Bytes per second on each connection, both directions, headers included.
     pub(super) rates: Vec<f64>,
 }
 
 impl Idle {
-    /// Order in tables.
+    /// Sort key in tables.
     pub(super) fn place(&self) -> (usize, System) {
         (place(self.topology), self.system)
     }
 }
 
-/// All experiments of one topology and one way of forwarding; each is given to `keep` as soon as it
-/// is finished.
+/// Runs all experiments of one topology and one method of forwarding; `keep` gets each result at
+/// once.
 pub(super) fn series(
     plan: &Plan<'_>,
     topology: &'static str,
@@ -184,7 +184,7 @@ pub(super) fn series(
 ) -> Result<()> {
     let brokers = Brokers::start(plan)?;
     brokers.become_one()?;
-    // What was said about those who asked whether they are one.
+    // The brokers still advertise that the clients of the reachability check have left.
     thread::sleep(SETTLE * 4);
     let (start, before) = (Instant::now(), brokers.bytes()?);
     thread::sleep(quiet);
@@ -211,17 +211,17 @@ pub(super) fn series(
     Ok(())
 }
 
-/// Something that is finished.
+/// A result.
 #[derive(Debug)]
 pub(super) enum Measured {
     Idle(Idle),
     Outcome(Outcome),
 }
 
-/// How often the publications of an experiment are repeated, and how many there are each time.
+/// Number of rounds of an experiment, and the publications of each round.
 fn rounds(publishes: u32) -> (u32, u32) {
     match publishes {
-        // As many as the thesis has, or a number of times as many.
+        // As many as in the thesis, or a multiple of a round.
         _ if publishes.is_multiple_of(ROUND) => (publishes / ROUND, ROUND),
         _ => (1, publishes),
     }
@@ -295,13 +295,13 @@ fn experiment(
     })
 }
 
-/// Publications that arrived, by subscriber, each counted once.
+/// Publications that arrived, summed over subscribers, without duplicates.
 fn count(subscribers: &[Subscriber]) -> u64 {
     let counts = subscribers.iter().map(|s| s.received().messages.len());
     counts.sum::<usize>() as u64
 }
 
-/// Waits until so many have arrived, or no more do.
+/// Waits until `expected` publications have arrived, or until no more arrive.
 fn arrived(subscribers: &[Subscriber], expected: u64) {
     let end = Instant::now() + PATIENCE;
     while count(subscribers) < expected && Instant::now() < end && !stalled(subscribers) {
@@ -309,7 +309,7 @@ fn arrived(subscribers: &[Subscriber], expected: u64) {
     }
 }
 
-/// Whether nobody has received anything for long.
+/// Whether no subscriber has received a publication for three seconds.
 fn stalled(subscribers: &[Subscriber]) -> bool {
     let last = subscribers.iter().filter_map(|s| s.received().last).max();
     last.is_some_and(|at| at.elapsed() > Duration::from_secs(3))

@@ -1,4 +1,4 @@
-//! The thesis' figures and tables with what was measured here.
+//! The thesis' figures and tables, beside the values that were measured here.
 
 use punctual_report::{Bars, Group, Line, Lines, Page, Unit, bars, lines};
 
@@ -11,7 +11,7 @@ use super::usage::Cpu;
 
 /// Publications of the thesis' tests.
 const PUBLISHES: [u32; 3] = [50, 500, 1500];
-/// The star is what the thesis compares its cluster with: the shape nearest to it.
+/// The thesis compares its cluster with the star, which is the topology most similar to it.
 const STAR: &str = "star";
 
 impl Report {
@@ -46,7 +46,7 @@ impl Report {
         })
     }
 
-    /// Numbers of publications that were measured.
+    /// Numbers of publications for which there are results.
     fn publishes(&self) -> Vec<u32> {
         let mut all: Vec<u32> = self.outcomes.iter().map(|o| o.publishes).collect();
         all.sort_unstable();
@@ -54,13 +54,13 @@ impl Report {
         all
     }
 
-    /// Ways of forwarding along connections that were measured.
+    /// Methods of forwarding along connections for which there are results.
     fn systems(&self) -> Vec<System> {
         let is_there = |system: &System| self.outcomes.iter().any(|o| o.system == *system);
         System::ALL.into_iter().filter(is_there).collect()
     }
 
-    /// What the bytes are in the course of time: figures 5, 9, 13 and so on to 37.
+    /// Bytes over time: figures 5, 9, 13 and so on to 37.
     fn courses(&self) -> Vec<(String, punctual_report::Chart)> {
         let mut charts = Vec::new();
         for publishes in self.publishes() {
@@ -92,7 +92,7 @@ impl Report {
         charts
     }
 
-    /// Processor time of each broker, largest and average: figures 6 to 8, 10 to 12 and so on.
+    /// Peak and average processor time of each broker: figures 6 to 8, 10 to 12 and so on.
     fn peaks(&self) -> Vec<(String, punctual_report::Chart)> {
         let mut charts = Vec::new();
         for publishes in self.publishes() {
@@ -131,7 +131,7 @@ impl Report {
         charts
     }
 
-    /// All bytes by topology: figures 41 to 43.
+    /// Total bytes by topology: figures 41 to 43.
     fn summaries(&self) -> Vec<(String, punctual_report::Chart)> {
         let systems = self.systems();
         let mut charts = Vec::new();
@@ -161,7 +161,7 @@ impl Report {
         charts
     }
 
-    /// The star beside the cluster: figures 44 to 46.
+    /// The star compared with the cluster: figures 44 to 46.
     fn beside_cluster(&self) -> Vec<(String, punctual_report::Chart)> {
         let mut charts = Vec::new();
         let systems = self.systems();
@@ -194,7 +194,7 @@ impl Report {
         charts
     }
 
-    /// The bytes of each way of forwarding.
+    /// The bytes of each method of forwarding.
     fn group(
         &self,
         name: String,
@@ -213,7 +213,7 @@ impl Report {
         }
     }
 
-    /// What figures 6 to 40 show, as numbers.
+    /// The values of figures 6 to 40 as a table.
     fn processors(&self, page: &mut Page) {
         page.paragraph(
             "Processor time of brokers A, B, C, D, E: all of it in ms, and in percent of one \
@@ -289,7 +289,7 @@ impl Report {
     }
 }
 
-/// The number of the thesis' figure of what is sent in a test; those of processors follow.
+/// The number of the thesis' figure on the bytes sent in a test; figures on processors follow it.
 fn figure(topology: &str, publishes: u32) -> Option<usize> {
     let test = PUBLISHES.iter().position(|n| *n == publishes)?;
     let mut topologies = TOPOLOGIES.iter();
@@ -304,7 +304,7 @@ fn caption(number: Option<usize>, what: &str) -> String {
     }
 }
 
-/// What had been sent until each moment, in kilobytes.
+/// Cumulative kilobytes sent, over time.
 fn course(outcome: &Outcome, dash: usize) -> Line {
     let mut bytes = 0;
     let mut points = vec![(0.0, 0.0)];

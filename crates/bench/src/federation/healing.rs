@@ -1,10 +1,10 @@
-//! How long a mesh takes to be whole again: after its root was killed, and after a cable went
-//! silent.
+//! How long a mesh takes to recover after its root was killed, and after a cable stopped to carry
+//! frames without any sign.
 //!
-//! All five brokers are connected to each other, so the tree is a star around the root. Clients
-//! at each broker publish to all others every few milliseconds. A round is healed when something
-//! that was published after the event has arrived from each broker at each other one; the time
-//! counts from before the event.
+//! All five brokers are connected to each other, so the spanning tree is a star around the root.
+//! Clients at each broker publish to all others every few milliseconds. A mesh has recovered when a
+//! publication that was made after the event has arrived from each broker at each other one; the
+//! recovery time is counted from just before the event.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,11 +19,11 @@ use super::{NAMES, PATIENCE, ROOT, SETTLE};
 use punctual_measure::{Error, Result};
 
 const TOPIC: &str = "heal";
-/// Between two publications of a broker.
+/// Time between two publications of a broker.
 const PACE: Duration = Duration::from_millis(2);
-/// Traffic before the event.
+/// Duration of the traffic before the event.
 const BEFORE: Duration = Duration::from_millis(200);
-/// Every pair is connected.
+/// Connections of a full mesh.
 pub(super) const MESH: [(usize, usize); 10] = [
     (0, 2),
     (1, 2),
@@ -37,13 +37,13 @@ pub(super) const MESH: [(usize, usize); 10] = [
     (1, 4),
 ];
 
-/// What happens.
+/// The failure that a round injects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Event {
-    /// The root is killed: its connections are closed.
+    /// The root is killed, and the kernel closes its connections.
     RootKilled,
-    /// The cable between A and the root carries nothing any more, and nobody is told.
+    /// The cable between A and the root drops all frames, and its ends stay up.
     CableSilent,
 }
 
@@ -56,28 +56,28 @@ impl Event {
     }
 }
 
-/// What the rounds have shown.
+/// Results of all rounds for one event.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Healing {
     pub(super) event: Event,
-    /// Between two hellos, in milliseconds.
+    /// Interval between hello messages, ms.
     pub(super) hello_ms: u64,
-    /// By round, ascending.
+    /// Recovery times, one for each round, ascending.
     pub(super) milliseconds: Vec<f64>,
-    /// Publications with QoS 1 of brokers that lived, and how often one was missing at one.
+    /// Publications with QoS 1 at surviving brokers, and how often a surviving broker missed one.
     pub(super) publications: u64,
     pub(super) missing: u64,
 }
 
 impl Healing {
-    /// The time that `percent` of the rounds did not exceed.
+    /// The recovery time in ms that `percent` of the rounds did not exceed.
     pub(super) fn percentile(&self, percent: usize) -> f64 {
         let rank = (self.milliseconds.len() * percent).div_ceil(100).max(1);
         self.milliseconds.get(rank - 1).copied().unwrap_or(0.0)
     }
 }
 
-/// Lets an event happen so many times.
+/// Injects an event in each of several rounds.
 pub(super) fn rounds(
     plan: &Plan<'_>,
     event: Event,
@@ -113,7 +113,7 @@ pub(super) fn rounds(
     Ok(healing)
 }
 
-/// Waits until the tree is the star around the root.
+/// Waits until the spanning tree is the star around the root.
 fn whole(brokers: &Brokers) -> Result<()> {
     let end = Instant::now() + PATIENCE;
     for at in (0..NAMES.len()).filter(|at| *at != ROOT) {
@@ -134,7 +134,7 @@ fn whole(brokers: &Brokers) -> Result<()> {
     Ok(())
 }
 
-/// Milliseconds, publications, and how often one was missing.
+/// Returns the recovery time in ms, the publications, and how often one was missing.
 fn round(brokers: &mut Brokers, event: Event) -> Result<(f64, u64, u64)> {
     let alive: Vec<usize> = (0..NAMES.len())
         .filter(|at| event != Event::RootKilled || *at != ROOT)
@@ -164,7 +164,7 @@ fn round(brokers: &mut Brokers, event: Event) -> Result<(f64, u64, u64)> {
         Event::CableSilent => brokers.plug(0, ROOT, false)?,
     }
     let happened = Instant::now();
-    // Long enough for everything to be heard again, or not.
+    // Waits until every broker hears every other one again, or the time is over.
     let heard = |from: usize, at: usize| {
         let received = subscribers[at].received();
         let prefix = format!("{from}-").into_bytes();
@@ -226,7 +226,7 @@ fn round(brokers: &mut Brokers, event: Event) -> Result<(f64, u64, u64)> {
     Ok((milliseconds, publications, missing))
 }
 
-/// When each publication was made, by number.
+/// Publishes until `stop`; returns when each publication was made, by its number.
 fn publish(mut client: Client, index: usize, stop: &AtomicBool) -> Vec<Instant> {
     let mut sent = Vec::new();
     while !stop.load(Ordering::Relaxed) {
@@ -242,7 +242,7 @@ fn publish(mut client: Client, index: usize, stop: &AtomicBool) -> Vec<Instant> 
     sent
 }
 
-/// The number behind the dash.
+/// The number behind the dash in a payload.
 fn number(payload: &[u8]) -> usize {
     let text = std::str::from_utf8(payload).unwrap_or_default();
     let number = text.split_once('-').and_then(|(_, n)| n.parse().ok());

@@ -1,13 +1,16 @@
-//! What a broker on the way adds to latency, beside what a raw TCP relay on the same cables adds.
+//! Latency that each broker on a path adds, compared with a raw TCP relay on the same cables.
 //!
-//! The brokers stand in a line C, A, B, D, E. Messages of relays are as large as the payload, and
-//! with QoS 1 an acknowledgement comes back over them before the next. What the ends cost is in both figures of a kind (no hop, four hops), so it cancels. Brokers and relays
-//! have the two processors of [`Places`] in turn, and the first and the last of them another one
-//! than publisher and subscriber: else it is chance whether the next one wakes where the one before
-//! still runs, and that weighs more than what either does.
+//! The brokers stand in a line C, A, B, D, E. A relay forwards messages as large as the payload,
+//! and with QoS 1 an acknowledgement comes back over the relays before the next message. The cost
+//! of publisher and subscriber is in both figures of a kind (no hop, four hops), so it cancels.
+//! Brokers and relays alternate between the two processors of [`Places`], and the first and the
+//! last one never share a processor with publisher and subscriber: otherwise it would be chance
+//! whether a process has to wait for its predecessor on the same processor, which weighs more than
+//! the work of either.
 //!
-//! Measured twice: each message as soon as the one before has arrived, as request and response are
-//! (caches and predictors know what comes), and one every [`PACE`], when both have forgotten most of it.
+//! Two series are measured: in one, each message is sent as soon as the one before has arrived, as
+//! with request and response (caches and branch predictors are warm); in the other, one message is
+//! sent every [`PACE`], when caches and predictors have lost most of that state.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -25,12 +28,12 @@ use crate::sys;
 use punctual_measure::{Error, Result};
 
 const HOPS: f64 = (LINE.len() - 1) as f64;
-/// Time from one message to the next, where there is one.
+/// Time between two messages of [`Pace::Apart`].
 const PACE: Duration = Duration::from_millis(2);
-/// Time from the last acknowledgement to the next message, where there is no other: what brokers
-/// still do for the one before does not count for the next, and none sleeps deeply yet.
+/// Time from the last acknowledgement to the next message of [`Pace::InTurn`]: the brokers finish
+/// their work for the message before, and no processor enters a deep idle state.
 const REST: Duration = Duration::from_micros(30);
-/// Bytes of a message, and of an acknowledgement.
+/// Size in bytes of a message, and of an acknowledgement.
 const SIZE: usize = 100;
 const ACKNOWLEDGEMENT: usize = 4;
 
@@ -38,9 +41,9 @@ const ACKNOWLEDGEMENT: usize = 4;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Pace {
-    /// [`REST`] after the one before has arrived and is acknowledged.
+    /// [`REST`] after the message before has arrived and was acknowledged.
     InTurn,
-    /// One every [`PACE`].
+    /// One message every [`PACE`].
     Apart,
 }
 
@@ -54,7 +57,7 @@ impl Pace {
         }
     }
 
-    /// Messages of a round.
+    /// Number of messages in a round.
     fn messages(self) -> usize {
         match self {
             Self::InTurn => 10_000,
@@ -65,35 +68,35 @@ impl Pace {
     fn wait(self) {
         let begun = Instant::now();
         match self {
-            // Sleeping would take longer.
+            // A sleep would last longer than [`REST`].
             Self::InTurn => while begun.elapsed() < REST {},
             Self::Apart => thread::sleep(PACE),
         }
     }
 }
 
-/// Medians by rounds, in microseconds.
+/// Median latency of each round, in microseconds.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Latency {
     pub(super) qos: u8,
     pub(super) pace: Pace,
-    /// Of a publication at C for a subscriber at C, and at E.
+    /// From a publisher at C to a subscriber at C, and to one at E.
     pub(super) broker: [Vec<f64>; 2],
-    /// Over one relay, and over five.
+    /// Over one relay, and over five relays.
     pub(super) relay: [Vec<f64>; 2],
-    /// The same of relays that wait for many connections.
+    /// Over one relay, and over five, that wait in `epoll_wait`.
     pub(super) epoll_relay: [Vec<f64>; 2],
 }
 
 impl Latency {
-    /// What a hop adds: by brokers, by relays, and by those that wait for many connections.
+    /// Latency that a hop adds, µs: over brokers, over relays, and over relays that use epoll.
     pub(super) fn added(&self) -> [f64; 3] {
         [&self.broker, &self.relay, &self.epoll_relay]
             .map(|[near, far]| (median(far) - median(near)) / HOPS)
     }
 }
 
-/// Brokers of the line.
+/// Indices of the brokers in the order of the line.
 const LINE: [usize; 5] = [2, 0, 1, 3, 4];
 
 pub(super) fn measure(plan: &Plan<'_>, places: Places, rounds: u32) -> Result<Vec<Latency>> {
@@ -105,7 +108,7 @@ pub(super) fn measure(plan: &Plan<'_>, places: Places, rounds: u32) -> Result<Ve
         brokers.pin(at, core)?;
     }
     thread::scope(|scope| {
-        // A thread of its own, which takes its processor with it.
+        // A thread of its own, because pinning it to a processor must not outlast the measurement.
         let measured = scope.spawn(|| {
             let pinned = sys::pin_to_core(places.publisher);
             pinned.map_err(Error::io("cannot pin publisher and subscriber"))?;
@@ -117,7 +120,7 @@ pub(super) fn measure(plan: &Plan<'_>, places: Places, rounds: u32) -> Result<Ve
     })
 }
 
-/// With both qualities of service at both paces.
+/// Measures QoS 0 and QoS 1 at both paces.
 fn series(brokers: &Brokers, cores: &[usize], rounds: u32) -> Result<Vec<Latency>> {
     let mut latencies = Vec::new();
     for (qos, pace) in [0, 1]
@@ -148,7 +151,7 @@ fn series(brokers: &Brokers, cores: &[usize], rounds: u32) -> Result<Vec<Latency
     Ok(latencies)
 }
 
-/// Median from the first broker to the last, in microseconds.
+/// Median latency from the first broker of `way` to the last, in microseconds.
 fn over_brokers(brokers: &Brokers, way: &[usize], qos: u8, pace: Pace) -> Result<f64> {
     let mut subscriber = Client::connect(brokers, way[way.len() - 1], "subscriber")?;
     subscriber.subscribe("hop", qos)?;
@@ -189,7 +192,7 @@ fn lost(n: usize, why: &str) -> Error {
     }
 }
 
-/// Median over a relay in the place of each broker, in microseconds.
+/// Median latency over one relay in the place of each broker, in microseconds.
 fn over_relays(
     brokers: &Brokers,
     way: &[usize],

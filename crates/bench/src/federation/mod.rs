@@ -1,6 +1,6 @@
-//! `bench federation`: what five brokers send each other for the same publications, by topology,
-//! locality and way of forwarding, and what plain Mosquitto bridges and a RabbitMQ cluster send; how
-//! long a mesh takes to heal; and what a broker on the way costs.
+//! `bench federation`: the bytes that five brokers send each other for equal publications, by
+//! topology, locality and method of forwarding, compared with plain Mosquitto bridges and a
+//! RabbitMQ cluster; the time that a mesh takes to recover; and the cost of a broker on a path.
 //!
 //! The experiments are those of Antonielli's thesis (chapter 4: tree, star and line of five
 //! brokers, and a cluster; publisher and subscriber at one broker, at two, or at all; 50, 500 and
@@ -42,28 +42,28 @@ use crate::results_file::{ResultsFile, replace};
 use punctual_measure::{Error, Result};
 use punctual_testbed::netns::Namespace;
 
-/// Brokers, the root of the thesis third.
+/// Names of the brokers; the third is the root, as in the thesis.
 const NAMES: [&str; 5] = ["A", "B", "C", "D", "E"];
 const ROOT: usize = 2;
-/// Connections that form a circle, and two more.
+/// Connections among A, B and C that form a loop, and two more.
 const CIRCLE: [(usize, usize); 5] = [(0, 1), (1, 2), (2, 0), (3, 2), (4, 2)];
-/// How long brokers may take to be one.
+/// Longest wait until every broker hears every other one.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Pause before counters are read, for what is still under way.
+/// Pause for messages in flight before counters are read.
 const SETTLE: Duration = Duration::from_millis(500);
 
-/// Something to be measured.
+/// A group of experiments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
     /// Bytes between brokers, losses, duplicates, times
     Traffic,
     /// One publication where connections form a circle
     Circle,
-    /// Times until a mesh is whole again
+    /// Recovery time of a mesh after a failure
     Healing,
-    /// Latency of a hop
+    /// Latency that a hop adds
     Hops,
-    /// Throughput of a connection between two brokers
+    /// Throughput of the connection between two brokers
     Throughput,
 }
 
@@ -73,35 +73,36 @@ pub(crate) struct FederationArgs {
     /// What to measure [default: everything]
     #[arg(long, value_name = "PART", value_delimiter = ',', default_values_t = Part::value_variants().to_vec(), hide_default_value = true)]
     only: Vec<Part>,
-    /// Publications of each experiment, made in 5 s; multiples of 500 are that many rounds of 500
+    /// Publications of each experiment, made in 5 s; a multiple of 500 runs as rounds of 500
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [50, 500, 1500], value_parser = clap::value_parser!(u32).range(5..=100_000))]
     publishes: Vec<u32>,
     /// Topologies: tree, star, line, and cluster (RabbitMQ, each node connected to each other one)
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_values_t = topologies())]
     topologies: Vec<String>,
-    /// Seconds in which a quiet mesh is measured
+    /// Seconds for which an idle mesh is measured
     #[arg(long, value_name = "S", default_value = "15", value_parser = seconds)]
     quiet: Duration,
-    /// Rounds of healing for each event
+    /// Rounds of recovery for each failure
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     heal_rounds: u32,
-    /// Milliseconds between two hellos while a cable goes silent
+    /// Milliseconds between two hellos in the rounds with a silent cable
     #[arg(long, value_name = "MS", default_value_t = 100, value_parser = clap::value_parser!(u64).range(50..=60_000))]
     hello: u64,
     /// Rounds of latency and throughput
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     hop_rounds: u32,
-    /// Program of the brokers, such as another build; publishers, subscribers and relays are those
-    /// of this one [default: this one]
+    /// Program of the brokers, such as another build; publishers, subscribers and relays are always
+    /// of this program [default: this program]
     #[arg(long, value_name = "PROGRAM")]
     broker: Option<PathBuf>,
     /// Directory for configurations and logs
     #[arg(long, value_name = "DIR", default_value = "target/bench/federation")]
     directory: PathBuf,
-    /// File for all results as JSON, written after each case [default: DIR/results.json]
+    /// File for all results as JSON, written after each experiment [default: DIR/results.json]
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// File for a page with all results and the thesis' beside them, written after each case
+    /// File for an HTML page that compares all results with the thesis, written after each
+    /// experiment
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
@@ -117,11 +118,12 @@ impl FederationArgs {
     /// Runs the experiments; progress goes to standard error, the tables to `out`.
     ///
     /// # Errors
-    /// Without the privilege to make namespaces, or if brokers do not become one.
+    /// Without the privilege to create network namespaces, or if the brokers do not reach each
+    /// other.
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<()> {
         Namespace::check()?;
         let program = match &self.broker {
-            // A name without a slash would be looked for in PATH.
+            // A name without a slash would be searched for in PATH.
             Some(program) => fs::canonicalize(program).map_err(|error| Error::Config {
                 field: "--broker",
                 value: program.display().to_string(),
@@ -178,7 +180,7 @@ impl FederationArgs {
         keeper.finish(out)
     }
 
-    /// The thesis' experiments with every topology that was asked for.
+    /// Runs the thesis' experiments with every topology that was chosen.
     fn traffic(&self, program: &Path, keeper: &Keeper<'_>) -> Result<()> {
         let known = topologies();
         if let Some(unknown) = self.topologies.iter().find(|name| !known.contains(name)) {
@@ -199,7 +201,7 @@ impl FederationArgs {
         let (name, links) = &CLUSTER;
         if is_wanted(name) {
             let plan = self.plan(program, System::RabbitmqCluster, links, name);
-            // Alone: its nodes keep two processors busy while they start.
+            // RabbitMQ runs alone: its nodes keep two processors busy while they start.
             let measured = rabbitmq::server()
                 .and_then(|_| experiment::series(&plan, name, &self.publishes, self.quiet, &keep));
             if let Err(why) = measured {
@@ -231,7 +233,7 @@ impl FederationArgs {
     }
 }
 
-/// All results so far, and where they are kept.
+/// All results so far, and the files to which they are written.
 struct Keeper<'a> {
     report: Mutex<Report>,
     json: ResultsFile,
@@ -239,14 +241,14 @@ struct Keeper<'a> {
 }
 
 impl Keeper<'_> {
-    /// Adds something that is finished and writes the files.
+    /// Adds a result and writes the files.
     fn keep(&self, add: impl FnOnce(&mut Report)) -> Result<()> {
         let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
         add(&mut report);
         self.write(&report, false)
     }
 
-    /// Writes the files and the tables.
+    /// Writes the files, and the tables to `out`.
     fn finish(self, out: &mut dyn Write) -> Result<()> {
         let report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
         self.write(&report, true)?;
@@ -267,7 +269,7 @@ fn topologies() -> Vec<String> {
     names.chain([CLUSTER.0]).map(str::to_owned).collect()
 }
 
-/// Does the same with all ways of forwarding at once: each has its own networks.
+/// Calls `work` for all methods of forwarding in parallel: each has its own networks.
 fn of_all(work: impl Fn(System) -> Result<()> + Sync) -> Result<()> {
     let work = &work;
     thread::scope(|scope| {
@@ -284,7 +286,7 @@ fn of_all(work: impl Fn(System) -> Result<()> + Sync) -> Result<()> {
     })
 }
 
-/// The middle one of some values, the upper one of two; 0 of none.
+/// The middle value, or the upper one of the two in the middle; 0 of an empty list.
 fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

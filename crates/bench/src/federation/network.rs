@@ -1,8 +1,8 @@
-//! Five brokers, each in a network namespace, each connection between two a cable of its own.
+//! Five brokers, each in a network namespace of its own. Each connection has a cable of its own.
 //!
-//! Bytes are those of the frames that leave by these cables, counted by the kernel. Clients talk
-//! over their broker's loopback, so they do not count. Programs and namespaces end with the
-//! value, however this program ends.
+//! Byte counts are of the frames that leave by these cables, counted by the kernel. Clients use
+//! their broker's loopback, so their bytes are not counted. Programs and namespaces end when
+//! [`Brokers`] is dropped, or when this program ends in any other way.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -24,21 +24,21 @@ use punctual_measure::http_get;
 use punctual_measure::{Error, Result};
 use punctual_testbed::netns::Namespace;
 
-/// By which the brokers know each other.
+/// Secret with which the brokers authenticate each other.
 const SECRET: &str = "known to the brokers of a benchmark";
-/// Pause between looks at brokers that start.
+/// Polling interval while brokers start.
 const LOOK: Duration = Duration::from_millis(20);
-/// Topic with which is found out whether everybody hears everybody.
+/// Topic of the messages that check whether every broker hears every other one.
 const PROBE: &str = "probe";
 pub(super) const MQTT: u16 = 1883;
-/// Under which each of Mosquitto's bridges carries a topic of its own. `#` does not contain it, so
-/// that what is sent there does not go round where bridges form a circle.
+/// Prefix of the topic that each of Mosquitto's bridges carries alone. The filter `#` does not
+/// match it, so messages below this prefix do not circulate where bridges form a loop.
 const EDGE: &str = "$edge";
-/// Room for a namespace's counters.
+/// Bytes reserved for the text of a namespace's counters.
 const COUNTERS: usize = 16 << 10;
 const HTTP: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
 
-/// What forwards between the brokers.
+/// Method of forwarding between the brokers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum System {
@@ -50,7 +50,7 @@ pub(super) enum System {
 }
 
 impl System {
-    /// Those that forward along connections that are given.
+    /// The methods that forward along given connections, unlike a cluster.
     pub(super) const ALL: [Self; 4] = [
         Self::SubscriptionTable,
         Self::Flooding,
@@ -68,8 +68,8 @@ impl System {
         }
     }
 
-    /// How long the brokers may take to be one. RabbitMQ's nodes take half a minute to start when
-    /// they share two processors.
+    /// Longest wait until every broker hears every other one. RabbitMQ's nodes take half a minute
+    /// to start when they share two processors.
     fn patience(self) -> Duration {
         match self {
             Self::RabbitmqCluster => PATIENCE * 6,
@@ -77,7 +77,7 @@ impl System {
         }
     }
 
-    /// All of [`Self::ALL`] that can be had here.
+    /// The methods of [`Self::ALL`] whose program is installed.
     pub(super) fn present() -> Vec<Self> {
         let mut present = Self::ALL.to_vec();
         if !has_mosquitto() {
@@ -88,13 +88,13 @@ impl System {
     }
 }
 
-/// The two ends of a connection: first that of the broker that connects.
+/// The addresses of the two ends of a connection; first the end of the broker that connects.
 fn addresses(number: usize) -> [Ipv4Addr; 2] {
     [1, 2].map(|end| Ipv4Addr::new(10, 9, number as u8, end))
 }
 
-/// The hardware addresses of the two ends. They are known beforehand so that nobody has to ask for
-/// them: the question and the answer would be among the bytes of some runs and not of others.
+/// The hardware addresses of the two ends. They are set in advance, so that no end sends ARP
+/// requests: these would be among the bytes of some runs and not of others.
 fn hardware_addresses(number: usize) -> [String; 2] {
     [1, 2].map(|end| format!("02:00:00:00:{number:02x}:{end:02x}"))
 }
@@ -108,34 +108,34 @@ fn has_mosquitto() -> bool {
     command.status().is_ok()
 }
 
-/// Which brokers, and how they are run.
+/// The brokers of an experiment, and how they are run.
 #[derive(Debug, Clone)]
 pub(super) struct Plan<'a> {
-    /// The broker under test.
+    /// The program of the broker under test.
     pub(super) program: &'a Path,
     pub(super) system: System,
-    /// Connections, by brokers; the first one connects.
+    /// Connections as pairs of brokers, of which the first connects.
     pub(super) links: &'a [(usize, usize)],
-    /// For configurations and logs.
+    /// Directory for configurations and logs.
     pub(super) directory: PathBuf,
-    /// Time between two hellos, if not the default.
+    /// Interval between hello messages, if not the default.
     pub(super) hello: Option<Duration>,
-    /// Whether cables take up to 64 KiB at once, as network cards do that cut and join frames
-    /// themselves. Otherwise they take single frames, which then costs most of what a byte costs.
+    /// Whether cables carry segments of up to 64 KiB, as network cards with segmentation offload
+    /// do. Otherwise they carry single frames, whose handling then dominates the cost of a byte.
     pub(super) joins_frames: bool,
 }
 
-/// The brokers while they run.
+/// The running brokers.
 pub(super) struct Brokers {
     pub(super) system: System,
     links: Vec<(usize, usize)>,
     program: PathBuf,
     directory: PathBuf,
-    /// They end before their namespaces do.
+    /// Processes of the brokers, which end before their namespaces are removed.
     processes: Vec<Option<Process>>,
-    /// What RabbitMQ's nodes need beside them.
+    /// The port mappers (epmd) of RabbitMQ's nodes.
     registers: Vec<Process>,
-    /// Counters of the devices of each namespace.
+    /// Files with the counters of the devices of each namespace.
     counters: Vec<fs::File>,
     spaces: Vec<Namespace>,
 }
@@ -150,7 +150,7 @@ impl Brokers {
             .map(|name| Namespace::new(name))
             .collect::<Result<_>>()?;
         for space in &spaces {
-            // It would send now and then.
+            // IPv6 would send packets of its own from time to time.
             space.set("net/ipv6/conf/default/disable_ipv6", "1")?;
         }
         for number in 0..plan.links.len() {
@@ -194,7 +194,7 @@ impl Brokers {
         Ok(brokers)
     }
 
-    /// Starts the nodes of a cluster: the others join the first one, which has to be there.
+    /// Starts the nodes of a cluster: the others join the first one, which has to run before.
     fn start_cluster(&mut self) -> Result<()> {
         for at in 0..NAMES.len() {
             let own = format!("address add {}/32 dev lo", rabbitmq::address(at));
@@ -251,7 +251,7 @@ impl Brokers {
         Ok(())
     }
 
-    /// A client, as soon as its broker takes it.
+    /// Connects a client, and retries until its broker accepts it or `end` has passed.
     fn connect(&self, at: usize, name: &str, end: Instant) -> Result<Client> {
         loop {
             match Client::connect(self, at, name) {
@@ -262,7 +262,7 @@ impl Brokers {
         }
     }
 
-    /// Kills one broker: no farewell, its connections are closed by the kernel.
+    /// Kills one broker with SIGKILL; the kernel closes its connections.
     pub(super) fn kill(&mut self, at: usize) -> Result<Instant> {
         let when = Instant::now();
         if let Some(mut process) = self.processes[at].take() {
@@ -273,7 +273,7 @@ impl Brokers {
         Ok(when)
     }
 
-    /// Takes a cable away without a word, or puts it back.
+    /// Makes a cable drop all frames, or restores it, without a sign to its ends.
     pub(super) fn plug(&self, from: usize, to: usize, plugged: bool) -> Result<()> {
         let state = if plugged { "up" } else { "down" };
         let device = device(to);
@@ -282,7 +282,7 @@ impl Brokers {
             .map(drop)
     }
 
-    /// The address of a broker on the cable from another one to it.
+    /// The address of broker `to` on the cable from broker `at`.
     pub(super) fn address_from(&self, at: usize, to: usize) -> Ipv4Addr {
         let mut ends = self.links.iter().enumerate().filter_map(|(number, link)| {
             let [near, far] = addresses(number);
@@ -295,7 +295,7 @@ impl Brokers {
         ends.next().unwrap_or(Ipv4Addr::UNSPECIFIED)
     }
 
-    /// This program as far as its bench subcommands.
+    /// A command that runs this program; the caller appends a bench subcommand.
     pub(super) fn own_command(&self) -> Result<Command> {
         let own = std::env::current_exe().map_err(Error::io("cannot find this program"))?;
         Ok(Command::new(own))
@@ -305,7 +305,7 @@ impl Brokers {
         &self.spaces[at]
     }
 
-    /// Waits until everybody hears everybody.
+    /// Waits until every broker hears every other one.
     pub(super) fn become_one(&self) -> Result<()> {
         let end = Instant::now() + self.system.patience();
         let mut clients = Vec::new();
@@ -333,11 +333,11 @@ impl Brokers {
         Ok(())
     }
 
-    /// Waits until every connection carries what is sent, both ways, also where connections form a
-    /// circle.
+    /// Waits until every connection carries messages in both directions, even where connections
+    /// form a loop.
     pub(super) fn connect_all(&self) -> Result<()> {
         match self.system {
-            // A question whether they are one would go round for ever.
+            // A probe would circulate for ever in a loop of bridges.
             System::MosquittoBridges => self.bridges_carry(),
             System::RabbitmqCluster => self.become_one(),
             _ => {
@@ -347,7 +347,7 @@ impl Brokers {
         }
     }
 
-    /// Sends something over each bridge alone, to and fro.
+    /// Sends a message over each bridge alone, in both directions.
     fn bridges_carry(&self) -> Result<()> {
         let end = Instant::now() + self.system.patience();
         for (from, to) in &self.links {
@@ -375,14 +375,14 @@ impl Brokers {
         Ok(())
     }
 
-    /// Waits until each broker has a place in the tree for all of its connections.
+    /// Waits until each broker has a place in the spanning tree for all of its connections.
     fn links_are_joined(&self) -> Result<()> {
         let end = Instant::now() + self.system.patience();
         for (at, name) in NAMES.iter().enumerate() {
             let own = self.links.iter().filter(|(a, b)| [*a, *b].contains(&at));
             let wanted = own.count();
             loop {
-                // It may not serve yet.
+                // The broker's HTTP server may not be up yet.
                 let status = self.status(at).unwrap_or_default();
                 let links = status["links"].as_array().cloned().unwrap_or_default();
                 let joined = links.iter().filter(|link| link["state"] != "joining");
@@ -408,7 +408,7 @@ impl Brokers {
         }
     }
 
-    /// Bytes that passed each connection so far, both ways.
+    /// Bytes that passed each connection so far, both directions.
     pub(super) fn bytes(&self) -> Result<Vec<u64>> {
         let read = |file: &fs::File| {
             let mut bytes = vec![0; COUNTERS];
@@ -424,7 +424,7 @@ impl Brokers {
             .collect())
     }
 
-    /// Seconds of processor time of each broker so far.
+    /// Processor time of each broker so far, in seconds.
     pub(super) fn cpu(&self) -> Vec<f64> {
         let of_process = |process: &Option<Process>| -> f64 {
             let id = process.as_ref().map_or(0, Process::id);
@@ -439,20 +439,20 @@ impl Brokers {
         self.processes.iter().map(of_process).collect()
     }
 
-    /// Binds a broker that runs to a processor.
+    /// Binds a running broker to a processor.
     pub(super) fn pin(&self, at: usize, core: usize) -> Result<()> {
         let id = self.processes[at].as_ref().map_or(0, Process::id);
         let context = || format!("cannot pin {} to processor {core}", NAMES[at]);
         sys::pin_process(id, core).map_err(Error::io(context()))
     }
 
-    /// What a broker says of the mesh.
+    /// The status of the mesh by a broker's HTTP API.
     pub(super) fn status(&self, at: usize) -> Result<Value> {
         let text = self.spaces[at].enter(|| http_get(HTTP, "/api/v1/mesh"))??;
         Ok(serde_json::from_str(&text).unwrap_or_default())
     }
 
-    /// Changes of subscriptions told so far, where that is counted.
+    /// Changes of subscriptions that the brokers advertised so far; `None` if nothing counts them.
     pub(super) fn advertised(&self) -> Result<Option<u64>> {
         if matches!(
             self.system,
@@ -470,14 +470,14 @@ impl Brokers {
 
 impl Drop for Brokers {
     fn drop(&mut self) {
-        // Its nodes take seconds each to end by themselves, and nothing of them is kept.
+        // RabbitMQ's nodes take seconds to end in order, and none of their data is needed.
         if self.system == System::RabbitmqCluster {
             self.processes.iter_mut().flatten().for_each(Process::kill);
         }
     }
 }
 
-/// Makes the cable of a connection.
+/// Creates the cable of a connection.
 fn lay(plan: &Plan<'_>, number: usize, spaces: &[Namespace]) -> Result<()> {
     let (from, to) = plan.links[number];
     let names = [device(to), device(from)];
@@ -499,7 +499,7 @@ fn lay(plan: &Plan<'_>, number: usize, spaces: &[Namespace]) -> Result<()> {
     Ok(())
 }
 
-/// Those that a broker connects to, and where they are.
+/// The brokers to which broker `at` connects, and their addresses.
 fn neighbours(links: &[(usize, usize)], at: usize) -> Vec<(usize, Ipv4Addr)> {
     let links = links.iter().enumerate();
     let own = links.filter(|(_, (from, _))| *from == at);
@@ -512,12 +512,12 @@ fn edge(from: usize, to: usize) -> String {
     format!("{EDGE}/{}-{}", NAMES[from], NAMES[to])
 }
 
-/// A broker's end of the cable to another one.
+/// Name of the device at a broker's end of the cable to another one.
 fn device(to: usize) -> String {
     format!("to{}", NAMES[to])
 }
 
-/// Bytes that left by a device, from /proc/net/dev.
+/// Bytes that were sent by a device, from the text of /proc/net/dev.
 fn sent_by(text: &str, device: &str) -> u64 {
     let rest = text
         .lines()

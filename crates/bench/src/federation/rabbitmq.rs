@@ -1,7 +1,7 @@
 //! A cluster of RabbitMQ nodes with its MQTT plugin, in the place of the thesis' HiveMQ cluster.
 //!
-//! HiveMQ's cluster is not part of its community edition; RabbitMQ's is the one that can be had
-//! here (Debian: rabbitmq-server). Every node talks to every other one, as in the thesis.
+//! HiveMQ's community edition has no cluster; RabbitMQ's cluster is freely available (Debian:
+//! rabbitmq-server). Every node is connected to every other one, as in the thesis.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -11,14 +11,14 @@ use std::{env, fs, io};
 use super::NAMES;
 use punctual_measure::{Error, Result};
 
-/// Environment variable that names its start script.
+/// Environment variable with the path of RabbitMQ's start script.
 const VARIABLE: &str = "RABBITMQ_BIN";
-/// Where Debian has it. The one in PATH drops its environment.
+/// Path of the start script on Debian. The script in PATH clears the environment.
 const SERVER: &str = "/usr/lib/rabbitmq/bin/rabbitmq-server";
-/// By which nodes know each other.
+/// Shared secret with which nodes authenticate each other.
 const COOKIE: &str = "known_to_the_nodes_of_a_benchmark";
 
-/// Its start script.
+/// Path of RabbitMQ's start script.
 ///
 /// # Errors
 /// RabbitMQ is not installed.
@@ -37,17 +37,17 @@ pub(super) fn server() -> Result<PathBuf> {
     }
 }
 
-/// The address by which a node is known on all of its cables.
+/// The address of a node, which is the same on all of its cables.
 pub(super) fn address(at: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 10, 0, at as u8 + 1)
 }
 
-/// A node's files below the experiment's directory.
+/// The directory of a node's files, below the experiment's directory.
 fn home(directory: &Path, at: usize) -> PathBuf {
     directory.join(format!("node-{}", NAMES[at]))
 }
 
-/// Makes a node's files anew: a node that has been in a cluster would look for the old one.
+/// Creates a node's files anew: a node that was in a cluster before would look for that cluster.
 pub(super) fn prepare(directory: &Path, at: usize) -> Result<()> {
     let home = home(directory, at);
     let removed = match fs::remove_dir_all(&home) {
@@ -80,8 +80,8 @@ pub(super) fn configuration(port: u16) -> String {
     text
 }
 
-/// The register of names that each node needs on its host. In the foreground, so that it ends with
-/// the experiment; a node would start one that stays.
+/// The port mapper (epmd) that each node needs on its host. It runs in the foreground, so that it
+/// ends with the experiment; one that a node starts would stay.
 pub(super) fn names() -> Command {
     let mut command = Command::new("epmd");
     command.stdin(Stdio::null()).stdout(Stdio::null());
@@ -89,14 +89,14 @@ pub(super) fn names() -> Command {
     command
 }
 
-/// A node.
+/// The command that starts a node.
 pub(super) fn node(directory: &Path, configuration: &Path, at: usize) -> Result<Command> {
-    // It changes into a directory of its own.
+    // The node changes its working directory.
     let absolute = |path: &Path| fs::canonicalize(path).map_err(Error::io("cannot prepare a node"));
     let home = absolute(&home(directory, at))?;
     let mut command = Command::new(server()?);
     command
-        // The script becomes the node itself then, so that both have one process id.
+        // With this variable the script executes the node, so that both have one process id.
         .env("RUNNING_UNDER_SYSTEMD", "yes")
         .env("HOME", &home)
         .env("RABBITMQ_NODENAME", format!("rabbit@{}", address(at)))

@@ -1,5 +1,5 @@
-//! What brokers are compared with: a process in each of their places that reads from one
-//! connection and writes to the next, and back, on the same cables.
+//! The baseline of brokers: a process in the place of each broker that copies bytes from one
+//! connection to the next, in both directions, on the same cables.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -17,15 +17,15 @@ use punctual_measure::{Error, Result};
 /// Subcommand of a relay.
 pub(crate) const RELAY_COMMAND: &str = "federation-relay";
 const PORT: u16 = 7000;
-/// Bytes that are read at once.
+/// Most bytes of one read.
 const BUFFER: usize = 256 << 10;
 
-/// How a relay waits for what comes.
+/// How a relay waits for data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Waits {
-    /// In `read`: it can wait for one connection only.
+    /// In `read`, which can wait for one connection only.
     InRead,
-    /// In `epoll_wait`, and then it reads: as one does that has many.
+    /// In `epoll_wait` before each read, as a server with many connections does.
     InEpoll,
 }
 
@@ -33,16 +33,16 @@ pub(crate) enum Waits {
 /// ways, until the first of them ends.
 #[derive(Args, Debug)]
 pub(crate) struct RelayArgs {
-    /// How it waits
+    /// How the relay waits for data
     #[arg(long, value_enum)]
     waits: Waits,
-    /// The processor that it runs on
+    /// The processor to which the relay is pinned
     #[arg(long)]
     core: Option<usize>,
 }
 
 impl RelayArgs {
-    /// Relays until nothing comes any more.
+    /// Relays until a connection is closed.
     ///
     /// # Errors
     /// If a connection breaks.
@@ -54,7 +54,7 @@ impl RelayArgs {
         if let Some(core) = self.core {
             sys::pin_to_core(core)?;
         }
-        // Not by the standard streams, which have buffers.
+        // The buffered standard streams of the library would delay data.
         let ends = [
             io::stdin().as_fd().try_clone_to_owned()?,
             io::stdout().as_fd().try_clone_to_owned()?,
@@ -69,7 +69,8 @@ impl RelayArgs {
         let (mut there, mut back) = (way(0, 1)?, way(1, 0)?);
         match self.waits {
             Waits::InRead => {
-                // It ends with this process; what breaks shows there, too.
+                // This thread ends with the process; the other direction reports a broken
+                // connection.
                 thread::spawn(move || while back.carry().is_ok_and(|more| more) {});
                 while there.carry()? {}
                 Ok(())
@@ -94,7 +95,7 @@ impl RelayArgs {
     }
 }
 
-/// From one connection to the other.
+/// One direction of a relay.
 struct ForwardPath {
     from: File,
     to: File,
@@ -102,7 +103,7 @@ struct ForwardPath {
 }
 
 impl ForwardPath {
-    /// Reads once and writes that on; false at the end.
+    /// Reads once and writes what was read; false at the end of the stream.
     fn carry(&mut self) -> io::Result<bool> {
         let n = self.from.read(&mut self.bytes)?;
         self.to.write_all(&self.bytes[..n])?;
@@ -110,7 +111,7 @@ impl ForwardPath {
     }
 }
 
-/// Relays in a row, and what leads into the first and out of the last.
+/// Relays in a row, with the connection into the first and the one out of the last.
 pub(super) struct Relays {
     pub(super) into: TcpStream,
     pub(super) out: TcpStream,
@@ -118,8 +119,8 @@ pub(super) struct Relays {
 }
 
 impl Relays {
-    /// One in the place of each of these brokers, of which each has a cable to the next, and
-    /// pinned to the core that `cores` names for it, if it does.
+    /// Starts one relay in the place of each of these brokers, of which each has a cable to the
+    /// next; a relay is pinned to the core that `cores` names for it, if any.
     pub(super) fn start(
         brokers: &Brokers,
         way: &[usize],
@@ -157,11 +158,11 @@ impl Relays {
         })
     }
 
-    /// Waits until they have ended, which they do one after the other once nothing leads into
-    /// the first any more, and the last has given away what they still had.
+    /// Closes the connection into the first relay, and waits until all have forwarded their data
+    /// and ended.
     pub(super) fn end(mut self) -> Result<()> {
         drop(self.into);
-        // Whoever has read from it may not have waited for long.
+        // A caller may have set a read timeout.
         let drained = self.out.set_read_timeout(None);
         drained
             .and_then(|()| io::copy(&mut self.out, &mut io::sink()))
@@ -180,7 +181,7 @@ impl Relays {
     }
 }
 
-/// A connection from one broker's place to that address at another's: its two ends.
+/// The two ends of a connection from one broker's place to an address at another's.
 fn connection(
     brokers: &Brokers,
     [from, to]: [usize; 2],

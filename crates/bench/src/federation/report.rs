@@ -1,4 +1,4 @@
-//! Results for people and for programs, beside the thesis' and beside what is aimed at.
+//! Results as a page, as tables and as JSON, compared with the thesis and with the goals.
 
 use punctual_report::{Page, Part};
 use serde_json::{Value, json};
@@ -14,10 +14,10 @@ use crate::compare::machine::Machine;
 
 /// Name and version of the JSON format.
 const FORMAT: &str = "punctual-federation-4";
-/// Bytes in a second that a connection of a quiet mesh may take.
+/// Goal: most bytes per second on a connection of an idle mesh.
 const IDLE: f64 = 200.0;
 
-/// All that was measured.
+/// All results.
 pub(super) struct Report {
     pub(super) machine: Machine,
     pub(super) idle: Vec<Idle>,
@@ -26,7 +26,7 @@ pub(super) struct Report {
     pub(super) healing: Vec<Healing>,
     pub(super) latencies: Vec<Latency>,
     pub(super) throughputs: Vec<Throughput>,
-    /// What could not be measured, and why.
+    /// Experiments that could not be run, with the reason.
     pub(super) left_out: Vec<String>,
 }
 
@@ -44,7 +44,7 @@ impl Report {
         }
     }
 
-    /// Adds something at its place in the tables.
+    /// Adds a result at its rank in the tables.
     pub(super) fn add(&mut self, measured: Measured) {
         match measured {
             Measured::Idle(idle) => {
@@ -91,7 +91,7 @@ impl Report {
         page
     }
 
-    /// What is aimed at, and what came of it.
+    /// The goals, and the values that were measured for them.
     fn goals(&self, page: &mut Page) {
         let mut rows = Vec::new();
         let mut goal = |what: String, value: String, aim: &str, met: bool| {
@@ -466,7 +466,7 @@ mod tests {
             text.contains("of root-relay's bytes | 1.20 % (1.00 % without upkeep) | 2 % | met"),
             "{text}"
         );
-        // Two connections, 500 times, 93 and 70 bytes.
+        // Two connections, 500 publications, frames of 93 and 70 bytes.
         assert!(
             text.contains("of the least | 1.227 (1.222 without upkeep) | 1.10 | missed"),
             "{text}"

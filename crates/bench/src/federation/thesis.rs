@@ -1,11 +1,11 @@
-//! What the thesis reports: total times of its tables 1 to 7, and the bytes that its text gives
+//! Values from the thesis: total times from its tables 1 to 7, and the bytes that its text gives
 //! for figures 41 to 43.
 
 use super::experiment::Locality;
 use super::network::System;
 
-/// Rows of a table: `[subscription-table, flooding, root-relay]` at 100 % and at 0 %, seconds from
-/// the first publication to the last receipt.
+/// Rows of a table, `[subscription-table, flooding, root-relay]`, at localities of 100 % and 0 %:
+/// seconds from the first publication to the last receipt.
 type Times = [[f64; 3]; 2];
 
 const TABLES: [(&str, u32, Times); 6] = [
@@ -29,11 +29,11 @@ const TABLES: [(&str, u32, Times); 6] = [
     ),
 ];
 
-/// Table 7: publications, and seconds at 100 % and at 0 % with HiveMQ's cluster.
+/// Table 7, HiveMQ's cluster: publications, and seconds at localities of 100 % and 0 %.
 const CLUSTER: [(u32, [f64; 2]); 2] = [(50, [5.021, 5.01]), (500, [13.966, 14.228])];
 
-/// Kilobytes that all brokers sent for 1500 publications, as far as the text says; clients and
-/// upkeep included.
+/// Kilobytes that all brokers sent for 1500 publications, where the text gives them; traffic with
+/// clients and of the idle mesh is included.
 const KILOBYTES: [(&str, Locality, [Option<f64>; 3]); 4] = [
     (
         "tree",
@@ -62,7 +62,7 @@ fn column(system: System) -> Option<usize> {
     }
 }
 
-/// Total time, and the number of its table.
+/// Total time in seconds, and the number of the thesis' table.
 pub(super) fn total_time(
     topology: &str,
     publishes: u32,

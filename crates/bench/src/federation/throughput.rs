@@ -1,11 +1,11 @@
-//! What a connection between two brokers carries, beside one broker and beside raw relays.
+//! Throughput of a connection between two brokers, compared with one broker and with raw relays.
 //!
-//! The first broker has a processor for itself, whether it is alone or not; publisher and
-//! subscriber are on another one, which is also the second broker's where there are only two
-//! ([`Places`]). So that they take little of it, with QoS 0 the publisher sends from a file in
-//! memory and the subscriber lets the kernel throw away what came, which is counted in bytes,
-//! after it has looked at each message for half a second. With QoS 1 both handle every message.
-//! Relays carry the same bytes at the same places.
+//! The first broker has a processor to itself, whether there is a second broker or not; publisher
+//! and subscriber share another one, which is also the second broker's if there are only two
+//! ([`Places`]). To keep their load low with QoS 0, the publisher sends from a file in memory, and
+//! the subscriber checks each message for half a second and then has the kernel discard and count
+//! the bytes. With QoS 1 both handle every message. Relays carry the same bytes on the same
+//! processors.
 
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -25,38 +25,38 @@ use punctual_measure::{Error, Result};
 use punctual_testbed::netns::memory_file;
 
 const TOPIC: &str = "blast";
-/// Bytes of a message.
+/// Size of a message in bytes.
 const SIZE: usize = 100;
-/// How long one figure is measured.
+/// Duration of one measurement.
 const BLAST: Duration = Duration::from_secs(3);
-/// Messages that the publisher sends at once, with QoS 0 and 1.
+/// Messages that the publisher sends at once, with QoS 0 and with QoS 1.
 const CHUNK: [u16; 2] = [1024, 250];
-/// Messages with QoS 1 that the publisher may have unacknowledged: as many as go between two
-/// brokers before the first is acknowledged, by their default settings.
+/// Most unacknowledged messages of the publisher with QoS 1: the default limit for messages in
+/// flight between two brokers.
 const WINDOW: u64 = 1000;
-/// Bytes that are thrown away at once.
+/// Most bytes that the kernel discards at once.
 const DISCARD: usize = 1 << 20;
-/// Longest wait for more before it is looked whether that is all.
+/// Longest wait for data before a thread checks whether it has to end.
 const TURN: Duration = Duration::from_millis(50);
 
-/// What was measured with one quality of service.
+/// Results with one quality of service.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Throughput {
     pub(super) qos: u8,
-    /// Publisher and subscriber at one broker, and at two neighbours.
+    /// Publisher and subscriber at one broker, and at two neighbouring brokers.
     pub(super) broker: [Series; 2],
     /// The same bytes over one relay, and over two; only with QoS 0.
     pub(super) relay: [Series; 2],
 }
 
-/// By round.
+/// Results by round.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct Series {
-    /// Messages in a second.
+    /// Messages per second.
     pub(super) rate: Vec<f64>,
-    /// Processor time of a message in µs, of the busiest broker; 0 of relays.
+    /// Processor time per message of the busiest broker, µs; 0 of relays.
     pub(super) cpu: Vec<f64>,
-    /// Processors that publisher and subscriber kept busy together.
+    /// Mean number of processors that publisher and subscriber kept busy together.
     pub(super) generator: Vec<f64>,
 }
 
@@ -68,24 +68,24 @@ impl Series {
     }
 }
 
-/// One figure of each.
+/// Results of one round.
 struct Blast {
     rate: f64,
     cpu: f64,
     generator: f64,
 }
 
-/// Which processor each has.
+/// The processor of each process.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct Places {
-    /// The first broker or relay, and the second.
+    /// Processors of the first broker or relay, and of the second.
     pub(super) carriers: [usize; 2],
     pub(super) publisher: usize,
     pub(super) subscriber: usize,
 }
 
 impl Places {
-    /// On a machine with so many processors.
+    /// Places on a machine with that many processors.
     pub(super) fn of(processors: usize) -> Self {
         let places = |carriers, publisher, subscriber| Self {
             carriers,
@@ -101,7 +101,7 @@ impl Places {
     }
 }
 
-/// With both qualities of service, so many rounds.
+/// Measures QoS 0 and QoS 1 in that many rounds.
 pub(super) fn measure(plan: &Plan<'_>, places: Places, rounds: u32) -> Result<Vec<Throughput>> {
     let brokers = Brokers::start(&Plan {
         joins_frames: true,
@@ -131,7 +131,7 @@ pub(super) fn measure(plan: &Plan<'_>, places: Places, rounds: u32) -> Result<Ve
     Ok(all)
 }
 
-/// From a publisher at A to a subscriber at another broker, or at A.
+/// Measures from a publisher at A to a subscriber at another broker, or at A.
 fn over_brokers(brokers: &Brokers, at: usize, qos: u8, places: Places) -> Result<Blast> {
     let mut subscriber = Client::connect(brokers, at, "receiver")?;
     subscriber.subscribe(TOPIC, qos)?;
@@ -157,7 +157,7 @@ fn over_brokers(brokers: &Brokers, at: usize, qos: u8, places: Places) -> Result
     Ok(blast)
 }
 
-/// The same bytes over so many relays.
+/// Measures the same bytes over one or two relays.
 fn over_relays(brokers: &Brokers, number: usize, places: Places) -> Result<Blast> {
     let relays = Relays::start(brokers, &[0, 1][..number], &places.carriers, Waits::InRead)?;
     let clone = |stream: &TcpStream| stream.try_clone().map_err(Error::io("cannot relay"));
@@ -177,16 +177,16 @@ fn over_relays(brokers: &Brokers, number: usize, places: Places) -> Result<Blast
     Ok(blast)
 }
 
-/// What publisher, subscriber and who measures tell each other.
+/// State that publisher, subscriber and the measuring thread share.
 #[derive(Default)]
 struct Run {
-    /// Messages that arrived, in bytes.
+    /// Bytes of the messages that arrived.
     bytes: AtomicU64,
     /// Processor time of publisher and subscriber, in nanoseconds.
     cpu: [AtomicU64; 2],
-    /// Messages need not be looked at any more.
+    /// The subscriber need not check messages any more.
     measured: AtomicBool,
-    /// No more is to be published, and then no more read.
+    /// The publisher has to end, and after it the subscriber.
     stop: [AtomicBool; 2],
 }
 
@@ -194,7 +194,8 @@ const PUBLISHER: usize = 0;
 const SUBSCRIBER: usize = 1;
 
 impl Run {
-    /// Lets it run for a while before and after. `cpu` is what each broker has used, in seconds.
+    /// Waits while traffic settles, and then measures. `cpu` returns each broker's processor time
+    /// in seconds.
     fn measure(&self, cpu: impl Fn() -> Vec<f64>) -> Blast {
         thread::sleep(SETTLE);
         self.measured.store(true, Ordering::Relaxed);
@@ -235,7 +236,7 @@ impl Run {
         !self.stop[who].load(Ordering::Relaxed)
     }
 
-    /// Sends messages with QoS 0 as fast as they are taken.
+    /// Sends messages with QoS 0 as fast as the socket accepts them.
     fn blast(&self, stream: &TcpStream) -> Result<()> {
         let context = || Error::io("cannot publish");
         let chunk = template(0).bytes.repeat(usize::from(CHUNK[0]));
@@ -250,7 +251,7 @@ impl Run {
         Ok(())
     }
 
-    /// Publishes with QoS 1, as fast as it is acknowledged.
+    /// Publishes with QoS 1 as fast as the broker acknowledges.
     fn publish(&self, mut client: Client) -> Result<()> {
         let template = template(1);
         let mut chunk = template.bytes.repeat(usize::from(CHUNK[1]));
@@ -272,7 +273,7 @@ impl Run {
         Ok(())
     }
 
-    /// Looks at messages until they are measured, and then counts what comes.
+    /// Checks messages until the measurement begins, and then counts bytes only.
     fn discard(&self, mut client: Client) -> Result<()> {
         while !self.measured.load(Ordering::Relaxed) && self.goes_on(SUBSCRIBER) {
             self.look(&mut client)?;
@@ -280,7 +281,7 @@ impl Run {
         self.count(&client.into_stream())
     }
 
-    /// Looks at each message, and acknowledges it.
+    /// Checks each message and acknowledges it.
     fn receive(&self, mut client: Client) -> Result<()> {
         while self.goes_on(SUBSCRIBER) {
             self.look(&mut client)?;
@@ -307,7 +308,7 @@ impl Run {
         Ok(())
     }
 
-    /// Counts what comes, until it is to stop or there is no more.
+    /// Counts bytes until the subscriber has to end, or the stream ends.
     fn count(&self, stream: &TcpStream) -> Result<()> {
         let context = || Error::io("cannot receive");
         stream.set_read_timeout(Some(TURN)).map_err(context())?;
@@ -329,7 +330,7 @@ fn template(qos: u8) -> PublishTemplate {
     PublishTemplate::new(Version::V311, TOPIC, qos, PAYLOAD)
 }
 
-/// On a thread that is pinned to a core.
+/// Runs `work` on a thread that is pinned to a core.
 fn spawn(
     core: usize,
     work: impl FnOnce() -> Result<()> + Send + 'static,
@@ -341,7 +342,7 @@ fn spawn(
 }
 
 impl Throughput {
-    /// Median over two as a share of that over one: of brokers, and of relays.
+    /// Median rate over two brokers as a share of the rate over one; the same of relays.
     pub(super) fn shares(&self) -> [f64; 2] {
         [&self.broker, &self.relay].map(|[one, two]| median(&two.rate) / median(&one.rate))
     }

@@ -1,4 +1,4 @@
-//! What brokers send each other and what processor time they take, in the course of an experiment.
+//! Bytes that brokers send each other, and their processor time, in the course of an experiment.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -9,8 +9,8 @@ use serde::Serialize;
 use super::network::Brokers;
 use punctual_measure::Result;
 
-/// Time between two looks. The thesis' peaks are of one second each; here a whole test may take
-/// a broker less than that.
+/// Sampling interval. The thesis' peaks are of one second each; here a broker may use less than a
+/// second for a whole test.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// Bytes of one interval.
@@ -18,22 +18,22 @@ const INTERVAL: Duration = Duration::from_millis(100);
 pub(super) struct Traffic {
     /// End of the interval, milliseconds after the first publication.
     pub(super) until_ms: u64,
-    /// Bytes of frames that all brokers sent to others in it.
+    /// Bytes of the frames that all brokers sent to others in the interval.
     pub(super) bytes: u64,
 }
 
 /// Processor time of a broker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub(super) struct Cpu {
-    /// All of it, milliseconds.
+    /// Total processor time, ms.
     pub(super) ms: f64,
-    /// Of the busiest interval, percent of one processor.
+    /// Busiest interval, percent of one processor.
     pub(super) peak_percent: f64,
-    /// Of the whole time, percent of one processor.
+    /// Mean over the experiment, percent of one processor.
     pub(super) average_percent: f64,
 }
 
-/// What was used meanwhile.
+/// Bytes and processor time of an experiment.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct Usage {
     pub(super) traffic: Vec<Traffic>,
@@ -42,7 +42,7 @@ pub(super) struct Usage {
 }
 
 impl Usage {
-    /// Bytes that all brokers sent to others.
+    /// Total bytes that all brokers sent to others.
     pub(super) fn bytes(&self) -> u64 {
         self.traffic.iter().map(|traffic| traffic.bytes).sum()
     }
@@ -77,11 +77,11 @@ impl Usage {
 /// Counters at one time.
 #[derive(Debug, Clone)]
 struct Sample {
-    /// Since the first one.
+    /// Seconds since the first sample.
     seconds: f64,
-    /// Sent by all brokers so far.
+    /// Bytes sent by all brokers so far.
     bytes: u64,
-    /// Seconds of processor time of each broker so far.
+    /// Processor time of each broker so far, in seconds.
     cpu: Vec<f64>,
 }
 
@@ -95,7 +95,7 @@ impl Sample {
     }
 }
 
-/// Does something and looks at the counters meanwhile.
+/// Runs `work` and samples the counters meanwhile.
 pub(super) fn during<T>(brokers: &Brokers, work: impl FnOnce() -> Result<T>) -> Result<(T, Usage)> {
     let start = Instant::now();
     let first = Sample::take(brokers, start)?;
@@ -108,8 +108,8 @@ pub(super) fn during<T>(brokers: &Brokers, work: impl FnOnce() -> Result<T>) -> 
                 thread::park_timeout(due.saturating_duration_since(Instant::now()));
                 if Instant::now() >= due {
                     samples.push(Sample::take(brokers, start)?);
-                    // After a late look the next one is not at once: an interval that is much
-                    // shorter than the others has peaks of its own.
+                    // After a late sample the next one is not taken at once: an interval much
+                    // shorter than the others would show false peaks.
                     due = (due + INTERVAL).max(Instant::now() + INTERVAL / 2);
                 }
             }

@@ -1,4 +1,4 @@
-//! What a noisy neighbour does: one thing again and again, as fast as it can.
+//! Loads of a noisy neighbour: each repeats one operation as fast as it can.
 
 mod broker;
 mod files;
@@ -19,34 +19,34 @@ use self::sessions::{STORE, admissions, crowd, ends, logins, publish_to_crowd, s
 use crate::blocking::Connection;
 use crate::sys;
 
-/// Filters of a packet with many.
+/// Filters in a packet with many filters.
 const MANY: usize = 10_000;
-/// Retained messages, in topics of four levels.
+/// Retained messages: number of values of two levels in topics of four levels.
 const RETAINED: [usize; 2] = [300, 1000];
-/// The same where there are as many as anybody is likely to have.
+/// Retained messages of the kind `million`: values of these two levels.
 const MILLION: [usize; 2] = [1000, 1000];
-/// Longest wait for an answer: with it the broker is out of service anyway.
+/// Longest wait for an answer: a broker that takes longer counts as failed.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Pause between two requests for metrics.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Where the broker is, and until when it is disturbed.
+/// The broker under test, and the flag that ends the disturbance.
 #[derive(Clone, Copy)]
 pub(super) struct Place<'a> {
     pub(super) mqtt: SocketAddr,
-    /// The listener of those kinds that configure one.
+    /// Address of the TLS listener, for the kinds that configure one.
     pub(super) tls: SocketAddr,
     pub(super) http: &'a Api,
-    /// Where [`write_files`] has written.
+    /// Directory of the files that [`write_files`] creates.
     pub(super) directory: &'a Path,
     pub(super) pid: u32,
     pub(super) stop: &'a AtomicBool,
-    /// Which part is done of what there is much of.
+    /// Divisor of the numbers of filters and messages: 1 in timed runs.
     pub(super) part: usize,
 }
 
 impl Place<'_> {
-    /// So many, or the part that is to be done.
+    /// The share of `count` operations that this run performs, at least 1.
     fn of(&self, count: usize) -> usize {
         (count / self.part).max(1)
     }
@@ -56,21 +56,21 @@ impl Place<'_> {
     }
 }
 
-/// Something that a neighbour does.
+/// One kind of neighbour, which repeats one operation.
 pub(super) struct Kind {
     pub(super) name: &'static str,
     pub(super) what: &'static str,
-    /// Has to be there before.
+    /// Prepares the broker before the measurement.
     pub(super) prepare: fn(&Place<'_>) -> Result<()>,
-    /// Does it once.
+    /// Performs the operation once.
     pub(super) once: fn(&Place<'_>, u64) -> Result<()>,
-    /// What the broker's configuration has besides, from its section `server` on.
+    /// Additions to the broker's configuration, beginning inside its section `server`.
     pub(super) config: &'static str,
-    /// Takes so long to prepare that it is done only where it is asked for.
+    /// Whether preparation takes so long that the kind runs only with `--full` or by name.
     pub(super) is_long: bool,
 }
 
-/// One line for each.
+/// All kinds.
 pub(super) const KINDS: &[Kind] = &[
     kind(
         "subscribe",
@@ -217,7 +217,7 @@ impl Kind {
         }
     }
 
-    /// Does it until the end; how often.
+    /// Repeats the operation until the end; returns the number of repetitions.
     pub(super) fn disturb(&self, place: &Place<'_>) -> Result<u64> {
         let mut count = 0;
         while !place.is_over() {
@@ -232,7 +232,7 @@ fn nothing(_: &Place<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A connected client of version 3.1.1.
+/// Connects a client of version 3.1.1.
 fn client(place: &Place<'_>, id: &str, persistent: bool) -> Result<Connection> {
     let mut connection = Connection::new(id.to_owned(), TcpStream::connect(place.mqtt))?;
     let mut bytes = Vec::new();
@@ -242,13 +242,13 @@ fn client(place: &Place<'_>, id: &str, persistent: bool) -> Result<Connection> {
     Ok(connection)
 }
 
-/// Waits for a packet of that type.
+/// Waits for a packet of the type `wanted`.
 fn await_kind(connection: &mut Connection, wanted: u8) -> Result<()> {
     await_packets(connection, 1, |first, _| first >> 4 == wanted)
 }
 
-/// Waits for `count` packets for which `wanted` holds. It gets the first byte of a packet and its
-/// body.
+/// Waits for `count` packets for which `wanted` is true. `wanted` gets the first byte and the body
+/// of a packet.
 fn await_packets(
     connection: &mut Connection,
     count: usize,
@@ -337,7 +337,7 @@ fn retain_all(place: &Place<'_>, [first, second]: [usize; 2]) -> Result<()> {
         }
         client.send(&bytes)?;
     }
-    // All have come when this is answered.
+    // The broker answers this after it has handled all packets before.
     ask(&mut client, &["nothing".to_owned()])
 }
 
@@ -360,7 +360,7 @@ fn fetch(place: &Place<'_>, n: u64) -> Result<()> {
     take(place, &mut client, filter, first)
 }
 
-/// Subscribes, and waits for as many retained messages.
+/// Subscribes, and waits for the retained messages.
 fn take(place: &Place<'_>, client: &mut Connection, filter: String, all: usize) -> Result<()> {
     let mut bytes = Vec::new();
     wire::put_subscribe(&mut bytes, Version::V311, 1, &[filter], 0);
@@ -374,7 +374,7 @@ fn take(place: &Place<'_>, client: &mut Connection, filter: String, all: usize) 
     Ok(())
 }
 
-/// Messages of 5 bytes, as many as fit into 64 KiB, again and again, from 3.1.1.
+/// Publishes as many messages of 5 bytes as fit into 64 KiB, again and again, with version 3.1.1.
 fn burst(place: &Place<'_>, topic: &str) -> Result<()> {
     let mut client = client(place, &format!("burst-{topic}"), false)?;
     let publish = PublishTemplate::new(Version::V311, topic, 0, b"");
@@ -402,7 +402,7 @@ fn shared(place: &Place<'_>, n: u64) -> Result<()> {
     burst(place, "s")
 }
 
-/// Sessions that stay, with subscriptions.
+/// Creates sessions that outlive their connections, with subscriptions.
 fn subscriptions(place: &Place<'_>) -> Result<()> {
     for n in 0..200 {
         let mut client = client(place, &format!("listed-{n}"), true)?;
@@ -436,7 +436,7 @@ fn reload(place: &Place<'_>, _: u64) -> Result<()> {
 fn garbage(place: &Place<'_>, n: u64) -> Result<()> {
     let mut client = Connection::new(format!("garbage-{n}"), TcpStream::connect(place.mqtt))?;
     client.send(&[0xFF; 1000])?;
-    // It is closed, which is no failure here.
+    // The broker closes the connection, which is expected here.
     let _ = client.read(PATIENCE, |_, _| {});
     Ok(())
 }

@@ -1,6 +1,7 @@
-//! One client must not make another one late: an admitted flow, an urgent one and a plain one beside
-//! a neighbour that does one thing again and again, kind by kind, next to the same broker alone and
-//! to a forwarder on the same core, which shows what the machine itself does to them.
+//! Measures how much one client delays others: an admitted flow, an urgent one and a plain one run
+//! beside a neighbour that repeats one operation, kind by kind. The baselines are the same broker
+//! without a neighbour, and a forwarder on the same core, which shows the delays of the machine
+//! itself.
 
 mod kinds;
 mod units;
@@ -27,22 +28,22 @@ use crate::compare::machine::Machine;
 use crate::compare::peers::{self, BrokerProgram, FLOOR, PEERS, Peer, Running, Setup};
 use crate::results_file::ResultsFile;
 
-/// Messages per second of each of the three.
+/// Messages per second of each of the three timed flows.
 const RATE: f64 = 500.0;
 /// `SCHED_FIFO` priority of the clients that are timed: the neighbour shares their core.
 const FIFO: u8 = 30;
 
-/// What brokers are to keep to while they are timed: what `server.slice` is by default.
+/// Limit for the time of one piece of work in timed runs: the default of `server.slice`.
 const SLICE: &str = "100us";
-/// What topics of the admitted flow begin with.
+/// Prefix of the topics of the admitted flow.
 const ADMITTED: &str = "admitted";
-/// The row of the broker alone.
+/// Name of the row without a neighbour.
 const IDLE: &str = "idle";
-/// Traffic before it is measured.
+/// Duration of the traffic before the measurement.
 const WARM_UP: Duration = Duration::from_millis(500);
 
-/// Our broker with admission, one shard, and room for what neighbours do. What a kind configures
-/// besides begins in the section `server`.
+/// Our broker with admission control, one shard, and limits that neighbours do not reach.
+/// Configuration that a kind adds begins inside the section `server`.
 const BROKER: Peer = Peer {
     name: "punctual",
     variable: "PUNCTUAL_BIN",
@@ -89,11 +90,11 @@ pub(crate) struct NeighboursArgs {
         conflicts_with = "full"
     )]
     only: Vec<String>,
-    /// Those kinds too that take long to prepare: million
+    /// Include kinds that take long to prepare: million
     #[arg(long)]
     full: bool,
-    /// Instead of times look at the most units of work that the broker has done in one piece, with
-    /// less of everything, and exit with 1 if one kind has it do more than it may
+    /// Measure no times, but the most units of work that the broker does in one piece, at a tenth
+    /// of the load; exit with 1 if one kind exceeds the limit
     #[arg(long, conflicts_with_all = ["duration", "realtime", "json"])]
     units: bool,
     /// Seconds measured for each kind
@@ -105,10 +106,10 @@ pub(crate) struct NeighboursArgs {
     /// Core of the broker
     #[arg(long, value_name = "CORE", default_value_t = 0)]
     broker_core: usize,
-    /// Core of the clients, the noisy one among them
+    /// Core of the clients, including the noisy one
     #[arg(long, value_name = "CORE", default_value_t = 1)]
     clients_core: usize,
-    /// Where configuration and logs go
+    /// Directory for configuration and logs
     #[arg(long, value_name = "DIR", default_value = "target/bench")]
     directory: PathBuf,
     /// File for the results as JSON, written after each kind [default: DIR/neighbours.json]
@@ -116,30 +117,32 @@ pub(crate) struct NeighboursArgs {
     json: Option<PathBuf>,
 }
 
-/// What one kind of neighbour did to the others.
+/// Delays of the timed flows beside one kind of neighbour.
 #[derive(Debug, Serialize)]
 struct Row {
     kind: &'static str,
     what: &'static str,
-    /// How often it was done.
+    /// How often the neighbour performed its operation.
     times: u64,
     admitted: Lateness,
     urgent: Lateness,
     plain: Lateness,
-    /// Times at which one of the two cores did not run its most urgent thread, and the longest, µs.
+    /// Number of gaps, in which one of the two cores did not run its most urgent thread, and the
+    /// longest, µs.
     gaps: u64,
     longest_gap_us: f64,
     broker: Option<Seen>,
 }
 
-/// How late messages were.
+/// Latency of the messages of one timed flow.
 #[derive(Debug, Serialize)]
 struct Lateness {
-    /// Of all messages.
+    /// Statistics of all messages.
     report: Report,
-    /// Of those that met no gap.
+    /// Latency of the messages that were not in transit during a gap.
     clean: Latency,
-    /// Of those that met no gap, how many took longer than the bound that the broker promised.
+    /// Messages not in transit during a gap whose latency exceeded the bound that the broker
+    /// promised.
     beyond_bound: u64,
 }
 
@@ -164,7 +167,7 @@ impl Lateness {
     }
 }
 
-/// Pieces of one kind of work that took too long.
+/// Pieces of one kind of work that exceeded the limit of time.
 #[derive(Debug, Serialize)]
 struct Overruns {
     work: String,
@@ -172,21 +175,21 @@ struct Overruns {
     longest_us: f64,
 }
 
-/// What the broker says of it.
+/// Metrics of the broker.
 #[derive(Debug, Default, Serialize)]
 struct Seen {
-    /// Bound of the admitted flow, µs.
+    /// Latency bound of the admitted flow, µs.
     bound_us: f64,
-    /// Longest time of its messages in the broker, from arrival to writing, µs.
+    /// Longest time of a message of the admitted flow in the broker, from arrival to writing, µs.
     broker_max_us: f64,
     misses: f64,
-    /// Pieces of work that took too long, by kind.
+    /// Pieces of work that exceeded the limit of time, by kind of work.
     overruns: Vec<Overruns>,
 }
 
 impl NeighboursArgs {
-    /// Runs all kinds; progress goes to standard error, the table to `out`. Whether no piece of work
-    /// was too long, where they are looked at.
+    /// Runs all kinds; progress goes to standard error, the table to `out`. Returns false if
+    /// `--units` found a piece of work above the limit.
     ///
     /// # Errors
     /// A kind is not known, the broker is not found, or a client fails.
@@ -204,7 +207,7 @@ impl NeighboursArgs {
         done.and_then(|done| forget(&self.store()).map(|()| done))
     }
 
-    /// Those that are chosen.
+    /// The kinds that the user chose.
     fn kinds(&self) -> Result<Vec<&'static Kind>> {
         let names = || KINDS.iter().map(|kind| kind.name);
         if let Some(unknown) = self.only.iter().find(|it| names().all(|name| name != **it)) {
@@ -252,8 +255,8 @@ impl NeighboursArgs {
         Ok((found, setup))
     }
 
-    /// Our broker as a kind wants it, whose pieces of work take so long at most, on any core where
-    /// nothing is timed.
+    /// Starts our broker with the configuration of a kind and a limit for the time of one piece of
+    /// work. The broker may use any core if nothing is timed.
     fn start(&self, kind: Option<&Kind>, slice: &str) -> Result<Started> {
         let all_cores = self.units;
         let (found, mut setup) = self.find(&Peer {
@@ -276,7 +279,7 @@ impl NeighboursArgs {
         Ok(Started { running, tls, http })
     }
 
-    /// The same clients by a forwarder that does nothing else.
+    /// Runs the timed clients with a forwarder in the broker's place.
     fn floor(&self) -> Result<Row> {
         let floor = PEERS
             .iter()
@@ -297,15 +300,15 @@ impl NeighboursArgs {
             (kind.prepare)(&place)?;
         }
         let (run, seen) = thread::scope(|scope| {
-            // The broker forgets the numbers of a flow when its client disconnects, so they are read
-            // shortly before the run ends.
+            // The broker discards the metrics of a flow when its client disconnects, so they are
+            // read shortly before the run ends.
             let seen = scope.spawn(|| {
                 thread::sleep(WARM_UP + self.duration.mul_f64(0.9));
                 seen(place.http)
             });
             let noise = kind.map(|kind| {
                 scope.spawn(move || {
-                    // On the clients' core, and after them.
+                    // On the clients' core, but without their real-time priority.
                     crate::sys::pin_to_core(self.clients_core)
                         .map_err(Error::io("cannot pin the neighbour"))?;
                     kind.disturb(&place)
@@ -324,7 +327,8 @@ impl NeighboursArgs {
         Ok(run.row(name, what, Some(seen)))
     }
 
-    /// Runs the three timed flows, and then `end`, which returns how often they were disturbed.
+    /// Runs the three timed flows, and then `end`, which returns the neighbour's number of
+    /// operations.
     fn probes(&self, address: SocketAddr, end: impl FnOnce() -> Result<u64>) -> Result<Run> {
         let usual = Options {
             pace: Pace::Rate(RATE),
@@ -431,7 +435,7 @@ impl NeighboursArgs {
     }
 }
 
-/// What the worst kind did, beside the broker alone.
+/// Prints the worst delay over all kinds, compared with the broker without a neighbour.
 fn summary(rows: &[Row], out: &mut dyn Write) -> std::io::Result<()> {
     let Some(idle) = rows.iter().find(|row| row.kind == IDLE) else {
         return Ok(());
@@ -459,7 +463,7 @@ fn summary(rows: &[Row], out: &mut dyn Write) -> std::io::Result<()> {
     )
 }
 
-/// A broker that runs, and where it would listen for TLS.
+/// A running broker, and the address of its TLS listener, if it has one.
 struct Started {
     running: Running,
     tls: SocketAddr,
@@ -480,7 +484,7 @@ impl Started {
     }
 }
 
-/// Removes a directory, if it is there.
+/// Removes a directory, if it exists.
 fn forget(directory: &Path) -> Result<()> {
     match fs::remove_dir_all(directory) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -497,9 +501,9 @@ fn address(port: u16) -> SocketAddr {
 
 /// Measurements of the three timed flows.
 struct Run {
-    /// How often the neighbour disturbed them.
+    /// How often the neighbour performed its operation.
     times: u64,
-    /// Of the admitted flow, the urgent one and the plain one.
+    /// Reports of the admitted flow, the urgent one and the plain one.
     reports: [Report; 3],
     gaps: Gaps,
 }
@@ -523,10 +527,10 @@ impl Run {
     }
 }
 
-/// What the broker says of the admitted flow and of its own work.
+/// Reads the broker's metrics of the admitted flow and of its pieces of work.
 fn seen(http: &Api) -> Result<Seen> {
     let samples = Samples::parse(&http.get("/metrics")?);
-    // Neighbours may have flows, too.
+    // Neighbours may have admitted flows, too.
     let flow = samples.label_values("punctual_flow_bound_seconds", "flow");
     let flow = flow.into_iter().find(|flow| flow.starts_with(ADMITTED));
     let of_flow = |name| samples.sum(name, &[("flow", flow?)]);

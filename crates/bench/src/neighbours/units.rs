@@ -1,5 +1,5 @@
-//! The same neighbours without a clock: how many units of work the broker has done in one piece at
-//! most, which is the same on every machine, however busy that is.
+//! The same loads measured without a clock: the most units of work that the broker does in one
+//! piece, which does not depend on the speed or load of the machine.
 
 use std::io::Write;
 use std::sync::atomic::AtomicBool;
@@ -11,31 +11,32 @@ use punctual_measure::{Api, Error, Result, Samples};
 use super::NeighboursArgs;
 use super::kinds::Kind;
 
-/// Units of a slice ([Architecture](../../../../ARCHITECTURE.md#pieces-of-work)), and of what may have
-/// been begun when they are spent.
+/// Units of a slice ([Architecture](../../../../ARCHITECTURE.md#pieces-of-work)), and the most
+/// units of an operation that may begin just before they are spent.
 const MOST: f64 = (512 + 128) as f64;
-/// So long that the number of units ends a slice on every machine, and not the time.
+/// Time limit of a slice that no machine reaches, so that slices always end by their number of
+/// units.
 const SLICE: &str = "10ms";
 /// Each kind of neighbour does a tenth of the operations that it does in a timed run.
 const PART: usize = 10;
-/// A neighbour goes on for so long, but twice at least.
+/// Least duration of a neighbour's load; at least two operations are performed.
 const LEAST: Duration = Duration::from_millis(200);
-/// Time between two looks whether the broker has done what it was given.
+/// Interval between two checks whether the broker has finished its work.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What one kind of neighbour has the broker do in one piece.
+/// Units of work that one kind of neighbour causes in one piece.
 struct Row {
     kind: &'static str,
     times: u64,
     units: Units,
 }
 
-/// Most units by the name of the work.
+/// Most units in one piece, by the name of the work.
 #[derive(Debug, PartialEq)]
 struct Units(Vec<(String, f64)>);
 
 impl Units {
-    /// As the broker says it in its metrics.
+    /// Parses the broker's metrics.
     fn parse(metrics: &str) -> Self {
         const NAME: &str = "punctual_turn_longest_units";
         let samples = Samples::parse(metrics);
@@ -44,7 +45,7 @@ impl Units {
         Self(works.filter_map(most).collect())
     }
 
-    /// Those of the broker once they do not change any more.
+    /// Reads the metrics of the broker when they no longer change.
     fn at_rest(http: &Api) -> Result<Self> {
         let look = || Ok::<_, Error>(Self::parse(&http.get("/metrics")?));
         let mut before = look()?;
@@ -58,14 +59,14 @@ impl Units {
         }
     }
 
-    /// What took more than it may.
+    /// Kinds of work with a piece above the limit.
     fn too_long(&self) -> impl Iterator<Item = &(String, f64)> {
         self.0.iter().filter(|(_, units)| *units > MOST)
     }
 }
 
 impl NeighboursArgs {
-    /// Runs kinds, and says whether none of them has made a piece too long.
+    /// Runs the kinds; returns whether no piece of work was above the limit.
     pub(super) fn check_units(&self, kinds: &[&'static Kind], out: &mut dyn Write) -> Result<bool> {
         let mut rows = Vec::new();
         for kind in kinds {

@@ -1,4 +1,4 @@
-//! The cases, and those among them that count what a broker remembers.
+//! The cases of `scale`, among them those that measure memory for stored state.
 
 use std::time::{Duration, Instant};
 
@@ -12,25 +12,25 @@ use super::report::Measures;
 use super::traffic::{mixed, payloads, shared, topics};
 use crate::compare::peers::{FLOOR, PUNCTUAL};
 
-/// How large a case gets.
+/// Sizes in which a case is run.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Sizes {
-    /// What is asked for, up to this.
+    /// All sizes that the user chose, up to this one.
     UpTo(u64),
-    /// Its own.
+    /// These sizes, whatever the user chose.
     These(&'static [u64]),
 }
 
-/// Something that is done in several sizes.
+/// A measurement that is repeated in several sizes.
 pub(super) struct Case {
     pub(super) name: &'static str,
     pub(super) what: &'static str,
-    /// What the sizes count.
+    /// Unit of the sizes.
     pub(super) of: &'static str,
     pub(super) sizes: Sizes,
-    /// Who takes part.
+    /// Names of the systems that run the case.
     pub(super) systems: &'static [&'static str],
-    /// Does it once.
+    /// Runs the case once, in the given size.
     pub(super) run: fn(&Ground, u64) -> Result<Measures>,
 }
 
@@ -39,7 +39,7 @@ const BROKERS: &[&str] = &[PUNCTUAL, MOSQUITTO];
 const WITH_FLOOR: &[&str] = &[PUNCTUAL, MOSQUITTO, FLOOR];
 const WITH_RELAY: &[&str] = &[PUNCTUAL, MOSQUITTO, RELAY];
 
-/// One entry for each.
+/// All cases.
 #[rustfmt::skip]
 pub(super) const CASES: &[Case] = &[
     case("subscriptions", "one session subscribes to `s/{i}/v`, 100 filters a packet, and its connection is closed", "subscriptions", MILLION, BROKERS, one_session),
@@ -76,13 +76,13 @@ const fn case(
 }
 
 impl Case {
-    /// Whether a word of `--only` means it: its name, or what stands before the number there.
+    /// Whether a word of `--only` selects the case: its name, or the part of it before a number.
     pub(super) fn is_meant_by(&self, word: &str) -> bool {
         let rest = self.name.strip_prefix(word);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
     }
 
-    /// Its sizes, of those that are asked for.
+    /// The sizes in which the case is run, by those that the user chose.
     pub(super) fn sizes(&self, asked: &[u64]) -> Vec<u64> {
         match self.sizes {
             Sizes::UpTo(most) => asked.iter().copied().filter(|&n| n <= most).collect(),
@@ -107,7 +107,7 @@ fn many_sessions(ground: &Ground, n: u64) -> Result<Measures> {
     subscribe(ground, n, tenth(n))
 }
 
-/// A tenth, from 1 to 1000.
+/// A tenth of `n`, but at least 1 and at most 1000.
 fn tenth(n: u64) -> u64 {
     (n / 10).clamp(1, 1000)
 }
@@ -130,12 +130,12 @@ fn subscribe(ground: &Ground, n: u64, sessions: u64) -> Result<Measures> {
     Ok(measures)
 }
 
-/// How many `a` and `b` there are of `ret/{a}/{b}/v`, about `n` together.
+/// How many values `a` and `b` take in topics `ret/{a}/{b}/v`; there are about `n` such topics.
 fn levels(n: u64) -> (u64, u64) {
     (tenth(n), n / tenth(n))
 }
 
-/// Stores retained messages, and says how long that took.
+/// Publishes retained messages; returns the time until the last one was stored.
 fn store(crowd: &mut Crowd, n: u64) -> Result<Duration> {
     const RETAIN: u8 = 1;
     const PAYLOAD: &[u8] = b"0123456789abcdef";
@@ -160,7 +160,7 @@ fn store(crowd: &mut Crowd, n: u64) -> Result<Duration> {
                 }
             })?;
             if left.is_empty() {
-                // It is answered when all before it are stored.
+                // The broker answers with PUBACK when it has stored all messages before.
                 crowd.send(publisher, |out| out.extend_from_slice(&marker.bytes))?;
                 marked = true;
             }
@@ -170,7 +170,7 @@ fn store(crowd: &mut Crowd, n: u64) -> Result<Duration> {
     Ok(started.elapsed())
 }
 
-/// Subscribes, and says how long it took until so many messages had come.
+/// Subscribes; returns the time until `due` messages have arrived.
 fn fetch(crowd: &mut Crowd, client: usize, filter: &str, due: u64) -> Result<Duration> {
     let (started, before) = (Instant::now(), crowd.seen.publishes);
     let filters = [filter.to_owned()];
@@ -184,7 +184,7 @@ fn fetch(crowd: &mut Crowd, client: usize, filter: &str, due: u64) -> Result<Dur
 }
 
 fn retained(ground: &Ground, n: u64) -> Result<Measures> {
-    // The first may have to make what the others find there, and is not counted.
+    // The first lookup may build data structures that later ones use, and is not counted.
     const LOOKUPS: usize = 11;
     let (a, b) = levels(n);
     let all = a * b;
@@ -238,7 +238,7 @@ fn reconnect(ground: &Ground, n: u64) -> Result<Measures> {
     })?;
     let time = started.elapsed();
     let cpu = ground.cpu_at_rest()? - cpu;
-    // Everybody has what is owed to everybody, unless somebody has more.
+    // The total is right: now check that each client has its share.
     crowd.until(
         "retained messages to each",
         owed,
@@ -251,7 +251,7 @@ fn reconnect(ground: &Ground, n: u64) -> Result<Measures> {
     ])
 }
 
-/// Clients that come before others are counted.
+/// Clients that connect before the measured ones.
 const WARM: u64 = 100;
 
 fn connections(ground: &Ground, n: u64) -> Result<Measures> {
@@ -260,8 +260,8 @@ fn connections(ground: &Ground, n: u64) -> Result<Measures> {
         let time = crowd.greet(prefix, count, Version::V311, false)?;
         Ok::<_, Error>((crowd, time))
     };
-    // What is there once only is there after these, and they have the memory that they leave when
-    // they go.
+    // The first clients make the broker allocate what it allocates once, and leave freed memory
+    // that it reuses.
     drop(connected("warm", WARM)?);
     ground.memory()?;
     let _held = connected("warm", WARM)?;
@@ -292,8 +292,8 @@ fn offline(ground: &Ground, n: u64) -> Result<Measures> {
         }
         Ok::<_, Error>(())
     };
-    // The memory of so many connections is there before sessions are counted, and the first
-    // sessions have what the last clean ones leave.
+    // Memory for the connections is allocated before sessions are counted, and the first sessions
+    // reuse memory that the clean sessions have freed.
     come_and_go("visitor", WARM, false)?;
     come_and_go("first", WARM, true)?;
     let (memory, cpu) = (ground.memory()?, ground.cpu_at_rest()?);

@@ -1,7 +1,7 @@
-//! Many clients on one thread: what they send waits in their buffers, what comes is counted.
+//! Many clients on one thread, with a send buffer each; received packets are counted.
 //!
-//! Payloads are passed over without being kept, so that one of 16 MiB costs the clients what many
-//! small ones do. Every wait ends after the patience that was given.
+//! Payloads are skipped without being stored, so that a payload of 16 MiB costs the clients no more
+//! per byte than small ones. Every wait fails after the time `patience`.
 
 use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, TcpStream};
@@ -15,16 +15,17 @@ use punctual_measure::{Error, Result};
 
 use crate::sys::{Epoll, Interest};
 
-/// Bytes waiting for one socket at which a client that sends much waits, too.
+/// Most bytes that wait in the buffer of one socket before a client adds no more.
 const HIGH_WATER: usize = 256 << 10;
-/// Unanswered packets over all clients: less than a broker lets connections wait (Mosquitto: 100).
+/// Most unanswered packets over all clients: less than the connections that wait for accept at a
+/// broker (Mosquitto: 100).
 const WINDOW: u64 = 64;
-/// Longest wait between two looks at the clock.
+/// Longest wait before the clock is read again.
 const TURN: Duration = Duration::from_millis(50);
-/// Lowest of the codes by which brokers say no.
+/// Lowest return or reason code that reports a failure.
 const REFUSED: u8 = 0x80;
 
-/// Packets that came, by type.
+/// Received packets, by type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) connacks: u64,
@@ -43,7 +44,7 @@ struct Client {
     publishes: u64,
 }
 
-/// Clients of one broker, by number. Dropping it closes all connections.
+/// Clients of one broker, by index. Dropping the value closes all connections.
 pub(super) struct Crowd {
     address: SocketAddr,
     patience: Duration,
@@ -69,13 +70,13 @@ impl Crowd {
         self.clients.len() as u64
     }
 
-    /// The fewest publications that a client has received.
+    /// The smallest number of publications that any client has received.
     pub(super) fn fewest(&self) -> u64 {
         let each = self.clients.iter().map(|client| client.publishes);
         each.min().unwrap_or(0)
     }
 
-    /// Takes in a connection that is there.
+    /// Adds a client with an open connection.
     pub(super) fn adopt(
         &mut self,
         name: &str,
@@ -103,13 +104,13 @@ impl Crowd {
         Ok(index)
     }
 
-    /// Opens a connection, on which nothing is said yet.
+    /// Opens a TCP connection, without sending CONNECT.
     pub(super) fn open(&mut self, name: &str, version: Version) -> Result<usize> {
         let deadline = Instant::now() + self.patience;
         let stream = loop {
             match TcpStream::connect_timeout(&self.address, self.patience) {
                 Ok(stream) => break stream,
-                // All local ports are those of connections that ended a moment ago.
+                // All local ports belong to connections that were closed a moment ago.
                 Err(error)
                     if error.kind() == ErrorKind::AddrNotAvailable && Instant::now() < deadline =>
                 {
@@ -123,8 +124,8 @@ impl Crowd {
         self.adopt(name, version, stream)
     }
 
-    /// Connects so many clients with clean sessions or, with `persistent`, ones that stay, and
-    /// says how long that took.
+    /// Connects that many clients, with clean sessions or, with `persistent`, with sessions that
+    /// outlive their connections; returns the time it took.
     pub(super) fn greet(
         &mut self,
         prefix: &str,
@@ -146,7 +147,7 @@ impl Crowd {
         )
     }
 
-    /// Connects one client and has it subscribe.
+    /// Connects one client and subscribes to its filters.
     pub(super) fn client(
         &mut self,
         name: &str,
@@ -159,12 +160,12 @@ impl Crowd {
         Ok(index)
     }
 
-    /// Has these clients subscribe, each to an equal part of `filters`, 100 with one packet, and
-    /// says how long that took.
+    /// Subscribes these clients, each to an equal share of `filters`, with 100 filters in a packet;
+    /// returns the time until all packets were answered.
     pub(super) fn subscribe(&mut self, clients: &[usize], filters: &[String]) -> Result<Duration> {
         let share = filters.len().div_ceil(clients.len().max(1)).max(1);
         let parts = filters.chunks(share).zip(clients);
-        // Everybody's first packet goes before anybody's second.
+        // All clients send their first packet before any client sends its second.
         let mut packets: Vec<(usize, usize, &[String])> = parts
             .flat_map(|(part, &client)| {
                 let packets = part.chunks(100).enumerate();
@@ -190,7 +191,8 @@ impl Crowd {
         )
     }
 
-    /// Does something `count` times, with so many unanswered at most; until all are answered.
+    /// Sends `count` packets, of which at most [`WINDOW`] are unanswered; returns the time until
+    /// all are answered.
     fn pipeline(
         &mut self,
         what: &str,
@@ -210,21 +212,21 @@ impl Crowd {
         Ok(started.elapsed())
     }
 
-    /// Appends to what a client has to send, and sends.
+    /// Appends bytes to the send buffer of a client, and sends.
     pub(super) fn send(&mut self, index: usize, put: impl FnOnce(&mut Vec<u8>)) -> Result<()> {
         put(self.clients[index].out.buffer());
         self.flush(index)
     }
 
-    /// Whether a client that has much to send may go on.
+    /// Whether the send buffer of a client is below [`HIGH_WATER`].
     pub(super) fn has_room(&self, index: usize) -> bool {
         self.clients[index].out.pending() < HIGH_WATER
     }
 
-    /// Serves the clients until `count` says that all `due` are there; it may send.
+    /// Serves the clients until `count` returns at least `due`; `count` may send.
     ///
     /// # Errors
-    /// It takes longer than the patience, or a broker refuses or closes.
+    /// The wait exceeds the patience, or the broker refuses a packet or closes a connection.
     pub(super) fn until(
         &mut self,
         what: &str,
@@ -251,7 +253,7 @@ impl Crowd {
         }
     }
 
-    /// Waits for something, and handles all there is.
+    /// Waits for events of the sockets, and handles all of them.
     pub(super) fn turn(&mut self) -> Result<()> {
         let ready = self.epoll.wait(Some(TURN.as_nanos() as u64));
         for at in 0..ready.map_err(Error::io("cannot wait for events"))? {
@@ -322,7 +324,7 @@ impl Client {
     }
 }
 
-/// Counts a packet; `Err` if it says no.
+/// Counts a packet; `Err` if it has a code that reports a failure.
 fn note(
     seen: &mut Seen,
     version: Version,
@@ -339,7 +341,7 @@ fn note(
             seen.connacks += 1;
         }
         kind::SUBACK => {
-            // Behind the identifier, and with version 5 one byte at least of properties.
+            // Behind the packet identifier and, with version 5, at least one byte of properties.
             let codes = body.get(2..).unwrap_or(&[]);
             if codes.last().is_none_or(|&code| code >= REFUSED)
                 || version == Version::V311 && codes.iter().any(|&code| code >= REFUSED)
@@ -360,18 +362,18 @@ fn note(
     Ok(())
 }
 
-/// Takes packets apart as they come.
+/// Splits the received bytes into packets.
 #[derive(Debug, Default)]
 struct Scan {
-    /// The beginning of a packet that is not whole: one that is no PUBLISH, or less than a header.
+    /// The beginning of an incomplete packet: any type but PUBLISH, or less than a fixed header.
     kept: Vec<u8>,
-    /// What is still to come of a PUBLISH.
+    /// Bytes of a PUBLISH that have not arrived yet.
     skip: usize,
 }
 
 impl Scan {
-    /// Hands on every packet that is whole now: the first byte and, unless it is a PUBLISH that
-    /// came in parts, what follows the length.
+    /// Passes on every complete packet: its first byte and the bytes that follow its length, except
+    /// those of a PUBLISH that arrived in parts.
     fn take(
         &mut self,
         mut bytes: &[u8],

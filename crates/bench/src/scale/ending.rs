@@ -1,4 +1,4 @@
-//! What others notice of the end of sessions: a client that pings all the time meanwhile.
+//! Effect of many sessions that end at once on another client, which sends PINGREQ all the time.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,28 +13,28 @@ use super::report::Measures;
 use crate::blocking::Connection;
 use crate::sys;
 
-/// Pause between an answer and the next question.
+/// Pause between a PINGRESP and the next PINGREQ.
 const PAUSE: Duration = Duration::from_micros(200);
-/// An answer after this is late.
+/// An answer that takes longer than this is late.
 const PROMPT: Duration = Duration::from_millis(1);
-/// The end is over when the broker was not busy for so long.
+/// The end of the sessions is over when the broker was not busy for this time.
 const QUIET: Duration = Duration::from_millis(300);
-/// `SCHED_FIFO` priority of the client that pings.
+/// `SCHED_FIFO` priority of the client that sends PINGREQ.
 const FIFO: u8 = 30;
-/// Time over which it is looked at whether the broker is busy.
+/// Time over which the broker's CPU use is averaged to decide whether it is busy.
 const SPAN: Duration = Duration::from_millis(10);
 
-/// One question and its answer.
+/// One PINGREQ and its answer.
 #[derive(Clone, Copy, Debug)]
 struct Ping {
-    /// When the answer came, from the closing of the connections on.
+    /// When the answer arrived, since the connections began to close.
     at: Duration,
     took: Duration,
-    /// CPU time of the broker by then.
+    /// CPU time of the broker at the answer.
     cpu: Duration,
 }
 
-/// Closes all connections of a crowd at once, and says what another client notices.
+/// Closes all connections of a crowd at once, and measures the delay of another client's pings.
 pub(super) fn end(ground: &Ground, crowd: Crowd) -> Result<Measures> {
     let mut pinger = Pinger::connect(ground)?;
     for _ in 0..20 {
@@ -42,10 +42,10 @@ pub(super) fn end(ground: &Ground, crowd: Crowd) -> Result<Measures> {
     }
     let started = Instant::now();
     let pings = thread::scope(|scope| {
-        // Closing takes its time, too, and others ask meanwhile.
+        // Closing all sockets takes time; pings go on meanwhile.
         scope.spawn(|| drop(crowd));
-        // Whatever else this core has to do is not the broker's fault; without the right to that
-        // it counts, too.
+        // With real-time priority, other threads on this core do not delay the client. Without the
+        // privilege, the measurement includes such delays.
         let _ = sys::set_fifo(FIFO);
         let pings = pinger.watch(ground, started);
         let _ = sys::set_fifo(0);
@@ -61,8 +61,8 @@ pub(super) fn end(ground: &Ground, crowd: Crowd) -> Result<Measures> {
     ])
 }
 
-/// When the last answer came that was late, and what the longest took, of what was asked before
-/// `end`: what is late after that has other reasons.
+/// When the last late answer arrived, and the longest time of an answer, among pings sent before
+/// `end`: later delays have other causes.
 fn late(pings: &[Ping], end: Duration) -> (Duration, Duration) {
     let asked = pings.iter().filter(|ping| ping.at <= end + ping.took);
     asked.fold(Default::default(), |(prompt, longest), ping| {
@@ -74,7 +74,7 @@ fn late(pings: &[Ping], end: Duration) -> (Duration, Duration) {
     })
 }
 
-/// When the last [`SPAN`] ended in which the broker had more than half of its core.
+/// When the last [`SPAN`] ended in which the broker used more than half of its core.
 fn idle_at(pings: &[Ping]) -> Duration {
     let (mut from, mut idle) = (0, Duration::ZERO);
     for ping in pings {
@@ -110,7 +110,7 @@ impl Pinger {
         Connection::new(client_id.to_owned(), stream).map(Self)
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends PINGREQ and waits for PINGRESP.
     fn ping(&mut self, patience: Duration) -> Result<Duration> {
         let asked = Instant::now();
         self.0.send(&[kind::PINGREQ << 4, 0])?;
@@ -125,9 +125,9 @@ impl Pinger {
         Ok(asked.elapsed())
     }
 
-    /// Asks again and again until it is quiet.
+    /// Pings until the broker is no longer busy.
     fn watch(&mut self, ground: &Ground, started: Instant) -> Result<Vec<Ping>> {
-        // The broker may be busy before anything is answered.
+        // The broker may be busy before it answers the first ping.
         let mut pings = vec![Ping {
             at: started.elapsed(),
             took: Duration::ZERO,
@@ -141,7 +141,7 @@ impl Pinger {
                 cpu: ground.cpu()?,
             });
             let at = started.elapsed();
-            // Looking at all of them for each would be what keeps the pings waiting.
+            // A check after every ping would take so long that it would delay the pings.
             if pings.len().is_multiple_of(64) && at >= idle_at(&pings) + QUIET {
                 return Ok(pings);
             }
@@ -160,7 +160,8 @@ impl Pinger {
 mod tests {
     use super::*;
 
-    /// One each millisecond; the broker is busy until `busy` and then takes a tenth.
+    /// One ping in each millisecond; the broker is busy until `busy` ms, and then uses a tenth of
+    /// the core.
     fn pings(busy: u64) -> Vec<Ping> {
         let ping = |ms: u64| Ping {
             at: Duration::from_millis(ms),
@@ -182,7 +183,7 @@ mod tests {
     fn pings_are_prompt_after_the_last_late_one() {
         let ms = Duration::from_millis;
         assert_eq!(late(&pings(100), ms(100)), (ms(7), ms(5)));
-        // Asked after 2 ms.
+        // The ping was sent after 2 ms.
         assert_eq!(late(&pings(100), ms(2)), (ms(7), ms(5)));
         assert_eq!(late(&pings(100), ms(1)).0, Duration::ZERO);
         assert_eq!(late(&[], ms(9)), Default::default());

@@ -1,4 +1,4 @@
-//! What a case is run on: one broker, or what stands in its place, fresh for each run.
+//! The system under test of a run: a fresh broker, or a forwarder in its place.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -20,8 +20,8 @@ use crate::sys;
 pub(super) const MOSQUITTO: &str = "mosquitto";
 pub(super) const RELAY: &str = "relay";
 
-/// Our broker on one shard. Nothing that a case does meets a limit; the cache of topics, which
-/// refuses nobody, has its usual size.
+/// Our broker on one shard. No case reaches a limit; the cache of topics, which refuses no client,
+/// has its default size.
 const CONFIG: &str = "[[listener]]\n\
     address = \"tcp://127.0.0.1:{port}\"\n\
     allow_anonymous = true\n\
@@ -63,15 +63,16 @@ const MOSQUITTO_CONFIG: &str = "listener {port} 127.0.0.1\n\
     log_dest stderr\n\
     log_type error\n";
 
-/// What is measured, or measured against.
+/// A system that is measured, or that others are compared with.
 pub(super) enum System {
     Broker(BrokerProgram),
-    /// A process that reads from one connection and writes to another, and knows no MQTT.
+    /// A process that copies bytes from one connection to another, without MQTT.
     Relay,
 }
 
 impl System {
-    /// One of the peers, configured for what is done here; `None` if its program is not found.
+    /// A broker from the table of peers, configured for these cases; `None` if its program is not
+    /// found.
     pub(super) fn find(name: &'static str, directory: &std::path::Path) -> Option<Self> {
         if name == RELAY {
             return Some(Self::Relay);
@@ -120,18 +121,18 @@ enum Started {
     Relay(Relay),
 }
 
-/// What cases may ask for.
+/// Limits and sizes of the cases.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Extent {
-    /// Measured time of traffic.
+    /// Measured time of cases that send messages continuously.
     pub(super) duration: Duration,
-    /// Longest time of one step of a case.
+    /// Longest time of one step of a case; a longer step fails.
     pub(super) patience: Duration,
-    /// Clients that come back at once.
+    /// Clients that reconnect at once.
     pub(super) clients: u64,
 }
 
-/// A system that runs.
+/// A running system.
 pub(super) struct Ground {
     started: Started,
     watch: Watch,
@@ -154,7 +155,7 @@ impl Ground {
         })
     }
 
-    /// Where it listens; a relay does not.
+    /// The broker's address; a relay has none.
     pub(super) fn address(&self) -> SocketAddr {
         let port = match &self.started {
             Started::Broker(running) => running.port(Version::V311),
@@ -167,8 +168,8 @@ impl Ground {
         Crowd::new(self.address(), self.extent.patience)
     }
 
-    /// A subscriber to `filters`, or to all of `topics` one by one where filters are not known,
-    /// and a publisher of version 3.1.1, whose number is returned.
+    /// Connects a subscriber to `filters`, or to each of `topics` if the system does not know
+    /// filters, and a publisher of version 3.1.1; returns the publisher's index.
     pub(super) fn pair(
         &self,
         version: Version,
@@ -191,25 +192,24 @@ impl Ground {
         Ok((crowd, publisher))
     }
 
-    /// CPU time of the broker so far, user and system. What it has used since it was scheduled last
-    /// is not in it, which may be 4 ms.
+    /// User and system CPU time of the broker so far. The kernel may count the last 4 ms later.
     pub(super) fn cpu(&self) -> Result<Duration> {
         self.watch.cpu_ns().map(Duration::from_nanos)
     }
 
-    /// The same once it has nothing to do, hence exact.
+    /// Exact CPU time of the broker, read when it has been idle for a while.
     pub(super) fn cpu_at_rest(&self) -> Result<Duration> {
         self.settle()?;
         self.cpu()
     }
 
-    /// Memory that the broker has made itself (`RssAnon`), bytes, once it has nothing to do.
+    /// Anonymous memory of the broker (`RssAnon`) in bytes, read when the broker is idle.
     pub(super) fn memory(&self) -> Result<f64> {
         self.settle()?;
         Ok(self.watch.memory()?.anonymous as f64)
     }
 
-    /// Waits until the broker has used less than a tenth of its core for a while.
+    /// Waits until the broker has used less than a tenth of its core for some time.
     fn settle(&self) -> Result<()> {
         const LOOK: Duration = Duration::from_millis(20);
         let deadline = Instant::now() + self.extent.patience;

@@ -1,8 +1,8 @@
-//! What a broker's operations cost as numbers grow, beside Mosquitto and a forwarder: rates, CPU time
-//! and memory for 10^2 to 10^6 subscriptions, retained messages, topics and connections.
+//! Cost of a broker's operations as numbers grow, compared with Mosquitto and a forwarder: rates,
+//! CPU time and memory for 10^2 to 10^6 subscriptions, retained messages, topics and connections.
 //!
-//! Every run has a broker of its own on one core, and its clients on another, on one thread. Systems
-//! take turns, each pair of runs in the other order, and ratios are those of runs next to each other.
+//! Every run has a fresh broker on one core, and all clients on one thread on another core. Systems
+//! alternate, and every second pair of runs has the opposite order; ratios are of adjacent runs.
 
 mod cases;
 mod crowd;
@@ -38,21 +38,21 @@ pub(crate) struct ScaleArgs {
     /// mixed, connections, offline, payloads [default: all]
     #[arg(long, value_name = "CASE", value_delimiter = ',')]
     only: Vec<String>,
-    /// How many things there are, several with commas; a case leaves out what is too many for it,
-    /// and mixed and payloads have sizes of their own
+    /// Sizes, several with commas; a case skips sizes that are too large for it, and mixed and
+    /// payloads have sizes of their own
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = report::size,
         default_value = "10^2,10^3,10^4,10^5,10^6")]
     sizes: Vec<u64>,
-    /// Runs of each case, size and system, in turns; medians are reported
+    /// Runs of each case, size and system, alternating; medians are reported
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
     pairs: u32,
     /// Clients of `reconnect`
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     clients: u64,
-    /// Seconds measured where messages are sent round and round
+    /// Seconds measured where messages are sent continuously
     #[arg(long, short, value_name = "S", default_value = "1", value_parser = seconds)]
     duration: Duration,
-    /// Longest time in seconds of one step of a run, such as all subscriptions; then it has failed
+    /// Longest time in seconds of one step of a run, such as all subscriptions; a longer step fails
     #[arg(long, value_name = "S", default_value = "120", value_parser = seconds)]
     patience: Duration,
     /// Core of the brokers
@@ -61,7 +61,7 @@ pub(crate) struct ScaleArgs {
     /// Core of the clients
     #[arg(long, value_name = "CORE", default_value_t = 1)]
     clients_core: usize,
-    /// Where configurations and logs go
+    /// Directory for configurations and logs
     #[arg(long, value_name = "DIR", default_value = "target/bench")]
     directory: PathBuf,
     /// File for the results as JSON, written after each case [default: DIR/scale.json]
@@ -70,11 +70,12 @@ pub(crate) struct ScaleArgs {
 }
 
 impl ScaleArgs {
-    /// Runs all cases; progress goes to standard error, tables to `out` as they are ready.
+    /// Runs all cases; progress goes to standard error, each table to `out` as soon as it is
+    /// complete.
     ///
     /// # Errors
-    /// A case is not known, our broker is not found, or files cannot be written. A run that fails is
-    /// reported below its table instead.
+    /// A case is not known, our broker is not found, or a file cannot be written. A run that fails
+    /// is reported below its table.
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<()> {
         let cases = self.cases()?;
         if self.patience < self.duration * 3 {

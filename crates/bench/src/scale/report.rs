@@ -1,19 +1,19 @@
-//! What runs found: medians, ratios, tables.
+//! Results of the runs: medians, ratios, tables.
 
 use serde::Serialize;
 
 use crate::compare::results::median;
 use crate::compare::table::{count, dash, write_table};
 
-/// What one run has found, by name and unit, in the order of the table.
+/// Results of one run as names with unit, and values, in the order of the table.
 pub(super) type Measures = Vec<(&'static str, f64)>;
 
-/// One quantity of one case at one size.
+/// One quantity of one case in one size.
 #[derive(Debug, Serialize)]
 pub(super) struct Row {
     size: u64,
     measure: &'static str,
-    /// By system, in the order of the case, and by pair; `None` where a run failed.
+    /// Values by system, in the order of the case, and by pair; `None` where a run failed.
     values: Vec<Vec<Option<f64>>>,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Failure {
 pub(super) struct Outcome {
     case: &'static str,
     what: &'static str,
-    /// What the sizes count.
+    /// Unit of the sizes.
     of: &'static str,
     systems: Vec<&'static str>,
     rows: Vec<Row>,
@@ -55,7 +55,7 @@ impl Outcome {
         }
     }
 
-    /// Adds one run; `system` counts in the order of the systems.
+    /// Adds one run; `system` is an index into the systems of the case.
     pub(super) fn add(
         &mut self,
         size: u64,
@@ -78,7 +78,7 @@ impl Outcome {
         }
     }
 
-    /// Whether a run of that size has failed already.
+    /// Whether a run of a system in that size has failed already.
     pub(super) fn has_failed(&self, size: u64, system: usize) -> bool {
         let mut failures = self.failures.iter();
         failures.any(|it| it.size == size && it.system == self.systems[system])
@@ -97,7 +97,7 @@ impl Outcome {
         &mut self.rows[at]
     }
 
-    /// The table, and what failed. A quantity's curve stands together.
+    /// The table and the failed runs. Rows of one quantity stand together, by size.
     pub(super) fn markdown(&self) -> String {
         let pairs = self.ratios();
         let mut header = vec!["measure".to_owned(), self.of.to_owned()];
@@ -127,7 +127,7 @@ impl Outcome {
         text
     }
 
-    /// Which systems are compared: each with those after it.
+    /// Pairs of systems that are compared: each system with those after it.
     fn ratios(&self) -> Vec<(usize, usize)> {
         let count = self.systems.len();
         let pairs = (0..count).flat_map(|a| (a + 1..count).map(move |b| (a, b)));
@@ -152,8 +152,8 @@ impl Row {
         median(self.values.get(system)?.iter().copied().flatten())
     }
 
-    /// The median over the pairs of one system's value divided by the other's, which is no
-    /// number where that is not above zero.
+    /// The median over the pairs of `a`'s value divided by `b`'s, without pairs where `b`'s value
+    /// is not above zero.
     fn ratio(&self, a: usize, b: usize) -> Option<f64> {
         let pairs = 0..self.values.get(a)?.len();
         let ratio = |pair| {
@@ -172,7 +172,7 @@ impl Row {
     }
 }
 
-/// Three significant digits or so.
+/// Formats a number with about three significant digits.
 fn number(value: f64) -> String {
     match value.abs() {
         v if v >= 1000.0 => count(value),
@@ -183,9 +183,10 @@ fn number(value: f64) -> String {
     }
 }
 
-/// Reads a number of things, for clap: 1000, or 10^3.
+/// Parses a size for clap: 1000, or 10^3.
 pub(super) fn size(text: &str) -> Result<u64, String> {
-    /// The smallest at which every case has something to do, and more than one wants to wait for.
+    /// From the smallest size at which every case is meaningful, to more than a run can finish in
+    /// reasonable time.
     const SIZES: std::ops::RangeInclusive<u64> = 10..=10_000_000;
     let number = match text.split_once('^') {
         Some((base, power)) => base
@@ -240,7 +241,7 @@ mod tests {
     #[test]
     fn ratios_are_medians_of_pairs() {
         let mut outcome = outcome();
-        // The machine is twice as fast in the second pair, and a system fails in the third.
+        // The machine is twice as fast in the second pair, and a system fails in the third pair.
         for (pair, a, b) in [(0, 10.0, 20.0), (1, 20.0, 40.0)] {
             outcome.add(100, 0, pair, Ok(vec![("x", a)]));
             outcome.add(100, 1, pair, Ok(vec![("x", b)]));

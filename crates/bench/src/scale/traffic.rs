@@ -1,4 +1,4 @@
-//! Cases with one publisher that sends QoS 0 as fast as what it has sent arrives.
+//! Cases with one publisher that sends QoS 0 as fast as its messages are delivered.
 
 use std::time::{Duration, Instant};
 
@@ -9,16 +9,17 @@ use super::crowd::Crowd;
 use super::ground::Ground;
 use super::report::Measures;
 
-/// Undelivered messages at most.
+/// Most undelivered messages.
 const WINDOW: u64 = 1000;
-/// Undelivered bytes at most, but two messages at least.
+/// Most undelivered bytes; two messages are always allowed.
 const WINDOW_BYTES: u64 = 4 << 20;
-/// Payload where the number of topics counts.
+/// Payload of the cases in which the number of topics varies.
 const PAYLOAD: &[u8] = b"0123456789abcdef";
-/// Traffic before it is measured; longer where a round of all topics takes longer.
+/// Least duration of the traffic before the measurement; a full round of all topics may take
+/// longer.
 const WARM_UP: Duration = Duration::from_millis(300);
 
-/// One subscriber to all of `n` topics, and a publisher that goes through them.
+/// One subscriber to all of `n` topics, and a publisher that sends to them in turn.
 pub(super) fn topics(ground: &Ground, n: u64) -> Result<Measures> {
     let topics = names(n);
     let (crowd, publisher) = ground.pair(Version::V311, "t/#", &topics)?;
@@ -26,7 +27,7 @@ pub(super) fn topics(ground: &Ground, n: u64) -> Result<Measures> {
     Ok(flow.per_message())
 }
 
-/// The same to a shared subscription with so many members.
+/// A shared subscription with `MEMBERS` members, and a publisher that sends to `n` topics in turn.
 pub(super) fn shared<const MEMBERS: u64>(ground: &Ground, n: u64) -> Result<Measures> {
     let topics = names(n);
     let mut crowd = ground.crowd()?;
@@ -39,8 +40,8 @@ pub(super) fn shared<const MEMBERS: u64>(ground: &Ground, n: u64) -> Result<Meas
     Ok(flow.per_message())
 }
 
-/// What a receiver of the other version, and a shared subscription, cost beside a receiver of the
-/// publisher's version. That one is measured before and after them.
+/// Cost of a receiver of another version than the publisher's, and of a shared subscription,
+/// relative to a receiver of the publisher's version, which is measured before and after both.
 pub(super) fn mixed(ground: &Ground, n: u64) -> Result<Measures> {
     let topics = names(n);
     let stock = Stock::new(&topics, PAYLOAD);
@@ -61,7 +62,7 @@ pub(super) fn mixed(ground: &Ground, n: u64) -> Result<Measures> {
     ])
 }
 
-/// One topic, payloads of `n` bytes.
+/// One topic with payloads of `n` bytes.
 pub(super) fn payloads(ground: &Ground, n: u64) -> Result<Measures> {
     let topics = names(1);
     let (crowd, publisher) = ground.pair(Version::V311, "t/#", &topics)?;
@@ -81,10 +82,10 @@ fn names(n: u64) -> Vec<String> {
     (0..n).map(|n| format!("t/{n}")).collect()
 }
 
-/// Packets in a row, encoded once.
+/// Encoded packets, which are sent in turn.
 pub(super) struct Stock {
     bytes: Vec<u8>,
-    /// Where each of them ends.
+    /// Offset of the end of each packet.
     ends: Vec<usize>,
 }
 
@@ -106,13 +107,14 @@ impl Stock {
         self.ends.len() as u64
     }
 
-    /// How many may be undelivered.
+    /// Most messages that may be undelivered.
     fn window(&self) -> u64 {
         let each = self.bytes.len() as u64 / self.len().max(1);
         (WINDOW_BYTES / each.max(1)).clamp(2, WINDOW)
     }
 
-    /// Appends `count` packets from the one that comes after `sent` others, round and round.
+    /// Appends `count` packets, beginning with the one that follows `sent` earlier ones,
+    /// cyclically.
     fn put(&self, out: &mut Vec<u8>, sent: u64, mut count: u64) {
         let mut at = sent % self.len();
         while count > 0 {
@@ -128,7 +130,7 @@ impl Stock {
     }
 }
 
-/// What went through.
+/// Results of a flow of messages.
 struct Flow {
     per_second: f64,
     cpu_us: f64,
@@ -143,7 +145,7 @@ impl Flow {
     }
 }
 
-/// Sends the stock round and round, measures for a while, and waits for the rest.
+/// Sends the packets cyclically, measures for a while, and waits until all are delivered.
 fn flow(ground: &Ground, mut crowd: Crowd, publisher: usize, stock: &Stock) -> Result<Flow> {
     let (duration, patience) = (ground.extent.duration, ground.extent.patience);
     let mut sent = 0;
@@ -180,7 +182,7 @@ fn flow(ground: &Ground, mut crowd: Crowd, publisher: usize, stock: &Stock) -> R
     measured.ok_or_else(|| Error::io("nothing was measured")(std::io::ErrorKind::Other.into()))
 }
 
-/// Sends what the window has room for.
+/// Sends as many packets as the window allows.
 fn top_up(crowd: &mut Crowd, publisher: usize, stock: &Stock, sent: &mut u64) -> Result<()> {
     let undelivered = sent.saturating_sub(crowd.seen.publishes);
     let room = stock.window().saturating_sub(undelivered);

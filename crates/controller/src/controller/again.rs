@@ -1,11 +1,10 @@
-//! Requests that are decided again.
+//! Repeated decisions on refused requests.
 //!
-//! Retries of refused requests. A refused request may be admitted when another
-//! one is withdrawn or reduced, or when a link or a host appears. Then refused
-//! requests are decided again, one after the other in the background, with a
-//! pause after each, so that a table full of refused requests costs no more than
-//! a few. Each one that is due has its turn before any has a second one. Hosts
-//! that requests wait for are probed, some at each interval.
+//! A refused request may be admissible when another one is withdrawn or reduced, or when a link or
+//! a host appears. Then refused requests are decided again in the background, one after the other
+//! with a pause after each, so that a table full of refused requests costs no more than a few.
+//! Every queued request has its turn before any has a second one. At each probe interval, ARP
+//! probes are sent for some of the hosts that requests wait for.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
@@ -21,15 +20,15 @@ use crate::plan::Mac;
 use crate::streams::Key;
 use crate::topology::arp;
 
-/// After one refused request was decided again, the next waits for so long.
+/// Pause between the repeated decisions on two refused requests.
 const PAUSE: Nanos = Nanos::from_millis(50);
-/// Hosts that are asked for at most between two probes of links.
+/// Most hosts that are probed by ARP between two probes of links.
 const MAX_ASKED: usize = 32;
-/// Sender address of ARP probes: locally administered, no host's own, and `PUNC`
-/// in ASCII.
+/// Sender address of ARP probes: a locally administered address that no host has, with `PUNC` in
+/// ASCII.
 pub(super) const ASKER: Mac = Mac([0x02, 0x00, 0x50, 0x55, 0x4e, 0x43]);
 
-/// Refused requests, and which of them are to be decided again.
+/// Refused requests, and the queue of those to be decided again.
 #[derive(Debug, Default)]
 pub(super) struct RetryQueue {
     refused: BTreeSet<Key>,
@@ -37,29 +36,29 @@ pub(super) struct RetryQueue {
     /// withdrawn meanwhile.
     queue: VecDeque<Key>,
     due: Option<Nanos>,
-    /// The host that was asked for last.
+    /// The host that was probed last.
     asked: Option<Ipv4Addr>,
-    /// Asked for since the last probe of links.
+    /// Number of hosts that were probed since the last probe of links.
     asks: usize,
 }
 
 impl RetryQueue {
-    /// When [`next`](Self::next) has something.
+    /// When [`next`](Self::next) will return a request.
     pub(super) fn due(&self) -> Option<Nanos> {
         self.due
     }
 
-    /// A request was refused.
+    /// Adds a refused request.
     pub(super) fn refused(&mut self, key: Key) {
         self.refused.insert(key);
     }
 
-    /// A request is not refused, or is no more.
+    /// Removes a request that is admitted or withdrawn.
     pub(super) fn forget(&mut self, key: &Key) {
         self.refused.remove(key);
     }
 
-    /// The request whose turn it is.
+    /// Takes the next request from the queue, if one is due.
     pub(super) fn next(&mut self, now: Nanos) -> Option<Key> {
         if self.due.is_none_or(|due| due > now) {
             return None;
@@ -72,8 +71,8 @@ impl RetryQueue {
 }
 
 impl Controller {
-    /// Refused requests may be admissible now: queues them, the most important
-    /// first, behind those already queued.
+    /// Queues refused requests that may be admissible now behind those already queued, the most
+    /// important first.
     pub(super) fn try_again(&mut self, now: Nanos) {
         if !self.begun || self.again.refused.is_empty() {
             return;
@@ -89,7 +88,7 @@ impl Controller {
         self.again.due.get_or_insert(now + PAUSE);
     }
 
-    /// Asks for hosts of requests that cannot be decided without them, in turns.
+    /// Sends ARP probes for unknown hosts of undecided requests, at most [`MAX_ASKED`] in turn.
     pub(super) fn ask_hosts(&mut self, effects: &mut Vec<Effect>) {
         self.again.asks = 0;
         let unknown = |address: &Ipv4Addr| self.is_unknown(*address);
@@ -101,7 +100,7 @@ impl Controller {
                     .filter(unknown)
                     .collect()
             }
-            // They shall be known when decisions begin.
+            // All hosts of requests have to be located before decisions begin.
             false => {
                 let held = self.ledger.flows.values();
                 held.flat_map(|held| hosts(&held.request))
@@ -116,7 +115,7 @@ impl Controller {
         }
     }
 
-    /// Asks for the hosts of a request that has just come.
+    /// Sends ARP probes for the unknown hosts of a new request.
     pub(super) fn ask_for(&mut self, key: &Key, effects: &mut Vec<Effect>) {
         let Some(held) = self.ledger.flows.get(key) else {
             return;
@@ -134,7 +133,7 @@ impl Controller {
         host.is_none_or(|(_, host)| host.at.is_none())
     }
 
-    /// Asks for a host at every port that leads to hosts.
+    /// Sends an ARP probe for a host by every port that leads to hosts.
     fn ask(&mut self, address: Ipv4Addr, effects: &mut Vec<Effect>) {
         if self.again.asks >= MAX_ASKED {
             return;
@@ -164,7 +163,7 @@ impl Controller {
     }
 }
 
-/// The hosts of a request that can be asked for.
+/// The hosts of a request that can be probed by ARP: those with a unicast IPv4 address.
 fn hosts(request: &Request) -> impl Iterator<Item = Ipv4Addr> + '_ {
     let peers = [&request.publisher].into_iter();
     let peers = peers.chain(&request.broker).chain(&request.subscribers);

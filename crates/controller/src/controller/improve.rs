@@ -1,11 +1,11 @@
-//! Trees that are shortened again: a link that comes up may give a group a better
-//! tree than the one it has had since that link failed.
+//! Improvement of multicast trees: a link that comes up may allow a better tree for a group than
+//! the one that was computed when the link failed.
 //!
-//! After the network has changed each group is looked at once, one after the other in the
-//! background. It gets another tree if the messages come at least a tenth sooner by
-//! that, so that small differences move nothing, and if all of its flows are
-//! admitted with it. The change has two versions, as every other: nothing is lost and
-//! nothing comes twice. A group changes its tree at most once a minute for this reason.
+//! After a change of the network each group is examined once, one after the other in the
+//! background. Its tree is replaced if messages arrive at least a tenth sooner over another one, so
+//! that small differences change nothing, and if all of its flows are admitted with the new tree.
+//! As every change of a path, this one uses two versions of the stream: no packet is lost or
+//! duplicated. A group changes its tree at most once a minute for this reason.
 
 use std::collections::VecDeque;
 
@@ -16,31 +16,31 @@ use crate::event::Effect;
 use crate::plan::Header;
 use crate::streams::DecisionInput;
 
-/// Between two turns, in each of which every group is looked at once.
+/// Least time between two rounds, in each of which every group is examined once.
 const INTERVAL: Nanos = Nanos::from_secs(60);
-/// Between two groups of a turn.
+/// Pause between two groups of a round.
 const PAUSE: Nanos = Nanos::from_millis(10);
 
-/// Which groups are to be looked at, and when.
+/// Groups that are to be examined, and the time of the next one.
 #[derive(Debug, Default)]
 pub(super) struct Improvement {
-    /// The network has changed since the last turn began.
+    /// Whether the network has changed since the last round began.
     pub(super) stale: bool,
     pending: VecDeque<Header>,
-    /// When the last turn began.
+    /// When the last round began.
     began: Option<Nanos>,
     due: Option<Nanos>,
 }
 
 impl Improvement {
-    /// When the next group is to be looked at.
+    /// When the next group is to be examined.
     pub(super) fn due(&self) -> Option<Nanos> {
         self.due
     }
 }
 
 impl Controller {
-    /// Sets when the groups are looked at, if the network has changed.
+    /// Schedules a round, if the network has changed.
     pub(super) fn plan_improvement(&mut self, now: Nanos) {
         let turn = &mut self.improvement;
         if !self.begun || !turn.stale || turn.due.is_some() {
@@ -50,7 +50,7 @@ impl Controller {
         turn.due = Some(earliest.max(now + PAUSE));
     }
 
-    /// Looks at the next group.
+    /// Examines the next group.
     pub(super) fn improve(&mut self, now: Nanos, effects: &mut Vec<Effect>) {
         if self.improvement.due.is_none_or(|due| due > now) {
             return;

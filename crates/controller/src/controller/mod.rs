@@ -1,10 +1,10 @@
-//! The controller: what happens when something happens.
+//! The controller as a state machine: handles events and returns actions.
 //!
-//! An event first updates the topology or the ledger. Then affected requests are
-//! decided again, in the order of importance. Then changed streams are installed
-//! on the switches, and a request is answered once every switch has confirmed.
-//! Nothing is decided before all requests are known and the switches' tables were
-//! read, so that a restart does not change entries that are correct.
+//! An event first updates the topology or the ledger. Then affected requests are decided again, in
+//! the order of importance. Then changed streams are installed on the switches, and a request is
+//! answered when every switch has confirmed. No request is decided before all requests are known
+//! and the tables of the switches were read, so that a restart does not change entries that are
+//! correct.
 
 mod again;
 mod improve;
@@ -35,19 +35,19 @@ use recovery::Recovery;
 pub use status::{HostStatus, LinkStatus, Status, SwitchStatus, UncoveredFlows};
 pub use switches::port_state;
 
-/// Hosts and links come in crowds; what switches do with other packets is
-/// worked out once for each crowd.
+/// Delay after which the entries for other packets are recomputed: hosts and links often appear
+/// many at a time, and one computation is enough for all of them.
 const BASE_DELAY: Nanos = Nanos::from_millis(5);
 /// Pause between two steps of background work.
 const BACKGROUND: Nanos = Nanos::from_millis(20);
-/// Bounds that were written are looked at again so long after others came,
+/// Time from the admission of a flow to the recomputation of published bounds.
 const REFRESH: Nanos = Nanos::from_secs(1);
-/// so many at a time, for whoever asks meanwhile waits until they are written,
+/// Most bounds recomputed in one step: an event that arrives meanwhile has to wait.
 const REFRESHED: usize = 16;
-/// with a pause in between.
+/// Pause between two such steps.
 const REFRESH_PAUSE: Nanos = Nanos::from_millis(10);
 
-/// From requests to plans, as a state machine.
+/// Computes the switches' plans from requests, as a state machine.
 #[derive(Debug)]
 pub struct Controller {
     topology: Topology,
@@ -59,11 +59,11 @@ pub struct Controller {
     monitor: Monitor,
     protection: Protection,
     compiler: Compiler,
-    /// Answers of an earlier life, until their requests come.
+    /// Answers from an earlier run of the controller, for requests that have not arrived yet.
     known: BTreeMap<Key, Channel>,
-    /// Last answer to each request.
+    /// The last answer to each request.
     written: BTreeMap<Key, Channel>,
-    /// Requests that wait for something to be known.
+    /// Requests that cannot be decided before more is known, such as the location of a host.
     waiting: BTreeSet<Key>,
     /// Requests that lost their guarantee.
     lost: BTreeSet<Key>,
@@ -72,7 +72,7 @@ pub struct Controller {
     intervals: Intervals,
     max_flows: usize,
     begun: bool,
-    /// When all requests were known.
+    /// When all requests became known.
     synchronised: Option<Nanos>,
     recovery: Recovery,
     steps: u64,
@@ -85,18 +85,17 @@ pub struct Controller {
     live: BTreeSet<End>,
 }
 
-/// How a switch is reached.
+/// How the controller configures a switch.
 #[derive(Debug)]
 enum Link {
     OpenFlow(Box<Session>),
-    /// It takes plans; whether it has received its whole plan since this
-    /// controller started. Until then it keeps forwarding by the plan of an
-    /// earlier run.
+    /// By plans; whether the switch has received its whole plan since this controller started.
+    /// Until then it forwards by the plan of an earlier run.
     Plans(bool),
 }
 
 impl Controller {
-    /// A controller that knows nothing yet.
+    /// A controller without requests and switches.
     pub fn new(settings: &Settings) -> Self {
         let intervals = settings.intervals;
         Self {
@@ -205,7 +204,7 @@ impl Controller {
         self.plan_improvement(now);
     }
 
-    /// When [`Event::Tick`] is due; it may come earlier.
+    /// When [`Event::Tick`] is due; the caller may send it earlier.
     pub fn next_tick(&self) -> Nanos {
         let times = [
             Some(self.next_probe),
@@ -221,7 +220,7 @@ impl Controller {
         soonest(times).unwrap_or(Nanos::MAX)
     }
 
-    /// What every switch is to do now.
+    /// The current plan of every switch.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
@@ -231,8 +230,7 @@ impl Controller {
         self.written.get(&(manager.to_owned(), flow.to_owned()))
     }
 
-    /// Whether all changes that were begun are finished, and all is as it shall
-    /// be.
+    /// Whether no change is in progress, and all switches and requests are in their final state.
     pub fn is_settled(&self) -> bool {
         let ready = |link: &Link| match link {
             Link::OpenFlow(session) => session.is_ready(),
@@ -295,7 +293,7 @@ impl Controller {
         }
     }
 
-    /// There may be room for others now.
+    /// Retries lost and refused requests after capacity became free.
     fn freed(&mut self, now: Nanos, effects: &mut Vec<Effect>) {
         let lost: Vec<Key> = self.lost.iter().cloned().collect();
         if self.begun && !lost.is_empty() {
@@ -325,7 +323,7 @@ impl Controller {
         }
     }
 
-    /// Begins to decide once all that is there is known, or takes in switches that came
+    /// Begins decisions when the state of the network is known, or takes in switches that arrived
     /// later.
     fn begin(&mut self, now: Nanos, effects: &mut Vec<Effect>) {
         if self.begun {
@@ -376,7 +374,7 @@ impl Controller {
         self.took_in(now);
     }
 
-    /// Something is not as it was.
+    /// Handles changes of the topology.
     fn react(&mut self, found: &[Found], now: Nanos, effects: &mut Vec<Effect>) {
         if found.is_empty() {
             return;
@@ -443,8 +441,7 @@ impl Controller {
         effects.push(Effect::Notice(notice));
     }
 
-    /// Takes over what there is into the network of the analysis. True if it
-    /// is another one.
+    /// Copies the topology into the network of the analysis. True if that network has changed.
     fn renew_map(&mut self, effects: &mut Vec<Effect>) -> bool {
         match self.map.update(&self.topology) {
             Ok(changed) => {
@@ -462,7 +459,7 @@ impl Controller {
         }
     }
 
-    /// Decides requests and lays what changes.
+    /// Decides requests and installs changed streams.
     fn decide(&mut self, keys: Vec<Key>, now: Nanos, effects: &mut Vec<Effect>) {
         self.decide_all(keys, now, effects);
         self.lay_answers(now, effects);
@@ -520,7 +517,7 @@ impl Controller {
         }
     }
 
-    /// A flow lost its guarantee; it is retried when capacity is free.
+    /// Handles a flow that lost its guarantee; it is retried when capacity becomes free.
     fn lose(&mut self, key: Key, channel: Channel, effects: &mut Vec<Effect>) {
         if self
             .written
@@ -542,7 +539,8 @@ impl Controller {
         self.lay(answers, now, effects);
     }
 
-    /// Lays what changed of the streams; then these are answered.
+    /// Installs changed streams; when switches have confirmed, the requests in `answer` are
+    /// answered.
     fn lay(&mut self, answer: Vec<Key>, now: Nanos, effects: &mut Vec<Effect>) {
         let touched = self.ledger.take_touched();
         if touched.is_empty() && answer.is_empty() {
@@ -557,7 +555,8 @@ impl Controller {
             Target {
                 header,
                 entries: entries.unwrap_or_default(),
-                // Copies to several receivers and tags cannot do without the entries behind.
+                // Multicast copies and tagged packets need the entries of the next switches to be
+                // installed first.
                 at_once: !header.destination.is_multicast() && !self.compiler.tags,
             }
         };
@@ -603,7 +602,7 @@ impl Controller {
                 continue;
             }
             self.ledger.release(failed.iter().map(|(key, _)| key));
-            // A stream that was given up carries other flows as well: it is laid again for these.
+            // An abandoned stream may carry other flows as well: it is installed again for them.
             self.ledger.touch(given_up);
             for (key, problem) in failed {
                 if let Some(held) = self.ledger.flows.get(&key) {
@@ -616,7 +615,7 @@ impl Controller {
         }
     }
 
-    /// Takes a change into the plan.
+    /// Records changes in the plan of a switch.
     fn record(&mut self, datapath: u64, changes: &[Change]) {
         let name = self.name(datapath);
         let switch = self.plan.switches.entry(name).or_default();
@@ -628,14 +627,14 @@ impl Controller {
                 Change::Unset(matching) => {
                     switch.entries.remove(matching);
                 }
-                // It is in the plan before it is sent.
+                // The plan contains this change before it is sent.
                 Change::Reset | Change::Base => {}
             }
         }
     }
 
-    /// Sends changes to a switch. False if it is not connected: it is compared
-    /// with the plan later.
+    /// Sends changes to a switch. False if the switch is not connected: it is compared with the
+    /// plan when it connects.
     fn send(
         &mut self,
         datapath: u64,
@@ -716,7 +715,7 @@ impl Controller {
         self.improve(now, effects);
     }
 
-    /// Writes some of the bounds again that have grown.
+    /// Recomputes some of the published bounds, and publishes those that have grown.
     fn refresh(&mut self, now: Nanos, effects: &mut Vec<Effect>) {
         let world = DecisionInput {
             map: &self.map,
@@ -733,8 +732,7 @@ impl Controller {
         };
     }
 
-    /// Works out ports, and what switches do with packets that belong to no
-    /// flow.
+    /// Recomputes ports, and the entries for packets that belong to no flow.
     fn renew_base(&mut self, effects: &mut Vec<Effect>) {
         let mut hosts: BTreeMap<End, Vec<String>> = BTreeMap::new();
         for host in self.topology.hosts.values() {
@@ -795,7 +793,7 @@ impl Controller {
 }
 
 impl SwitchProtocol {
-    /// Whether it is controlled by OpenFlow messages.
+    /// Whether the switch is controlled by OpenFlow messages.
     fn is_openflow(self) -> bool {
         self == Self::OpenFlow
     }

@@ -1,12 +1,11 @@
 //! Detours: entries installed in advance for the failure of each cable between
 //! switches.
 //!
-//! For each cable the network without it is analysed: flows that do not cross it
-//! stay, flows that do leave their paths at the switch before it and take the
-//! shortest one from there. They are admitted in the order of importance; for
-//! each admitted one the switch gets a detour, which it takes without the
-//! controller. The others are reported: they would lose their guarantee until a
-//! new path is found for them. This is done in the background, one cable after
+//! For each cable, the network without it is analysed: flows that do not cross the cable stay; the
+//! others leave their paths at the switch before the cable and take the shortest path from there.
+//! They are admitted in the order of importance; for each admitted flow the switch gets a detour,
+//! to which it switches over without the controller. The other flows are reported: they would lose
+//! their guarantee until a new path is found. The analysis runs in the background, one cable after
 //! the other, and again whenever the admitted flows change.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -20,11 +19,11 @@ use crate::event::Effect;
 use crate::plan::Header;
 use crate::streams::{Detours, Key, PathSet, Stream, flow_id};
 
-/// Bound on the flows analysed between two events (at least those of one cable),
-/// and so on the delay of a request meanwhile.
+/// Most flows that are analysed between two events (at least those of one cable), which bounds the
+/// delay of a request meanwhile.
 const FLOWS_AT_ONCE: usize = 2_000;
 
-/// Flows and cables that are analysed before the first decisions are laid.
+/// Most flows, summed over cables, that are analysed before the first entries are installed.
 const FLOWS_AT_BEGIN: usize = 100_000;
 
 /// Both directions of a cable, the smaller index first.
@@ -38,9 +37,9 @@ type BypassCache = HashMap<(NodeIndex, NodeIndex), Option<Vec<LinkIndex>>>;
 pub(super) struct Protection {
     enabled: bool,
     pending: VecDeque<Cable>,
-    /// Flows that are not covered, the least important first.
+    /// Flows without a detour, by cable, the least important first.
     pub(super) uncovered: BTreeMap<Cable, Vec<Key>>,
-    /// Requests to be answered once their streams are laid.
+    /// Requests that are answered when their streams are installed.
     pub(super) answers: Vec<Key>,
 }
 
@@ -54,14 +53,14 @@ impl Protection {
         }
     }
 
-    /// Whether all cables were looked at since something changed.
+    /// Whether all cables were analysed since the last change.
     pub(super) fn is_complete(&self) -> bool {
         self.pending.is_empty()
     }
 }
 
 impl Controller {
-    /// The admitted flows have changed: starts over.
+    /// Starts over after a change of the admitted flows.
     pub(super) fn protect_anew(&mut self, now: Nanos) {
         if !self.protection.enabled || !self.begun {
             return;
@@ -83,7 +82,7 @@ impl Controller {
         }
     }
 
-    /// The cable of a link between switches.
+    /// The cable to which a link between switches belongs.
     fn cable(&self, link: LinkIndex) -> Option<Cable> {
         let ends = self.map.ends(link)?;
         let (out, into) = (ends.out?, ends.into?);
@@ -92,7 +91,7 @@ impl Controller {
         Some((link.min(back), link.max(back)))
     }
 
-    /// Goes on with detours.
+    /// Analyses the next cables.
     pub(super) fn protect(&mut self, now: Nanos, effects: &mut Vec<Effect>) {
         if !self.updates.is_idle() {
             self.background_due = Some(now + BACKGROUND);
@@ -117,9 +116,9 @@ impl Controller {
         self.background_due = (!self.protection.pending.is_empty()).then(|| now + BACKGROUND);
     }
 
-    /// Plans detours before switches are compared with the plan for the first
-    /// time, so that detours they already have are not removed and installed
-    /// again. In a network that is too large for that, they are.
+    /// Plans detours before switches are compared with the plan for the first time, so that their
+    /// existing detours are not removed and installed again. In a network that is too large for
+    /// this, they are.
     pub(super) fn protect_now(&mut self, now: Nanos) {
         self.protect_anew(now);
         let flows = self.ledger.admission().network().flows.len();
@@ -132,8 +131,8 @@ impl Controller {
         }
     }
 
-    /// Plans detours around a cable; returns the requests without one, the least
-    /// important first.
+    /// Plans detours around a cable; returns the requests without a detour, the least important
+    /// first.
     fn cover(&mut self, cable: Cable) -> Vec<Key> {
         let crosses = |stream: &&Stream| {
             stream
@@ -216,8 +215,8 @@ impl Controller {
         })
     }
 
-    /// Lays detours around a cable in the place of others. False if they contradict
-    /// those around other cables.
+    /// Replaces the detours around a cable. False if the new ones contradict those around other
+    /// cables.
     fn lay_detours(&mut self, header: &Header, cable: Cable, detours: Detours) -> bool {
         let Some(stream) = self.ledger.streams.get(header) else {
             return false;
@@ -228,15 +227,15 @@ impl Controller {
         self.ledger.set_detours(header, all)
     }
 
-    /// Takes away the detours around a cable.
+    /// Removes the detours around a cable.
     fn strip(&mut self, header: &Header, cable: Cable) {
         if self.is_covered(header, cable) {
             self.lay_detours(header, cable, Detours::new());
         }
     }
 
-    /// Whether all flows of a stream are admitted with these paths around a cable: in
-    /// the place of what they were admitted with before.
+    /// Whether all flows of a stream are admitted with these paths around a cable, in place of
+    /// their current paths.
     fn admits_with(
         &self,
         header: &Header,
@@ -258,8 +257,8 @@ impl Controller {
         flows.is_some_and(|flows| without.replace(&ids, flows).is_ok())
     }
 
-    /// For each direction of a cable that a stream uses the links around it to
-    /// each receiver beyond, and the whole path that results.
+    /// For each direction of a cable that a stream uses, the links around the cable to each
+    /// receiver beyond it, and the resulting whole paths.
     fn detours(
         &self,
         stream: &Stream,
@@ -301,7 +300,7 @@ impl Controller {
             path_set.paths.push([&path[..at], &around].concat());
             detours.entry(path[at]).or_default().push(around);
         }
-        // A switch sends one copy by one port.
+        // A switch sends one copy, by one port: all detours have to begin with the same link.
         let one_port = detours.values().all(|paths| {
             let mut firsts = paths.iter().map(|path| path.first());
             let first = firsts.next();

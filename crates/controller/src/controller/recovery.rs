@@ -1,19 +1,18 @@
-//! Recovery after a restart: entries of an earlier run stay on the switches until
-//! their purpose is known.
+//! Recovery after a restart of the controller: entries of an earlier run stay on the switches until
+//! the controller knows whether they are needed.
 //!
-//! After a restart switches connect one after the other, some seconds apart, and
-//! do not report links and hosts by themselves. Comparing a switch with a plan
-//! that lacks these would remove entries that forward packets, and install them
-//! again a moment later. So a switch that connects for the first time *arrives*:
-//! its tables are read, link and host probes go out, and the switch is compared
-//! with the plan only when all arrived switches have had time to show hosts, and
-//! ports that led to other switches have links again. Nothing is decided before
-//! flows guaranteed earlier can be installed as they were. Both waits are
-//! bounded: links, hosts and switches that are missing after
-//! [`Intervals::recover`](crate::settings::Intervals::recover) count as gone.
+//! After a restart switches connect one after the other, some seconds apart, and do not report
+//! links and hosts by themselves. A comparison of a switch with a plan that lacks these would
+//! remove entries that forward packets, and install them again a moment later. Therefore a switch
+//! that connects for the first time *arrives*: its tables are read, probes for links and hosts are
+//! sent, and the switch is compared with the plan only when all arrived switches have had time to
+//! report hosts, and the ports that led to other switches have links again. No request is decided
+//! before flows guaranteed in an earlier run can be installed as they were. Both waits are bounded:
+//! links, hosts and switches that are missing after
+//! [`Intervals::recover`](crate::settings::Intervals::recover) count as removed.
 //!
-//! A switch that was compared once in this life is compared at once when it connects
-//! again, and so is one on which nothing of ours is.
+//! A switch that was compared once since the controller started is compared at once when it
+//! connects again, and so is a switch without entries of this controller.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -25,21 +24,21 @@ use super::{Controller, Link};
 use crate::event::Effect;
 use crate::topology::{End, Map};
 
-/// Switches that came, and when they are compared with the plan.
+/// Switches that have arrived, and when they are compared with the plan.
 #[derive(Debug, Default)]
 pub(super) struct Recovery {
-    /// When they connected, of those that were not compared in this life.
+    /// When switches connected that were not compared since the controller started.
     arrivals: BTreeMap<u64, Nanos>,
     compared: BTreeSet<u64>,
-    /// When it is to be seen again whether decisions can begin, or arrivals be compared.
+    /// When to check again whether decisions can begin, or arrived switches be compared.
     due: Option<Nanos>,
-    /// Whether there is news since the last check that the hosts and links of all
-    /// guaranteed flows are known.
+    /// Whether hosts, links or tables were reported since the last check that the hosts and links
+    /// of all guaranteed flows are known.
     is_news: bool,
 }
 
 impl Recovery {
-    /// A switch connected.
+    /// Records that a switch has connected.
     pub(super) fn arrived(&mut self, datapath: u64, now: Nanos) {
         if !self.compared.contains(&datapath) {
             self.arrivals.insert(datapath, now);
@@ -47,13 +46,13 @@ impl Recovery {
         }
     }
 
-    /// A switch is away. It arrives anew if it was not compared.
+    /// Records that a switch has disconnected. It arrives anew if it was not compared.
     pub(super) fn left(&mut self, datapath: u64) {
         self.arrivals.remove(&datapath);
     }
 
-    /// Whether a switch that was read is compared later. One on which nothing of ours is has
-    /// nothing to lose.
+    /// Whether a switch whose tables were read is compared later. A switch without entries of this
+    /// controller need not wait.
     pub(super) fn waits_for(&mut self, datapath: u64, is_blank: bool) -> bool {
         if is_blank && self.arrivals.remove(&datapath).is_some() {
             self.compared.insert(datapath);
@@ -61,26 +60,26 @@ impl Recovery {
         self.arrivals.contains_key(&datapath)
     }
 
-    /// A switch that is compared later was read.
+    /// Records that the tables of a waiting switch were read.
     pub(super) fn read(&mut self, now: Nanos) {
         self.is_news = true;
         self.due = Some(now);
     }
 
-    /// Something new is known.
+    /// Records that hosts or links were reported.
     pub(super) fn changed(&mut self) {
         self.is_news = true;
     }
 
-    /// When the next look is due.
+    /// When the next check is due.
     pub(super) fn due(&self) -> Option<Nanos> {
         self.due
     }
 }
 
 impl Controller {
-    /// When all arrived switches have had time to show links and hosts; `None` if
-    /// none of them can be compared.
+    /// When all arrived switches have had time to report links and hosts; `None` if no switch has
+    /// arrived.
     fn settled(&self) -> Option<Nanos> {
         let patience = self.intervals.settle + self.intervals.probe;
         let arrivals = self.recovery.arrivals.iter();
@@ -99,15 +98,15 @@ impl Controller {
         Some(each.max()?.min(*first + self.intervals.recover))
     }
 
-    /// Whether decisions can begin: all requests are known, the switches are
-    /// read, and the hosts and links of guaranteed flows are known again, or the
-    /// time for that is over.
+    /// Whether decisions can begin: all requests are known, the tables of switches were read, and
+    /// the hosts and links of guaranteed flows are known again, or the time limit for that has
+    /// passed.
     pub(super) fn is_recovered(&mut self, now: Nanos, effects: &mut Vec<Effect>) -> bool {
         let Some(since) = self.synchronised else {
             self.recovery.due = None;
             return false;
         };
-        // Those that take plans cannot be read, and tell links and hosts at once.
+        // Switches that take plans cannot be read, and report links and hosts at once.
         let mut links = self.switches.values();
         let asks = links.any(|link| matches!(link, Link::OpenFlow(_)));
         let patience = match asks || self.switches.is_empty() {
@@ -150,14 +149,14 @@ impl Controller {
         self.ledger.guaranteed().all(is_there)
     }
 
-    /// Takes in switches that arrived after decisions began.
+    /// Compares switches that arrived after decisions began.
     pub(super) fn join(&mut self, now: Nanos, effects: &mut Vec<Effect>) {
         let settled = self.settled();
         if let Some(settled) = settled.filter(|settled| *settled > now) {
             self.recovery.due = Some(settled);
             return;
         }
-        // Their neighbours may come later.
+        // Neighbouring switches may connect later.
         let first = self.recovery.arrivals.values().min().copied();
         let bound = first.map_or(now, |at| at + self.intervals.recover);
         if self.topology.lacks_links() && now < bound {
@@ -178,7 +177,8 @@ impl Controller {
         self.took_in(now);
     }
 
-    /// Switches were compared; those that are not read yet follow.
+    /// Removes compared switches from the arrivals; the others are compared when their tables are
+    /// read.
     pub(super) fn took_in(&mut self, now: Nanos) {
         let Recovery {
             arrivals, compared, ..
@@ -195,12 +195,12 @@ impl Controller {
             !is_compared
         });
         let settled = self.settled();
-        // Those that are not read yet say so when they are.
+        // A switch whose tables are not read yet sets this time when they are.
         self.recovery.due = settled.filter(|at| *at > now);
     }
 
-    /// Hosts that were there in an earlier life are as long as nothing else is
-    /// heard, so that their flows are not torn down before they speak.
+    /// Restores the locations of hosts from the entries of an earlier run until a host is seen
+    /// elsewhere, so that its flows are not removed before it sends a packet.
     pub(super) fn recall_hosts(&mut self) {
         let mut addresses = Vec::new();
         for (datapath, link) in &self.switches {
@@ -218,7 +218,7 @@ impl Controller {
                 }
             }
         }
-        // The owner of an address is certain where there is one host at the port.
+        // An address can be assigned to a host only if it is the only host at the port.
         for (address, at) in addresses {
             if let Some(mac) = self.topology.only_host_at(at) {
                 self.topology.recall(mac, Some(address), at);

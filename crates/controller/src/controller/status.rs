@@ -1,4 +1,4 @@
-//! What people see of a controller.
+//! The controller's status for users.
 
 use crate::streams::flow_id;
 use punctual_analysis::{Explanation, explain};
@@ -12,29 +12,29 @@ use crate::topology::{End, Host};
 /// Status of the controller, its switches, links, hosts and requests.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Status {
-    /// Requests are being decided.
+    /// Whether requests are being decided.
     pub deciding: bool,
     /// The switches.
     pub switches: Vec<SwitchStatus>,
-    /// Links that leave switches, and how much of them is used.
+    /// Links that leave switches, with their utilisation.
     pub links: Vec<LinkStatus>,
     /// The hosts.
     pub hosts: Vec<HostStatus>,
-    /// Requests.
+    /// Number of requests.
     pub requests: usize,
-    /// Those that are admitted.
+    /// Number of admitted requests.
     pub admitted: usize,
-    /// Those that wait for something to be known.
+    /// Number of requests that wait for information, such as the location of a host.
     pub waiting: usize,
-    /// Requests that lost their guarantee.
+    /// Number of requests that lost their guarantee.
     pub lost: usize,
     /// Flows without a detour, by cable.
     pub uncovered: Vec<UncoveredFlows>,
-    /// Every cable was looked at since something changed.
+    /// Whether every cable was analysed since the last change.
     pub covered_completely: bool,
 }
 
-/// A switch.
+/// Status of a switch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SwitchStatus {
     /// Its name.
@@ -43,47 +43,47 @@ pub struct SwitchStatus {
     pub datapath: u64,
     /// Whether it is connected.
     pub connected: bool,
-    /// It is known to do what the plan says.
+    /// Whether the switch is known to conform to its plan.
     pub reconciled: bool,
-    /// Entries of flows on it.
+    /// Number of flow entries on the switch.
     pub entries: usize,
 }
 
-/// A link that leaves a switch.
+/// Status of a link that leaves a switch.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LinkStatus {
     /// Its name.
     pub name: String,
-    /// The port by which it leaves.
+    /// The port at which the link leaves the switch.
     pub from: End,
-    /// Frames can go by it.
+    /// Whether the link can carry frames.
     pub up: bool,
-    /// Share of its rate that is reserved for guaranteed flows.
+    /// Share of the link's rate that is reserved for guaranteed flows, from 0 to 1.
     pub guaranteed: f64,
-    /// Measured use; `None` before counters were read.
+    /// Measured utilisation; `None` before counters were read.
     pub used: Option<Usage>,
-    /// The same for each queue, the least urgent first.
+    /// Measured utilisation of each queue, the least urgent first.
     pub queues: Vec<Option<Usage>>,
 }
 
-/// A host.
+/// Status of a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct HostStatus {
     /// Its Ethernet address.
     pub mac: crate::plan::Mac,
-    /// The rest.
+    /// Name, address and location of the host.
     #[serde(flatten)]
     pub host: Host,
 }
 
-/// Flows without a detour: they lose their guarantee when a cable fails, until a
-/// new path is found.
+/// Flows without a detour: they lose their guarantee when the cable fails, until a new path is
+/// found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct UncoveredFlows {
-    /// The link in one direction.
+    /// The link in one direction of the cable.
     pub link: String,
-    /// Managers and flows, the least important first: lower classes first, within
-    /// a class the latest request.
+    /// Manager and flow of each request, the least important first: lower classes first, within a
+    /// class the latest request first.
     pub flows: Vec<(String, String)>,
 }
 
@@ -155,9 +155,9 @@ impl Controller {
         }
     }
 
-    /// What the bounds of an admitted flow are made of: of each of its parts and
-    /// each destination. Empty if it is not admitted. Takes as long as an
-    /// analysis of the whole network.
+    /// The components of the bounds of an admitted flow, for each of its parts and each
+    /// destination. Empty if the flow is not admitted. Takes as long as an analysis of the whole
+    /// network.
     pub fn explain(&self, manager: &str, flow: &str) -> Vec<Explanation> {
         let key = (manager.to_owned(), flow.to_owned());
         let granted = self

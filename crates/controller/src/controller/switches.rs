@@ -18,10 +18,10 @@ use crate::plan::{Mac, Mark};
 use crate::topology::{Change as Found, EarlierUse, End, PortState, lldp};
 use crate::updates::Progress;
 
-/// Packets to unknown hosts that are sent to all, between two probes.
+/// Most packets to unknown hosts that are flooded between two probes.
 const MAX_FLOODS: u32 = 256;
 
-/// A port as OpenFlow describes it; `None` if it is none that packets leave by.
+/// State of a port from its OpenFlow description; `None` if the port is a reserved one.
 pub fn port_state(port: &PortDesc) -> Option<PortState> {
     (port.port <= PortNo::MAX).then(|| PortState {
         number: port.port.0,
@@ -43,7 +43,7 @@ impl Controller {
     ) {
         let switch = self.name(datapath);
         effects.push(Effect::Notice(Notice::SwitchUp { switch }));
-        // What an earlier connection did not confirm it never will.
+        // The switch will never confirm changes of an earlier connection.
         let mut progress = Progress::default();
         self.updates.away(datapath, now, &mut progress);
         let link = match speaks.is_openflow() {
@@ -109,8 +109,8 @@ impl Controller {
                         .port
                         .state
                         .contains(punctual_openflow::PortState::LIVE);
-                    // Only for a switch that reports liveness at all does a
-                    // missing report mean that the port is dead.
+                    // A port without the liveness flag is dead only if it has had the flag before:
+                    // some switches never set it.
                     if live {
                         self.live.insert(end);
                     }
@@ -186,7 +186,7 @@ impl Controller {
         }
     }
 
-    /// Makes a switch whose tables were read, or cannot be, what the plan says.
+    /// Makes a switch conform to its plan, when its tables were read or cannot be read.
     pub(super) fn reconcile(&mut self, datapath: u64, effects: &mut Vec<Effect>) {
         if let Some(Link::Plans(_)) = self.switches.get(&datapath) {
             return self.send_whole_plan(datapath, effects);
@@ -265,7 +265,7 @@ impl Controller {
                 continue;
             };
             let out = vec![
-                // Probes are not to wait for other packets.
+                // Probes must not queue behind other packets.
                 Action::SetQueue(QueueId(7)),
                 Action::output(PortNo(end.port)),
             ];
@@ -346,7 +346,7 @@ fn send(datapath: u64, out: Vec<(u32, Message)>, effects: &mut Vec<Effect>) {
     effects.extend(sends);
 }
 
-/// Addresses of a frame.
+/// Source and destination addresses of a frame.
 struct Sender {
     mac: Mac,
     address: Option<IpAddr>,
@@ -367,7 +367,7 @@ impl Sender {
             Some(IpAddr::V4(Ipv4Addr::from(octets)))
         };
         let address = match *kind {
-            // Sender's address of ARP.
+            // Sender protocol address of an ARP packet.
             [0x08, 0x06] => v4(14),
             [0x08, 0x00] => v4(12),
             [0x86, 0xdd] => {

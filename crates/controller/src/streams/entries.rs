@@ -1,4 +1,4 @@
-//! What a stream is on the switches.
+//! Compiles streams into flow entries of switches.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use super::{Receiver, Stream};
 use crate::plan::{BEST_EFFORT, Detour, Entry, HandOver, Leg, Mark, Match, Police, Rewrite};
 use crate::topology::{End, Map};
 
-/// Tags of paths are below, those of detours from here on.
+/// The first tag of detours; smaller tags are for versions of paths.
 pub(crate) const DETOURS: u8 = 4;
 
-/// An entry and where it is.
+/// A flow entry and its switch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PlacedEntry {
     pub(crate) datapath: u64,
@@ -19,19 +19,19 @@ pub(crate) struct PlacedEntry {
     pub(crate) entry: Entry,
 }
 
-/// Makes entries of streams.
+/// Compiles streams into flow entries.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Compiler {
-    /// A priority is carried in an 802.1Q tag, too.
+    /// Whether priorities are also carried in an 802.1Q tag.
     pub(crate) tags: bool,
 }
 
-/// For each incoming link the outgoing ones, and the receivers directly behind
-/// each of these.
+/// The outgoing links that follow each incoming link, with the receivers directly behind each
+/// outgoing link.
 type Tree = BTreeMap<LinkIndex, BTreeMap<LinkIndex, Vec<Receiver>>>;
 
 impl Compiler {
-    /// The entries of a stream.
+    /// The flow entries of a stream.
     pub(crate) fn compile(
         &self,
         stream: &Stream,
@@ -87,7 +87,7 @@ impl Compiler {
             in_port: into.port,
             header: stream.header,
             dscp,
-            // Where there is a mark, there is a tag.
+            // A packet that has a mark also has a tag.
             tagged: self.tags && dscp.is_some(),
         }
     }
@@ -143,7 +143,7 @@ impl Compiler {
     }
 }
 
-/// Whose entries they are: the same after a restart.
+/// Name of the owner of a stream's entries, which is equal after a restart.
 pub(crate) fn owner(stream: &Stream) -> String {
     let header = &stream.header;
     let port = |port: Option<u16>| port.map_or_else(|| "*".into(), |port| port.to_string());
@@ -180,7 +180,7 @@ fn tree<'a>(paths: impl Iterator<Item = (&'a [LinkIndex], &'a Receiver)>) -> Tre
     tree
 }
 
-/// The links of all detours behind their first.
+/// The links of all detours, except the first link of each.
 fn detours(stream: &Stream) -> Tree {
     let each = stream.detours.iter().flat_map(|(link, paths)| {
         let beyond = stream.path_set.paths.iter().zip(&stream.receivers);
@@ -190,7 +190,7 @@ fn detours(stream: &Stream) -> Tree {
         paths.iter().map(Vec::as_slice).zip(beyond)
     });
     let mut tree = tree(each);
-    // Two detours may share their end.
+    // Two detours may end in the same links.
     for next in tree.values_mut() {
         for receivers in next.values_mut() {
             receivers.sort_unstable();
@@ -200,7 +200,7 @@ fn detours(stream: &Stream) -> Tree {
     tree
 }
 
-/// Whether the detours have one continuation for each link.
+/// Whether all detours of a stream agree on the links that follow each link.
 pub(crate) fn are_consistent(stream: &Stream) -> bool {
     let mut known: BTreeMap<LinkIndex, BTreeMap<LinkIndex, Vec<Receiver>>> = BTreeMap::new();
     stream.detours.iter().all(|(link, paths)| {

@@ -1,4 +1,4 @@
-//! A request as the analysis sees it: one flow over all of its streams.
+//! The flow of a request in the analysis: one flow over all of the request's streams.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,22 +14,23 @@ use crate::topology::Map;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FlowPaths {
     paths: Vec<Vec<LinkIndex>>,
-    /// Each receiver with its place among the paths; without one if it shares the
-    /// sender's port, where nothing of the network is used.
+    /// Each receiver with the index of its path; `None` if the receiver is at the sender's port,
+    /// and its packets cross no link of the network.
     pub(crate) receivers: Vec<(Peer, Option<usize>)>,
-    /// Class of what the publisher sends.
+    /// Class of the packets that the publisher sends.
     class: u8,
-    /// Where the messages for the paths part, each with the class of its path from
-    /// there on: behind a broker, or at a publisher with a connection to each
-    /// receiver. None for a group, whose packets switches copy.
+    /// The node at which the messages of the paths diverge, and the class of each path behind it: a
+    /// broker, or a publisher with a connection to each receiver. `None` for a multicast group,
+    /// whose packets are copied by switches.
     fanout: Option<(NodeIndex, Vec<u8>)>,
-    /// The service of the broker, and the copies that it makes.
+    /// The link that represents the broker's service, and the number of copies that the broker
+    /// sends.
     service: Option<(LinkIndex, u64)>,
 }
 
 impl FlowPaths {
-    /// The paths of a request, where `course` says where its streams go and which
-    /// classes they have. `None` if a stream is missing.
+    /// The paths of a request, where `course` returns the path set and the class of a stream.
+    /// `None` if a stream is missing.
     pub(crate) fn of<'a>(
         parts: &Parts,
         course: impl Fn(&Header) -> Option<(&'a PathSet, u8)>,
@@ -101,7 +102,7 @@ impl FlowPaths {
         Some(flow)
     }
 
-    /// The place of a path, which is added if it is not there.
+    /// The index of a path, which is added if it is new.
     fn place(&mut self, path: &[LinkIndex]) -> Option<usize> {
         if path.is_empty() {
             return None;
@@ -113,7 +114,7 @@ impl FlowPaths {
         }))
     }
 
-    /// The flow; it has no paths if it takes no time on any link.
+    /// The flow for the analysis; it has no paths if it takes no time on any link.
     pub(crate) fn entry(
         &self,
         id: String,
@@ -139,7 +140,7 @@ impl FlowPaths {
         entry
     }
 
-    /// Times on links that do not follow from the size of a frame.
+    /// Times in ns on links where the time does not follow from the size of one frame.
     fn costs(&self, request: &Request, service: &Service, map: &Map) -> BTreeMap<String, u64> {
         let mut costs = BTreeMap::new();
         if let Some((link, copies)) = self.service {
@@ -150,7 +151,7 @@ impl FlowPaths {
         if self.fanout.is_some() || self.service.is_some() {
             return costs;
         }
-        // Several receivers of a group at one port: their copies follow each other.
+        // Copies for several receivers of a group at one port follow each other on its link.
         let mut copies: HashMap<usize, u64> = HashMap::new();
         for place in self.receivers.iter().filter_map(|(_, place)| *place) {
             *copies.entry(place).or_default() += 1;

@@ -1,11 +1,10 @@
 //! The ledger of guarantees: requests, their streams, and the analysis of all of
 //! them.
 //!
-//! Requests are decided in the order of their importance: the higher class
-//! first, of one class the one that was there first. Many are tried at once,
-//! and in halves where that is refused, so that a network which has room for
-//! all is planned with a single analysis. A request is admitted as a whole or
-//! not at all.
+//! Requests are decided in the order of their importance: higher classes first, and within a class
+//! the oldest request first. Many requests are tried at once, and in halves if that is refused, so
+//! that a network with room for all is planned with a single analysis. A request is admitted as a
+//! whole or not at all.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -27,12 +26,13 @@ use crate::plan::{Header, Mark, Police};
 use crate::settings::{Policing, Service, Settings};
 use crate::topology::{End, Map, Topology};
 
-/// Streams of other flows that a decision looks at before it gives up: some
+/// Limit on the effort of a decision, in streams of other flows that the analysis examines: some
 /// milliseconds (see [`Admission::set_effort`]).
 const EFFORT: u64 = 1 << 18;
-/// The same for bounds: beyond it they are by levels.
+/// Limit on the effort for bounds, in the same unit; beyond it bounds are computed by priority
+/// levels.
 const EFFORT_OF_BOUNDS: u64 = 1 << 13;
-/// Multicast addresses that are given out.
+/// Most multicast addresses that are assigned.
 const MAX_GROUPS: u32 = 1 << 16;
 
 /// A request and its state.
@@ -40,9 +40,9 @@ const MAX_GROUPS: u32 = 1 << 16;
 pub(crate) struct RequestEntry {
     pub(crate) request: Request,
     pub(crate) granted: Option<Allocation>,
-    /// Grows from request to request.
+    /// Increases from request to request.
     rank: u64,
-    /// The answer of an earlier life.
+    /// The answer to the request in an earlier run of the controller.
     hint: Option<Channel>,
 }
 
@@ -53,11 +53,11 @@ pub(crate) struct Allocation {
     pub(crate) bounds: BTreeMap<Peer, u64>,
 }
 
-/// What became of a request.
+/// Result of a decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Admitted,
-    /// It cannot be decided before something else is known.
+    /// The request cannot be decided before more is known, such as the location of a host.
     Waiting(String),
     Refused(String),
 }
@@ -67,19 +67,18 @@ pub(crate) enum Outcome {
 pub(crate) struct Ledger {
     pub(crate) flows: BTreeMap<Key, RequestEntry>,
     pub(crate) streams: BTreeMap<Header, Stream>,
-    /// Streams before the change, by which new versions of a stream are
-    /// distinguished from the old one.
+    /// Streams before the current change, to give a new path another version than the old one.
     before: HashMap<Header, Stream>,
-    /// Marks that were found on switches, by header.
+    /// Marks that were found on switches after a restart, by header.
     found: HashMap<Header, Mark>,
-    /// Streams that are not as they were.
+    /// Streams that have changed since the last [`Ledger::take_touched`].
     touched: BTreeSet<Header>,
     admission: Admission,
     router: Router,
     groups: BTreeMap<IpAddr, (String, u8)>,
-    /// Flows came beside some whose bounds were reckoned before.
+    /// Whether flows were admitted since the bounds of others were computed.
     outgrown: bool,
-    /// Bounds are being set anew; those up to this request have been.
+    /// The last request whose bound was recomputed in the current round; `None` between rounds.
     refreshed: Option<Key>,
     ranks: u64,
     paths: usize,
@@ -88,7 +87,7 @@ pub(crate) struct Ledger {
     groups_from: u32,
 }
 
-/// A request that can be decided.
+/// A request whose input is complete, so that it can be decided.
 #[derive(Debug, Clone)]
 struct Candidate {
     key: Key,
@@ -96,7 +95,7 @@ struct Candidate {
     class: u8,
 }
 
-/// A change that may be made.
+/// A change of streams and flows that has not been admitted yet.
 #[derive(Debug, Default)]
 struct Draft {
     out: Vec<String>,
@@ -135,7 +134,7 @@ impl Ledger {
         }
     }
 
-    /// Nodes or links came, or links went.
+    /// Updates paths and analysis after nodes or links were added, or links removed.
     pub(crate) fn network_changed(&mut self, map: &Map) {
         self.admission.grow(map.model().clone());
         self.router.update(map);
@@ -146,12 +145,12 @@ impl Ledger {
         &self.admission
     }
 
-    /// A mark that a switch puts on packets, from an earlier life.
+    /// Records a mark that a switch puts on packets since an earlier run of the controller.
     pub(crate) fn found(&mut self, header: Header, mark: Mark) {
         self.found.insert(header, mark);
     }
 
-    /// Takes a request; one that is there is changed.
+    /// Adds a request, or changes an existing one.
     pub(crate) fn insert(&mut self, request: Request, hint: Option<Channel>) {
         let key = (request.manager.clone(), request.flow.clone());
         match self.flows.get_mut(&key) {
@@ -169,14 +168,14 @@ impl Ledger {
         }
     }
 
-    /// Whether it was admitted in an earlier life.
+    /// Whether the request was admitted in an earlier run of the controller.
     pub(crate) fn had_guarantee(&self, key: &Key) -> bool {
         let hint = self.flows.get(key).and_then(|held| held.hint.as_ref());
         hint.is_some_and(|hint| hint.state == State::Admitted)
     }
 
-    /// Requests that were admitted in an earlier run and have no allocation yet,
-    /// with their answers of that time.
+    /// Requests that were admitted in an earlier run and have no allocation yet, with their answers
+    /// from that run.
     pub(crate) fn guaranteed(&self) -> impl Iterator<Item = (&Request, &Channel)> {
         self.flows.values().filter_map(|held| {
             let hint = held.hint.as_ref()?;
@@ -191,7 +190,7 @@ impl Ledger {
         self.flows.remove(key).is_some()
     }
 
-    /// Takes back the allocations of requests.
+    /// Releases the allocations of requests.
     pub(crate) fn release<'a>(&mut self, keys: impl IntoIterator<Item = &'a Key>) {
         let mut out = Vec::new();
         for key in keys {
@@ -225,7 +224,7 @@ impl Ledger {
 
     fn take_out(&mut self, ids: &[String]) {
         let flows = &self.admission.network().flows;
-        // Those, or all anew, whichever is less work.
+        // Removes these flows, or rebuilds the analysis with the others, whichever is less work.
         if ids.len() * 2 < flows.len() {
             let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
             self.admission.remove_all(&ids);
@@ -238,8 +237,7 @@ impl Ledger {
         }
     }
 
-    /// Requests whose paths use links that are down, or end where a host is no
-    /// more.
+    /// Requests whose paths use links that are down, or end where a host has disappeared.
     pub(crate) fn broken(&self, world: DecisionInput<'_>) -> BTreeSet<Key> {
         let is_broken = |stream: &&Stream| {
             let links = stream.path_set.paths.iter().flatten();
@@ -258,22 +256,22 @@ impl Ledger {
             .collect()
     }
 
-    /// Streams that are not as they were when this was asked last.
+    /// Streams that have changed since the last call.
     pub(crate) fn take_touched(&mut self) -> BTreeSet<Header> {
         std::mem::take(&mut self.touched)
     }
 
-    /// These are not on the switches as they should be.
+    /// Marks streams whose entries on the switches differ from the plan.
     pub(crate) fn touch(&mut self, headers: impl IntoIterator<Item = Header>) {
         self.touched.extend(headers);
     }
 
-    /// Nothing is left of a stream on any switch.
+    /// Forgets a stream that has no entry left on any switch.
     pub(crate) fn forget(&mut self, header: &Header) {
         self.before.remove(header);
     }
 
-    /// What the packets of a stream are held to.
+    /// The rate and burst to which a stream is policed.
     pub(crate) fn police(&self, stream: &Stream) -> Option<Police> {
         let applies = match self.policing {
             Policing::Nothing => false,
@@ -284,7 +282,7 @@ impl Ledger {
             |each: fn(&Use) -> u64| stream.users.values().map(each).fold(0, u64::saturating_add);
         let rate = sum(|user| user.rate_bps);
         applies.then(|| Police {
-            // Meters count in kilobits and in ticks of their own.
+            // Meters count in kilobits per second, and their clock has a granularity of its own.
             rate_bps: rate.saturating_add(rate / 8).saturating_add(1_000),
             burst_bytes: sum(|user| user.burst_bytes),
         })
@@ -305,8 +303,7 @@ impl Ledger {
         keys
     }
 
-    /// Brokers at ports of which the service is to be known before these
-    /// requests can be decided.
+    /// The ports of brokers whose service has to be known before these requests can be decided.
     pub(crate) fn brokers(&self, keys: &[Key], topology: &Topology) -> BTreeSet<End> {
         let held = keys.iter().filter_map(|key| self.flows.get(key));
         let brokers = held.filter_map(|held| held.request.broker);
@@ -315,7 +312,7 @@ impl Ledger {
             .collect()
     }
 
-    /// Decides requests that have nothing, in the order of their importance.
+    /// Decides requests without an allocation, in the order of their importance.
     pub(crate) fn decide(
         &mut self,
         keys: Vec<Key>,
@@ -353,8 +350,8 @@ impl Ledger {
         })
     }
 
-    /// The multicast address of a topic and a class; always the same unless it
-    /// is taken.
+    /// The multicast address of a topic and a class; it is a function of both unless the address is
+    /// already assigned.
     fn group(&mut self, request: &Request, class: u8) -> Option<IpAddr> {
         let name = (request.topic.clone(), class);
         let start = hash(name.0.as_bytes(), class.into()) as u32;
@@ -366,7 +363,7 @@ impl Ledger {
                 IpAddr::V6(_) => {
                     let [a, b, c, d] = v4.octets();
                     let (high, low) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
-                    // Transient, of this site (RFC 4291 section 2.7).
+                    // A transient multicast address of site-local scope (RFC 4291, section 2.7).
                     IpAddr::V6(Ipv6Addr::new(0xff15, 0, 0, 0, 0, 0, high, low))
                 }
             };
@@ -408,7 +405,7 @@ impl Ledger {
         }
     }
 
-    /// Tries paths, and higher classes if the request states none.
+    /// Tries one path set after the other, and higher classes if the request states none.
     fn decide_one(&mut self, one: &Candidate, world: DecisionInput<'_>) -> Outcome {
         let mut reason = None;
         for choice in 0..self.paths {
@@ -437,7 +434,7 @@ impl Ledger {
         match reason {
             Some(Attempt::Refused(reason)) => Outcome::Refused(reason),
             Some(Attempt::NoMorePaths) | None => {
-                // One may come up, or be found.
+                // A link may come up, or be discovered.
                 Outcome::Waiting("no links lead from the publisher to all receivers".into())
             }
         }
@@ -475,7 +472,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// The change that gives these requests streams by their `choice`th path.
+    /// The change that gives these requests streams over their `choice`th path set.
     fn draft(
         &mut self,
         ready: &[Candidate],
@@ -484,8 +481,7 @@ impl Ledger {
         world: DecisionInput<'_>,
     ) -> Result<Draft, Attempt> {
         let mut draft = Draft::default();
-        // Whose other flows have to be reckoned anew: those of streams that are raised
-        // or laid elsewhere.
+        // Streams that get another class or path: other flows that use them have to be recomputed.
         let mut anew: BTreeSet<Header> = BTreeSet::new();
         let mut fresh = choice == 0;
         for one in ready {
@@ -611,15 +607,15 @@ impl Ledger {
         Ok(())
     }
 
-    /// The streams that switches copy for several receivers.
+    /// Headers of the streams that switches copy for several receivers.
     pub(crate) fn trees(&self) -> impl Iterator<Item = Header> {
         let streams = self.streams.iter();
         let trees = streams.filter(|(_, stream)| stream.receivers.len() > 1);
         trees.map(|(header, _)| *header)
     }
 
-    /// Gives a stream the best tree that there is, if that is better by a tenth and all of its
-    /// requests keep their deadlines: the requests whose paths are others now.
+    /// Gives a stream the best available tree, if that is at least a tenth faster and all requests
+    /// of the stream keep their deadlines. Returns the requests whose paths have changed.
     pub(crate) fn improve(
         &mut self,
         header: &Header,
@@ -664,8 +660,7 @@ impl Ledger {
         Some(keys)
     }
 
-    /// The version of a stream's path: another one than before if the path is
-    /// another.
+    /// The version of a stream's path, which differs from the version before if the path differs.
     fn tag(&self, stream: &Stream) -> u8 {
         let known = self
             .streams
@@ -681,8 +676,8 @@ impl Ledger {
         }
     }
 
-    /// A request as the analysis sees it, over streams of a draft or those that are
-    /// there; none if it takes no time on any link.
+    /// The flow of a request in the analysis, over streams of a draft or the current ones; `None`
+    /// if it takes no time on any link.
     fn flow(
         &self,
         key: &Key,
@@ -707,8 +702,8 @@ impl Ledger {
             .map_err(|error| Attempt::Refused(error.to_string()))
     }
 
-    /// Sets the guaranteed bounds of these requests; see
-    /// [`Admission::guarantees`] for the effort.
+    /// Recomputes the guaranteed bounds of these requests; see [`Admission::guarantees`] for
+    /// `effort`.
     fn set_bounds(&mut self, keys: &[Key], effort: u64, world: DecisionInput<'_>) {
         let granted = |key: &Key| Some((key.clone(), self.flows.get(key)?.granted.as_ref()?));
         let wanted: BTreeMap<Key, &Allocation> = keys.iter().filter_map(granted).collect();
@@ -734,7 +729,7 @@ impl Ledger {
         }
     }
 
-    /// The bound to each receiver, of those of a flow's paths.
+    /// The bound to each receiver in ns, from the bounds of a flow's paths.
     fn bounds_of(
         &self,
         granted: &Allocation,
@@ -745,21 +740,20 @@ impl Ledger {
         let receivers = paths.into_iter().flat_map(|paths| paths.receivers);
         let bound = |(peer, place): (Peer, Option<usize>)| match place {
             Some(place) => Some((peer, *guaranteed.get(place)?)),
-            // The hosts at one port hear each other.
+            // Hosts at one port receive each other's packets without the network.
             None => Some((peer, 0)),
         };
         receivers.filter_map(bound).collect()
     }
 
-    /// Where a stream goes, and its class.
+    /// The path set of a stream, and its class.
     fn course<'a>(&'a self, header: &Header) -> Option<(&'a PathSet, u8)> {
         let stream = self.streams.get(header)?;
         Some((&stream.path_set, stream.class))
     }
 
-    /// Checks the bounds of at most so many requests, in turn, that may be
-    /// outdated since other requests were admitted. Bounds that have grown are
-    /// updated; returns the requests that they belong to.
+    /// Recomputes, in turn, the bounds of at most `most` requests that may be outdated since other
+    /// requests were admitted. Returns the requests whose bounds have grown.
     pub(crate) fn refresh_bounds(&mut self, most: usize, world: DecisionInput<'_>) -> Vec<Key> {
         let from = match self.refreshed.take() {
             Some(last) => Bound::Excluded(last),
@@ -776,7 +770,8 @@ impl Ledger {
             self.refreshed = before.last_key_value().map(|(key, _)| key.clone());
         }
         let keys: Vec<Key> = before.keys().cloned().collect();
-        // All of a turn together take as much as one decision.
+        // The limit on effort is divided among all requests, so a round takes no more than
+        // [`EFFORT_OF_BOUNDS`].
         let effort = EFFORT_OF_BOUNDS * keys.len() as u64 / self.flows.len().max(1) as u64;
         self.set_bounds(&keys, effort, world);
         let has_grown = |key: &Key| {
@@ -789,7 +784,7 @@ impl Ledger {
             })
         };
         let (grown, kept): (Vec<_>, Vec<_>) = keys.into_iter().partition(has_grown);
-        // A written bound that still holds stays as written.
+        // A published bound that still holds is not changed.
         for key in kept {
             if let Some(granted) = self
                 .flows
@@ -803,18 +798,18 @@ impl Ledger {
         grown
     }
 
-    /// Whether there are bounds of the same turn that were not looked at yet.
+    /// Whether the current round of recomputation has requests left.
     pub(crate) fn is_refreshing(&self) -> bool {
         self.refreshed.is_some()
     }
 
-    /// Whether bounds may be outdated since other requests were admitted, after
-    /// or during the present turn.
+    /// Whether bounds may be outdated since other requests were admitted, after or during the
+    /// current round.
     pub(crate) fn is_outgrown(&self) -> bool {
         self.outgrown
     }
 
-    /// The answer to an admitted request; `None` if it is not.
+    /// The answer to an admitted request; `None` if it is not admitted.
     pub(crate) fn channel(&self, key: &Key, map: &Map, topology: &Topology) -> Option<Channel> {
         let held = self.flows.get(key)?;
         let granted = held.granted.as_ref()?;
@@ -863,8 +858,8 @@ impl Ledger {
         Some(channel)
     }
 
-    /// Lays detours for a stream, or takes them away. False if they contradict
-    /// each other; then it has those that it had.
+    /// Sets the detours of a stream. If the new ones contradict each other, the stream keeps its
+    /// previous detours and the result is false.
     pub(crate) fn set_detours(&mut self, header: &Header, detours: Detours) -> bool {
         let Some(stream) = self.streams.get_mut(header) else {
             return false;
@@ -900,17 +895,17 @@ impl Ledger {
     }
 }
 
-/// Why an attempt did not succeed.
+/// Reason why an attempt failed.
 #[derive(Debug)]
 enum Attempt {
-    /// There are not that many paths.
+    /// The request has fewer path sets.
     NoMorePaths,
-    /// In plain words.
+    /// Reason for the manager, in plain words.
     Refused(String),
 }
 
-/// The class of a request: queue 0 belongs to what reserved nothing, so the
-/// least urgent priority is carried with the next.
+/// The class of a request: queue 0 is for traffic without reservation, so the least urgent priority
+/// uses class 1.
 pub(crate) fn class_of(request: &Request) -> u8 {
     request.effective_priority().clamp(1, MAX_PRIORITY)
 }
@@ -920,7 +915,7 @@ fn same_paths(a: &Stream, b: &Stream) -> bool {
         == (b.source, b.class, &b.receivers, &b.path_set.paths)
 }
 
-/// The path of an earlier life, if all of it is there.
+/// The path set of an answer from an earlier run, if all of its links exist.
 fn hinted_paths(hint: &Channel, segment: &Segment, map: &Map) -> Option<PathSet> {
     let links = |names: &[String]| -> Option<Vec<LinkIndex>> {
         let links = names
@@ -969,7 +964,7 @@ fn hinted_paths(hint: &Channel, segment: &Segment, map: &Map) -> Option<PathSet>
     })
 }
 
-/// FNV-1a.
+/// The hash function FNV-1a.
 pub(crate) fn hash(bytes: &[u8], seed: u64) -> u64 {
     let start = 0xcbf2_9ce4_8422_2325 ^ seed;
     bytes.iter().fold(start, |hash, byte| {

@@ -1,17 +1,17 @@
-//! Packets with one header that take one path: what a request is made of.
+//! Streams: packets with one header that take one path. A request consists of streams.
 //!
-//! With a broker between publisher and subscribers a request has a stream to
-//! the broker and one from the broker to each subscriber; without, there is one
-//! to all of them, or over TCP one to each. Requests share a stream if their
-//! packets have the same header: those of one connection. A switch cannot tell
-//! them apart, so they share its path and its class, which is the most urgent of
-//! theirs; it is not lowered as long as the stream is in use.
+//! With a broker between publisher and subscribers, a request has a stream to the broker and one
+//! from the broker to each subscriber. Without a broker, it has one stream to all subscribers, or
+//! over TCP one to each. Requests share a stream if their packets have equal headers, as those of
+//! one connection have. A switch cannot tell such packets apart, so they share a path and a class,
+//! which is the most urgent class of the requests; it is not lowered as long as the stream is in
+//! use.
 //!
-//! A request's part of a stream is a *segment*. For the analysis all segments of a
-//! request are one flow, from the publisher over the broker to every subscriber: so
-//! its bounds depend on the network and the other flows alone, and not on how a
-//! deadline is divided among segments. Its priority is the class of its stream to
-//! the broker and, behind that, of the stream to each subscriber.
+//! A request's part of a stream is a *segment*. In the analysis all segments of a request are one
+//! flow, from the publisher over the broker to every subscriber. Its bounds therefore depend on the
+//! network and the other flows only, and not on how a deadline is divided among segments. Its
+//! priority is the class of the stream to the broker, and behind the broker that of the stream to
+//! each subscriber.
 
 mod entries;
 mod flow;
@@ -39,32 +39,32 @@ pub(crate) fn flow_id((manager, flow): &Key) -> String {
     format!("{manager}/{flow}")
 }
 
-/// For each link that is covered the links from the node before it to every
-/// receiver beyond.
+/// For each protected link, the links of its detours: from the node before it to every receiver
+/// beyond it.
 pub(crate) type Detours = BTreeMap<LinkIndex, Vec<Vec<LinkIndex>>>;
 
 /// Packets with one header that take one path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stream {
     pub(crate) header: Header,
-    /// Where they enter the network.
+    /// The port at which the packets enter the network.
     pub(crate) source: End,
     /// Class at every port, 1 to 7.
     pub(crate) class: u8,
-    /// Which version of its path this is, 0 to 3.
+    /// Version of the stream's path, 0 to 3.
     pub(crate) tag: u8,
     pub(crate) receivers: Vec<Receiver>,
     pub(crate) path_set: PathSet,
     /// Detours for links that may fail.
     pub(crate) detours: Detours,
-    /// The requests that use it, and what each may send.
+    /// The requests that use the stream, and the rate and burst of each.
     pub(crate) users: BTreeMap<Key, Use>,
 }
 
 /// A request's use of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Use {
-    /// Its policed rate in bits per second on the wire, and its burst in bytes.
+    /// Policed rate in bits per second on the wire; `burst` is in bytes.
     pub(crate) rate_bps: u64,
     pub(crate) burst_bytes: u64,
 }
@@ -74,8 +74,8 @@ pub(crate) struct Use {
 pub(crate) struct Receiver {
     pub(crate) peer: Peer,
     pub(crate) at: End,
-    /// Address to which packets for a group are rewritten before it receives
-    /// them.
+    /// Ethernet address to which the destination of multicast packets is rewritten for this
+    /// receiver.
     pub(crate) mac: Option<crate::plan::Mac>,
 }
 
@@ -88,10 +88,10 @@ pub(crate) struct Segment {
     pub(crate) receivers: Vec<Receiver>,
 }
 
-/// Which part of a request a segment is.
+/// Position of a segment in its request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// From the publisher to the broker, which sends that many copies.
+    /// From the publisher to the broker, which sends `copies` copies.
     Up { copies: u64 },
     /// From the broker to a subscriber.
     Down,
@@ -104,25 +104,24 @@ pub(crate) enum Role {
 pub(crate) enum NotReadyReason {
     /// The location of a host is unknown.
     Unknown(IpAddr),
-    /// It can never be: in plain words.
+    /// The request can never be decided, for a reason in plain words.
     Impossible(String),
 }
 
-/// What a request is made of.
+/// Segments and hosts of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Parts {
     pub(crate) segments: Vec<Segment>,
     /// The port of the broker, if its service is on the path.
     pub(crate) broker: Option<End>,
-    /// Subscribers on the broker's machine, which receive no packets over the
-    /// network.
+    /// Subscribers on the broker's host, to which no packets go over the network.
     pub(crate) local: Vec<Peer>,
-    /// The address of its group.
+    /// The multicast address of the request's group.
     pub(crate) group: Option<IpAddr>,
 }
 
 impl Parts {
-    /// Takes a request apart.
+    /// Splits a request into segments.
     ///
     /// # Errors
     /// A host is unknown, or the request contradicts itself.

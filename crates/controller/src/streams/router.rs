@@ -1,11 +1,10 @@
 //! Paths for streams: from the port where packets enter, over switches, to the
 //! ports of the receivers.
 //!
-//! Paths are looked for between switches only, and remembered for each pair as
-//! long as no link comes or goes: hosts have one link. A stream to several
-//! receivers goes to a rendezvous point first, the switch with the smallest
-//! average delay to all of them, and branches from there on. A branch that comes
-//! back to a switch of the trunk leaves the trunk there instead: no switch is
+//! Paths are computed between switches only, and cached for each pair until a link is added or
+//! removed, because a host has one link. A stream to several receivers goes first to a rendezvous
+//! point, the switch with the smallest average delay to all receivers, and branches there. A branch
+//! that would return to a switch of the trunk leaves the trunk at that switch instead: no switch is
 //! passed twice, and so no cable in both directions.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -21,13 +20,14 @@ use super::Receiver;
 use crate::settings::Routing;
 use crate::topology::{End, Map};
 
-/// Pairs of switches whose paths are remembered.
+/// Most pairs of switches whose paths are cached.
 const MAX_REMEMBERED: usize = 100_000;
 
-/// A path to each receiver, from the link of the sending host on.
+/// A path to each receiver, beginning with the link of the sending host.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct PathSet {
-    /// In the order of the receivers; empty for one at the sender's own port.
+    /// Paths in the order of the receivers; the path of a receiver at the sender's own port is
+    /// empty.
     pub(crate) paths: Vec<Vec<LinkIndex>>,
     /// The last switch that all paths have in common.
     pub(crate) rendezvous: Option<u64>,
@@ -38,9 +38,9 @@ pub(crate) struct PathSet {
 pub(crate) struct PathQuery<'a> {
     pub(crate) source: End,
     pub(crate) receivers: &'a [Receiver],
-    /// Size and period, by which links are weighed.
+    /// Size and period of the flow, which determine the weights of links.
     pub(crate) flow: &'a FlowEntry,
-    /// How many paths are looked at.
+    /// Most paths that are examined.
     pub(crate) paths: usize,
 }
 
@@ -48,13 +48,13 @@ pub(crate) struct PathQuery<'a> {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Router {
     routing: Routing,
-    /// Switches and the links between them that are up.
+    /// Switches, and the links between them that are up.
     fabric: Model,
-    /// Links of the whole network by those of the fabric.
+    /// Index of each link of the fabric in the whole network.
     whole: Vec<LinkIndex>,
     node: BTreeMap<u64, NodeIndex>,
     datapaths: Vec<u64>,
-    /// Datapaths by the nodes of the whole network.
+    /// Datapath identifiers by node of the whole network.
     switches: HashMap<NodeIndex, u64>,
     remembered: HashMap<(NodeIndex, NodeIndex, usize), Vec<Vec<LinkIndex>>>,
 }
@@ -67,7 +67,7 @@ impl Router {
         }
     }
 
-    /// Links came or went.
+    /// Rebuilds the fabric after links were added or removed.
     pub(crate) fn update(&mut self, map: &Map) {
         self.remembered.clear();
         self.whole.clear();
@@ -110,12 +110,12 @@ impl Router {
                 self.whole.push(place);
             }
         }
-        // They were checked as a part of the whole.
+        // Nodes and links were validated as a part of the whole network.
         self.fabric = Model::new(&nodes, &links).unwrap_or_default();
     }
 
-    /// Path sets for a stream beside the admitted flows, the best first; empty if
-    /// a receiver is unreachable.
+    /// Path sets for a stream in addition to the admitted flows, the best first; empty if a
+    /// receiver is unreachable.
     pub(crate) fn path_sets(
         &mut self,
         map: &Map,
@@ -168,7 +168,7 @@ impl Router {
             .map(|links| [&[first], links.as_slice(), &[last]].concat())
             .collect();
         if paths.len() > 1 {
-            // The time of a frame at the rate that is left.
+            // Weight of a link: time of a frame at the rate that is not reserved.
             let links = &map.model().links;
             let nodes = &map.model().nodes;
             let loads = admission.loads();
@@ -188,7 +188,7 @@ impl Router {
         paths
     }
 
-    /// Paths between switches in links of the whole network, the shortest first.
+    /// Paths between two switches as links of the whole network, the shortest first.
     fn between(&mut self, from: u64, to: u64, flow: &FlowEntry, k: usize) -> Vec<Vec<LinkIndex>> {
         if from == to {
             return vec![Vec::new()];
@@ -208,9 +208,9 @@ impl Router {
         found
     }
 
-    /// Trees over the best rendezvous points, and one that branches wherever the shortest paths do:
-    /// by the time to the farthest receiver without other traffic, and then by the number of links.
-    /// The paper's are in the order of their rendezvous points.
+    /// Trees over the best rendezvous points, and one tree that branches wherever the shortest
+    /// paths do; sorted by the time to the farthest receiver without other traffic, then by the
+    /// number of links. With the paper's method, trees are in the order of their rendezvous points.
     fn trees(&mut self, map: &Map, wanted: PathQuery<'_>, receivers: &[Receiver]) -> Vec<PathSet> {
         let flow = reference(wanted.flow);
         let Some(source) = self.node.get(&wanted.source.datapath).copied() else {
@@ -244,8 +244,8 @@ impl Router {
         trees
     }
 
-    /// The time by which trees are compared, ns, without other traffic: to the farthest receiver,
-    /// or, as the paper does, the mean of all.
+    /// The time in ns by which trees are compared, without other traffic: to the farthest receiver,
+    /// or, with the paper's method, the mean over all receivers.
     pub(crate) fn delay(&self, map: &Map, flow: &FlowEntry, tree: &PathSet) -> u64 {
         let bytes = flow.wire_bytes.unwrap_or(1538);
         let times = tree.paths.iter().map(|path| idle_time(map, bytes, path));
@@ -299,7 +299,8 @@ impl Router {
     }
 }
 
-/// The time to the farthest receiver of a tree without other traffic, ns, and the number of links.
+/// The time in ns to the farthest receiver of a tree without other traffic, and the number of
+/// links.
 fn cost(map: &Map, flow: &FlowEntry, tree: &PathSet) -> (u128, usize) {
     let bytes = flow.wire_bytes.unwrap_or(1538);
     let times = tree.paths.iter().map(|path| idle_time(map, bytes, path));
@@ -307,7 +308,7 @@ fn cost(map: &Map, flow: &FlowEntry, tree: &PathSet) -> (u128, usize) {
     (times.max().unwrap_or(0), links.len())
 }
 
-/// The time of so many bytes on a path without other traffic, ns.
+/// The time in ns of a frame of `bytes` on a path without other traffic.
 fn idle_time(map: &Map, bytes: u64, path: &[LinkIndex]) -> u128 {
     let model = map.model();
     let bits = u128::from(bytes) * 8_000_000_000;
@@ -319,16 +320,15 @@ fn idle_time(map: &Map, bytes: u64, path: &[LinkIndex]) -> u128 {
     each.sum()
 }
 
-/// The links of the hosts at two ports, from one and to the other, if they are
-/// up.
+/// The link from the host at `source` and the link to the host at `to`, if both are up.
 fn access(map: &Map, source: End, to: End) -> Option<(LinkIndex, LinkIndex)> {
     let (first, _) = map.access_links(source)?;
     let (_, last) = map.access_links(to)?;
     (map.is_up(first) && map.is_up(last)).then_some((first, last))
 }
 
-/// Paths between switches are those of full frames, whatever the flow's size, so
-/// that they can be remembered.
+/// Paths between switches are computed for full-sized frames, whatever the flow's size, so that
+/// they can be cached.
 fn reference(flow: &FlowEntry) -> FlowEntry {
     FlowEntry {
         wire_bytes: Some(1538),

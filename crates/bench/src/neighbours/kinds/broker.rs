@@ -1,4 +1,4 @@
-//! A neighbour broker of a mesh, as far as it takes one to say which filters it wants.
+//! A neighbour broker of a mesh that does no more than advertise its filters.
 
 use std::io::ErrorKind;
 use std::net::TcpStream;
@@ -13,22 +13,23 @@ use punctual_model::Nanos;
 use super::{MANY, Place, await_kind, await_packets, filters};
 use crate::blocking::Connection;
 
-/// A broker that others may connect to, with a name that the host's does not decide.
+/// Configuration that lets other brokers connect, with a broker name that does not depend on the
+/// host.
 pub(super) const MESH: &str = "[mesh]\n\
     enabled = true\n\
     join_wait = \"0s\"\n\
     id = \"bench\"\n\
     secret_file = \"{directory}/neighbours.secret\"\n";
 
-/// By which the broker knows who may be its neighbour, and the user name that goes with it.
+/// Secret with which a neighbour broker authenticates itself to the broker under test.
 pub(super) const SECRET: &str = "known to the neighbour brokers of benchmarks";
 const USER: &str = "$mesh";
 
-/// Its name.
+/// Name of the neighbour broker.
 const NAME: &str = "neighbour";
-/// How often all filters are wanted, and not wanted any more, over one connection.
+/// How often all filters are advertised and withdrawn over one connection.
 const ROUNDS: u64 = 20;
-/// Filters of one message; the next one waits until it has been heard.
+/// Filters in one message; the next message waits until the broker has handled this one.
 const AT_ONCE: usize = 2500;
 
 pub(super) fn filter_changes(place: &Place<'_>, n: u64) -> Result<()> {
@@ -47,7 +48,7 @@ pub(super) fn filter_changes(place: &Place<'_>, n: u64) -> Result<()> {
                 0 => (part.to_vec(), Vec::new()),
                 _ => (Vec::new(), part.to_vec()),
             };
-            // Who says nothing of the tree for long is lost.
+            // A neighbour that sends no hello for long counts as lost.
             said += 1;
             say(&mut link, &hello(said)?)?;
             say(&mut link, &Message::Filters { add, remove })?;
@@ -57,7 +58,7 @@ pub(super) fn filter_changes(place: &Place<'_>, n: u64) -> Result<()> {
     Ok(())
 }
 
-/// A link that is up: its ends have said who they are.
+/// Opens a link, on which both ends have identified themselves.
 fn link(place: &Place<'_>, n: u64) -> Result<Connection> {
     let mut link = Connection::new(NAME.to_owned(), TcpStream::connect(place.mqtt))?;
     let mut bytes = Vec::new();
@@ -75,11 +76,11 @@ fn link(place: &Place<'_>, n: u64) -> Result<Connection> {
     Ok(link)
 }
 
-/// CONNECT of version 5 with the secret, and without properties.
+/// Appends CONNECT of version 5 with the secret, and without properties.
 fn put_connect(bytes: &mut Vec<u8>) {
     let mut body = Vec::new();
     mqtt::put_string(&mut body, "MQTT");
-    // A clean start with user name and password, and no keep-alive.
+    // Clean Start with user name and password, and a Keep Alive of 0.
     body.extend_from_slice(&[5, 0b1100_0010, 0, 0, 0]);
     for field in [&*format!("$mesh/{NAME}"), USER, SECRET] {
         mqtt::put_string(&mut body, field);
@@ -93,7 +94,7 @@ fn id() -> Result<BrokerId> {
     BrokerId::new(NAME).ok_or_else(none)
 }
 
-/// What a broker says of the tree that is the root of its own, and is no better one.
+/// Hello of a broker that is the root of its own tree, and a worse root than the broker under test.
 fn hello(number: u64) -> Result<Message> {
     let advert = Advert {
         number,
@@ -123,7 +124,7 @@ fn say(link: &mut Connection, message: &Message) -> Result<()> {
     link.send(&publish.bytes)
 }
 
-/// Waits until all that was said has been heard: sums that are wrong are asked about.
+/// Waits until the broker has handled all messages: it requests all filters after a wrong digest.
 fn await_all(link: &mut Connection) -> Result<()> {
     say(link, &Message::Digest(Box::new([1; BUCKETS])))?;
     await_packets(link, 1, |first, body| {

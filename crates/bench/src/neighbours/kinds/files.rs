@@ -1,4 +1,4 @@
-//! Neighbours that need files: a certificate, and passwords.
+//! Kinds of neighbours that need files: a certificate, and hashed passwords.
 
 use std::fs;
 use std::io;
@@ -17,7 +17,7 @@ use super::broker::SECRET;
 
 const CERTIFICATE: &str = "neighbours.crt";
 const KEY: &str = "neighbours.key";
-/// As `punctual passwd` writes it; the password is known to nobody.
+/// A line as `punctual passwd` writes it; the password is not known.
 const PASSWORDS: &str = "neighbour:$argon2id$v=19$m=19456,t=2,p=1$AEb5Q6Yor+oBhy/XBr+1AQ$Fd1LOCpWTbNgCxbg6VAUSxqZ0Qr5OasfS6atfSz0bw8\n";
 
 /// A listener for TLS.
@@ -27,11 +27,11 @@ pub(super) const TLS: &str = "[[listener]]\n\
     certificate = \"{directory}/neighbours.crt\"\n\
     key = \"{directory}/neighbours.key\"\n";
 
-/// Clients that give a user name have to give its password.
+/// Configuration that makes clients with a user name authenticate by password.
 pub(super) const LOGINS: &str = "[auth]\n\
     password_file = \"{directory}/neighbours.passwords\"\n";
 
-/// Writes the files that configurations name.
+/// Writes the files to which configurations refer.
 pub(in super::super) fn write(directory: &Path) -> Result<()> {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()])
         .map_err(|error| failure("cannot make a certificate", error))?;
@@ -47,7 +47,7 @@ pub(in super::super) fn write(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A whole handshake, with a certificate that is looked at.
+/// A full TLS handshake that verifies the certificate.
 pub(super) fn handshake(place: &Place<'_>, _: u64) -> Result<()> {
     let what = "cannot connect by TLS";
     let config = trust(place.directory)?;
@@ -61,7 +61,7 @@ pub(super) fn handshake(place: &Place<'_>, _: u64) -> Result<()> {
     Ok(())
 }
 
-/// A client that trusts the certificate, and remembers no session.
+/// A TLS client that trusts the certificate, and does not resume sessions.
 fn trust(directory: &Path) -> Result<Arc<ClientConfig>> {
     let what = "cannot trust the certificate";
     let mut roots = RootCertStore::empty();

@@ -1,4 +1,4 @@
-//! Neighbours that begin and end sessions, or fill the queues of sessions.
+//! Kinds of neighbours that begin and end sessions, or fill the queues of sessions.
 
 use std::net::TcpStream;
 
@@ -8,13 +8,13 @@ use punctual_measure::wire::{self, PublishTemplate, Version, kind};
 use super::{MANY, Place, ask, ask_with, await_kind, await_packets, client, filters};
 use crate::blocking::Connection;
 
-/// Messages of one client that are not acknowledged.
+/// Most unacknowledged messages of one client.
 const WINDOW: usize = 500;
-/// Flows of a session, as many as it may have.
+/// Flows of a session, which is the most that the broker allows.
 const FLOWS: usize = 1000;
-/// Clients with wills, and clients that get them.
+/// Number of clients with wills, and of clients that receive the wills.
 const WILLS: usize = 100;
-/// Sessions that messages are stored for.
+/// Disconnected sessions for which messages are stored.
 const AWAY: usize = 10;
 
 /// Flags of CONNECT (MQTT 3.1.1, section 3.1.2.3).
@@ -23,14 +23,14 @@ const WILL: u8 = 1 << 2;
 const PASSWORD: u8 = 1 << 6;
 const USER_NAME: u8 = 1 << 7;
 
-/// Configuration of a broker with a store.
+/// Configuration of the broker's store.
 pub(super) const STORE: &str = "data = \"{store}\"\n";
 
-/// CONNECT of version 3.1.1 with fields that its flags ask for.
+/// CONNECT of version 3.1.1 with these flags, and the fields that the flags require.
 fn connect(flags: u8, fields: &[&str]) -> Vec<u8> {
     let mut body = Vec::new();
     wire::put_string(&mut body, "MQTT");
-    // Version 3.1.1, and no keep-alive.
+    // Protocol level 4 (version 3.1.1), and a Keep Alive of 0.
     body.extend_from_slice(&[4, flags, 0, 0]);
     for field in fields {
         wire::put_string(&mut body, field);
@@ -41,7 +41,7 @@ fn connect(flags: u8, fields: &[&str]) -> Vec<u8> {
     bytes
 }
 
-/// Connects, and waits for an answer, whatever it is.
+/// Connects and waits for CONNACK with any return code.
 fn greet(place: &Place<'_>, id: &str, bytes: &[u8]) -> Result<Connection> {
     let mut connection = Connection::new(id.to_owned(), TcpStream::connect(place.mqtt))?;
     connection.send(bytes)?;
@@ -53,7 +53,7 @@ fn leave(mut connection: Connection) -> Result<()> {
     connection.send(&[kind::DISCONNECT << 4, 0])
 }
 
-/// Publishes with QoS 1, as much at a time as may be unacknowledged.
+/// Publishes with QoS 1, as many messages at a time as may be unacknowledged.
 fn publish(connection: &mut Connection, mut messages: Vec<PublishTemplate>) -> Result<()> {
     for part in messages.chunks_mut(WINDOW) {
         let mut bytes = Vec::new();
@@ -87,7 +87,7 @@ pub(super) fn ends(place: &Place<'_>, _: u64) -> Result<()> {
     ask_with(&mut queue, &["queue".to_owned()], 1)?;
     leave(queue)?;
     fill(place, "queue", b"", place.of(MANY))?;
-    // A clean session takes its place.
+    // A clean session replaces the stored one.
     leave(client(place, "ends-queue", false)?)
 }
 
@@ -102,7 +102,7 @@ pub(super) fn wills(place: &Place<'_>, _: u64) -> Result<()> {
     for n in 0..count {
         let id = format!("testator-{n}");
         let bytes = connect(CLEAN_SESSION | WILL, &[&id, "will", "gone"]);
-        // Its connection ends without DISCONNECT.
+        // The connection is closed without DISCONNECT.
         drop(greet(place, &id, &bytes)?);
     }
     for heir in &mut heirs {
@@ -117,7 +117,7 @@ pub(super) fn logins(place: &Place<'_>, _: u64) -> Result<()> {
     greet(place, "guesser", &bytes).map(drop)
 }
 
-/// Sessions that stay, all with one subscription.
+/// Creates sessions that outlive their connections, all with one subscription.
 pub(super) fn crowd(place: &Place<'_>) -> Result<()> {
     for n in 0..place.of(MANY) {
         let mut session = client(place, &format!("crowd-{n}"), true)?;
