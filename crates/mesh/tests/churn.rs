@@ -1,8 +1,8 @@
-//! Large meshes under churn, from a seed: the tree always a forest, and one tree
-//! again soon, whatever happens to links and brokers.
+//! Large meshes under churn, from a seed: the links always form a forest, and soon a single tree
+//! again, whatever faults links and brokers have.
 //!
-//! `PUNCTUAL_SEEDS=1000 cargo test -p punctual-mesh --release --test churn` runs
-//! more; `PUNCTUAL_SEED=7` runs one.
+//! `PUNCTUAL_SEEDS=1000 cargo test -p punctual-mesh --release --test churn` runs more seeds;
+//! `PUNCTUAL_SEED=7` runs one.
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is a failing test")]
 
 #[allow(unreachable_pub, reason = "shared by test programs")]
@@ -24,7 +24,7 @@ fn build(rng: &mut Rng, n: usize) -> World {
     World::new(&capacities, edges, settings)
 }
 
-/// What happens to links and brokers.
+/// Injects a fault of a link or a broker.
 fn fault(world: &mut World, rng: &mut Rng, crashes: bool) {
     match rng.below(if crashes { 6 } else { 4 }) {
         0 | 1 => {
@@ -68,7 +68,7 @@ fn large_meshes_become_one_tree() {
         times.push(world.settle(Nanos::from_secs(20)));
         for _ in 0..10 {
             fault(&mut world, &mut rng, true);
-            // Some faults while the last one is still being dealt with.
+            // Some faults occur while the mesh still handles the last one.
             let pause = rng.below(300);
             for _ in 0..pause / 5 {
                 world.run_for(5);
@@ -77,7 +77,7 @@ fn large_meshes_become_one_tree() {
         }
         heal(&mut world);
         times.push(world.settle(Nanos::from_secs(20)));
-        // Once ways are measured, nothing moves any more.
+        // When path costs are measured, the tree no longer changes.
         world.run_for(10_000);
         let before = world.held();
         world.run_for(10_000);
@@ -94,26 +94,26 @@ fn large_meshes_become_one_tree() {
     );
 }
 
-/// Five brokers with connections to spare.
+/// Five brokers with redundant connections.
 fn five(rng: &mut Rng, hello: Nanos) -> World {
     let capacities: Vec<u64> = (0..5).map(|_| rng.below(4)).collect();
     let edges = Edge::graph(rng, 5, 10);
     let mut world = World::new(&capacities, edges, |settings| settings.tree.hello = hello);
     world.run_for(20);
     world.settle(Nanos::from_secs(60));
-    // Ways are measured.
+    // By this time path costs are measured.
     world.run(world.now() + Nanos(hello.0 * 20));
     world
 }
 
-/// Whether a connection over an edge carries messages.
+/// Whether the connection over an edge carries messages.
 fn carries(world: &World, edge: usize) -> bool {
     let [a, b] = world.network.edges[edge].ends;
     let mut held = world.held().into_iter();
     held.any(|ends| ends == (a, b) || ends == (b, a))
 }
 
-/// Whether brokers reach each other only by an edge.
+/// Whether the graph of brokers is disconnected without an edge.
 fn is_needed(world: &mut World, edge: usize) -> bool {
     world.network.edges[edge].is_cut = true;
     let parts = world.components().len();
@@ -132,7 +132,7 @@ fn a_silent_link_is_replaced_within_three_hellos() {
             if !carries(&world, edge) || is_needed(&mut world, edge) {
                 continue;
             }
-            // At any moment between two hellos.
+            // At a random time between two hellos.
             let pause = rng.below(hello.0);
             world.run(world.now() + Nanos(pause));
             world.cut(edge, true);
@@ -170,8 +170,8 @@ fn the_loss_of_the_root_takes_100_milliseconds() {
     println!("milliseconds: {times:?}");
 }
 
-/// A machine that is too busy runs nobody for longer than a neighbour may be silent, or everybody
-/// late: nobody loses anybody.
+/// An overloaded machine runs no broker for longer than a neighbour may be silent, or runs all
+/// brokers late: no broker loses a neighbour.
 #[test]
 fn a_busy_machine_loses_nobody() {
     for seed in seeds(12) {
@@ -187,7 +187,7 @@ fn a_busy_machine_loses_nobody() {
             }
         }
         assert_eq!(world.connections(), before, "seed {seed}");
-        // Ways as before, by times that are noise.
+        // The tree is as before, with transmission times that are random noise.
         world.noise = Some((Rng::new(seed), Nanos(hello.0 / 2)));
         world.run(world.now() + Nanos(hello.0 * 40));
         let (mut moved, mut held) = (0, world.held());
@@ -201,8 +201,8 @@ fn a_busy_machine_loses_nobody() {
     }
 }
 
-/// Nothing comes from a broker to its neighbour, which it hears well: it is not that one's child, however
-/// near it is, and is reached by another way.
+/// A neighbour receives nothing from a broker, which receives all of the neighbour's messages: the
+/// broker is not its child, however low the cost of the link is, and is reached by another path.
 #[test]
 fn a_link_that_carries_one_way_only_is_no_way_to_the_root() {
     let edge = |ends, millis| Edge::new(ends, Nanos::from_millis(millis));
@@ -230,19 +230,19 @@ fn a_quiet_tree_says_little() {
     let (bytes, links) = (world.control_bytes, world.network.edges.len() as u64);
     world.run_for(60_000);
     let rate = (world.control_bytes - bytes) / links / 60;
-    // At ten hellos a second there and back; by default there is one in two seconds.
+    // At five hellos per second in each direction; the default is one in two seconds.
     println!("{rate} B/s on each link at a hello every 200 ms");
     assert!(rate < 600, "{rate}");
 }
 
-/// What a hello tells of the tree, and what its times say of the link, is passed on together.
+/// Changes of the tree and measurements of the link are sent in the same hellos.
 #[test]
 fn ways_that_change_take_no_more_hellos() {
     let links = 4;
     let edges = (0..links).map(|n| Edge::new([n, n + 1], Nanos(100_000)));
     let mut world = World::new(&[9, 0, 0, 0, 0], edges.collect(), |_| {});
     world.settle(Nanos::from_secs(20));
-    // To the middle between two.
+    // To the middle of the interval between two hellos.
     world.run_for(21_000);
     for round in 0..20 {
         for edge in &mut world.network.edges {
@@ -255,7 +255,7 @@ fn ways_that_change_take_no_more_hellos() {
         let (hellos, before) = (world.hellos, cost(&world));
         world.run_for(20_000);
         assert_ne!(cost(&world), before);
-        // Ten there and back.
+        // Ten hellos in each direction.
         assert_eq!(world.hellos - hellos, 20 * links as u64);
     }
 }
@@ -279,12 +279,12 @@ fn a_new_topic_costs_one_advertisement_less_than_brokers() {
         world.subscribe(n / 2, "new/topic");
         world.run_for(2000);
         assert_eq!(told(&world) - before, n as u64 - 1);
-        // A second subscriber elsewhere is told on the way to the first only.
+        // A second subscriber elsewhere is advertised on the path to the first one only.
         world.subscribe(0, "new/topic");
         world.run_for(2000);
         let second = told(&world) - before - (n as u64 - 1);
         assert!((1..n as u64).contains(&second), "{second}");
-        // What is covered is not told.
+        // A filter that is covered by an advertised one is not advertised.
         let before = told(&world);
         world.subscribe(0, "new/#");
         world.run_for(2000);

@@ -1,5 +1,5 @@
-//! What two brokers say first: which version of the protocol they speak, and who is refused. Some here
-//! speak a second version, which there is not yet.
+//! The first message on a link: supported protocol versions, and refusals. Some brokers here
+//! support a second version, which does not exist yet.
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is a failing test")]
 
 use punctual_mesh::wire::{Message, Open, VERSIONS, WireError};
@@ -12,7 +12,7 @@ fn node(name: &str) -> Node {
     Node::new(Settings::new(BrokerId::new(name).unwrap(), 1, 1), NOW)
 }
 
-/// What a broker says first that speaks these versions.
+/// The first message of a broker that supports these versions.
 fn opening(name: &str, dialled: bool, versions: (u8, u8)) -> Open {
     let open = node(name).open(dialled);
     Open { versions, ..open }
@@ -30,13 +30,13 @@ fn the_highest_common_version_is_spoken() {
     let mut ours = node("a");
     let mut theirs = node("b");
     let newer = opening("b", true, (1, 2));
-    // As they come from the wire.
+    // As the message arrives from the network.
     let bytes = Message::Open(newer.clone()).encode();
     assert_eq!(Message::decode(&bytes), Ok(Message::Open(newer.clone())));
     let link = ours.link_up(&newer, 1.0, NOW).unwrap();
     assert_eq!(ours.status().links[0].version, 1);
     let back = theirs.link_up(&ours.open(false), 1.0, NOW).unwrap();
-    // It is a link like any other.
+    // The link works like any other.
     loop {
         let (said, heard) = (ours.take_outputs(), theirs.take_outputs());
         if said.is_empty() && heard.is_empty() {
@@ -80,7 +80,7 @@ fn who_speaks_no_common_version_is_refused() {
         assert!(node.status().links.is_empty());
         assert!(node.take_outputs().is_empty());
     }
-    // It may come back with another build.
+    // The neighbour may return with another build.
     let open = opening("b", true, (1, 2));
     assert!(node.link_up(&open, 1.0, NOW).is_ok());
 }

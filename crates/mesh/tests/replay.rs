@@ -1,5 +1,5 @@
-//! The check of the fuzz target `mesh` on a stable toolchain: over its seeds, over
-//! changes of single bytes and cuts of them, and over any bytes.
+//! Runs the check of the fuzz target `mesh` on a stable toolchain: with its seed inputs, with
+//! single bytes of them changed, with truncated ones, and with random bytes.
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is a failing test")]
 
 #[path = "../../../fuzz/src/mesh.rs"]

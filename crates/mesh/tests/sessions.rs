@@ -1,5 +1,5 @@
-//! The tables of nodes between which messages arrive at once: where clients and brokers are, which
-//! brokers receive a topic, and lost links.
+//! The tables of nodes that exchange messages without delay: locations of clients and brokers,
+//! brokers that receive a topic, and lost links.
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is a failing test")]
 
 #[path = "sessions/transfers.rs"]
@@ -27,20 +27,21 @@ fn settings(n: usize) -> Settings {
 struct Row {
     nodes: Vec<Node>,
     ends: BTreeMap<(usize, LinkId), (usize, LinkId)>,
-    /// What nodes ask their shells to do about sessions, and tell of traces.
+    /// Outputs of nodes that concern sessions and traces.
     asked: Vec<(usize, Output)>,
-    /// What they ask them to do with what is kept for neighbours.
+    /// Outputs of nodes that concern messages kept for neighbours.
     moved: Vec<(usize, Output)>,
-    /// Whom they reach, and whether others are away, as they say.
+    /// For each node the brokers that it reaches, and whether it reports others as away.
     reach: BTreeMap<usize, (BTreeSet<BrokerId>, bool)>,
-    /// Whom their links lead to, as they want it to be kept.
+    /// The brokers behind each link, as nodes store them.
     leads: BTreeMap<(usize, BrokerId), Vec<BrokerId>>,
-    /// One that keeps nothing at the moment, and what it is asked to keep.
+    /// The node whose commits are delayed at the moment, and its last commit number.
     unkept: Option<(usize, u64)>,
-    /// One whose neighbours acknowledge nothing at the moment, and what it waits for.
+    /// The node whose neighbours acknowledge nothing at the moment; [`Self::flushes`] are its
+    /// flushes.
     stuck: Option<usize>,
     flushes: Vec<u64>,
-    /// Links at which what is newer waits.
+    /// Links at which newer messages are held.
     held: BTreeSet<(usize, LinkId)>,
     now: Nanos,
 }
@@ -113,7 +114,7 @@ impl Row {
                             self.moved.push((n, output));
                         }
                         Output::Leads { link, brokers } => {
-                            // One that is given up has none any more.
+                            // A link that was given up has no peer.
                             if let Some(peer) = self.nodes[n].peer(link).cloned() {
                                 self.leads.insert((n, peer), brokers);
                             }
@@ -128,7 +129,7 @@ impl Row {
                         Output::Hold { link, .. } => {
                             self.held.remove(&(n, link));
                         }
-                        // With that nothing waits any more, either.
+                        // A link that does not carry messages holds none, either.
                         Output::Carry {
                             link,
                             carries: false,
@@ -164,13 +165,14 @@ impl Row {
     }
 }
 
-/// Nothing is kept any more for a neighbour, since another one is forgotten if one is named.
+/// The output by which a node gives up a neighbour, with the broker that an operator has forgotten,
+/// if any.
 fn given_up(peer: usize, forgotten: Option<usize>) -> Output {
     let (peer, forgotten) = (name(peer), forgotten.map(name));
     Output::Forget { peer, forgotten }
 }
 
-/// What is kept for a link that does not carry goes nowhere, if it never did.
+/// A link that has never carried messages leads to no broker, whatever is kept for it.
 #[test]
 fn a_link_leads_to_nobody_before_it_carries() {
     let now = Nanos::from_secs(1);
@@ -179,7 +181,7 @@ fn a_link_leads_to_nobody_before_it_carries() {
     let link = own.link_up(&opens[1], 1.0, now).unwrap();
     let back = peer.link_up(&opens[0], 1.0, now).unwrap();
     let is_leads = |output: &Output| matches!(output, Output::Leads { .. });
-    // The neighbour's end carries.
+    // The neighbour's end of the link carries messages.
     let here = Message::Here {
         all: true,
         add: vec![name(1), name(2)],
@@ -189,7 +191,7 @@ fn a_link_leads_to_nobody_before_it_carries() {
     let mut said = own.take_outputs();
     assert!(!own.status().links[0].edge.carries());
     assert!(!said.iter().any(is_leads), "{said:?}");
-    // So does this one, and is told nothing more of that.
+    // This end carries messages now, and the neighbour does not repeat the brokers behind it.
     let mut leads = Vec::new();
     while !said.is_empty() {
         for output in said {
@@ -227,7 +229,7 @@ fn envelopes_find_their_way() {
 }
 
 impl Row {
-    /// What was asked for is kept from now on.
+    /// Confirms the delayed commits, and ends the delay.
     fn keep(&mut self) {
         if let Some((n, number)) = self.unkept.take() {
             self.nodes[n].interest_committed(number, self.now);
@@ -236,8 +238,7 @@ impl Row {
     }
 }
 
-/// A broker that is killed does not know any more what it has not kept: nobody is to rely on it
-/// before.
+/// A killed broker loses what it has not committed: other brokers must not rely on it before.
 #[test]
 fn others_hear_who_is_where_when_it_is_kept_what_is_wanted_there() {
     let mut row = Row::new(4);
@@ -274,15 +275,15 @@ fn an_envelope_waits_until_it_is_kept_what_is_wanted() {
         (0, Output::Envelope { from, client, body })
     };
     assert_eq!(row.asked, [envelope(1), envelope(2)]);
-    // Nothing is wanted that is not kept.
+    // No commit of filters is pending.
     row.unkept = Some((1, 0));
     row.nodes[2].envelope(&name(0), "c", [3].into(), row.now);
     row.settle();
     assert_eq!(row.asked.last(), Some(&envelope(3)));
 }
 
-/// What comes for a neighbour that is elsewhere goes there, also from a broker that has started
-/// again, whenever it comes, until nothing comes any more.
+/// Messages for a neighbour that is elsewhere are forwarded to it, also by a restarted broker, at
+/// any time until no more such messages arrive.
 #[test]
 fn who_starts_again_passes_on_what_comes_for_a_neighbour_that_is_elsewhere() {
     let mut row = Row::new(3);
@@ -309,8 +310,8 @@ fn who_starts_again_passes_on_what_comes_for_a_neighbour_that_is_elsewhere() {
     assert_eq!(own.last(), Some(&given_up(2, None)));
 }
 
-/// While something that came from a neighbour cannot go on, nobody knows yet where else it
-/// would have to go.
+/// While a message from a neighbour cannot be forwarded, it is unknown to which other brokers it
+/// has to go.
 #[test]
 fn what_lingers_is_kept_while_publications_wait() {
     let mut row = Row::new(3);
@@ -342,7 +343,7 @@ fn what_lingers_is_kept_while_publications_wait() {
     row.run_for(3000);
     assert_eq!(wants(&row), 0);
 
-    // What waited is gone with the link.
+    // A held message is lost with its link.
     row.nodes[0].subscribe("$share/g/u", false, row.now);
     row.nodes[0].waits(LinkId(0), true, row.now);
     row.nodes[0].unsubscribe("$share/g/u", false, row.now);
@@ -352,7 +353,7 @@ fn what_lingers_is_kept_while_publications_wait() {
     assert_eq!(wants(&row), 0);
 }
 
-/// What waited comes again, on another way or over a new connection.
+/// The held message is sent again, by another path or over a new connection.
 #[test]
 fn what_lingers_is_kept_for_a_while_when_who_sent_what_waits_is_gone() {
     for silently in [false, true] {
@@ -383,8 +384,8 @@ fn what_lingers_is_kept_for_a_while_when_who_sent_what_waits_is_gone() {
     }
 }
 
-/// What is kept for a lost link is forgotten when all has come that was on its way, in `heal` at the
-/// latest.
+/// State that is kept for a lost link is discarded when all messages in flight have arrived, after
+/// the time `heal` at the latest.
 #[test]
 fn what_is_kept_is_kept_until_what_was_on_its_way_has_come() {
     let forgotten = |row: &Row| row.moved.contains(&(0, given_up(9, None)));
@@ -397,7 +398,7 @@ fn what_is_kept_is_kept_until_what_was_on_its_way_has_come() {
         row.run_for(200);
         row
     };
-    // Either of the two has something queued.
+    // One of the two brokers has queued messages.
     for stuck in [1, 2] {
         let mut row = lose(Row::new(3), stuck);
         row.run_for(5000);
@@ -411,7 +412,7 @@ fn what_is_kept_is_kept_until_what_was_on_its_way_has_come() {
         assert!(forgotten(&row));
     }
     let mut row = lose(Row::new(3), 2);
-    // On the way of the question there is another link now.
+    // The link on the path of the flush request was replaced.
     row.cut(1, 2);
     row.connect(1, 2);
     row.run_for(2500);
@@ -430,8 +431,8 @@ fn what_is_kept_is_kept_until_what_was_on_its_way_has_come() {
     assert!(forgotten(&row), "nothing waits for ever");
 }
 
-/// Where a link begins to carry what is newer waits, until all on that side have passed on what they kept
-/// and that is acknowledged.
+/// When a link begins to carry, newer messages wait until all brokers on that side have forwarded
+/// what they kept, and this was acknowledged.
 #[test]
 fn what_is_newer_waits_until_what_was_kept_has_come() {
     let join = |stuck: usize| {
@@ -445,13 +446,13 @@ fn what_is_newer_waits_until_what_was_kept_has_come() {
         row.run_for(500);
         row
     };
-    // Nobody is behind the last one.
+    // No broker is behind the last one.
     let row = join(3);
     assert_eq!((row.held, row.flushes), (BTreeSet::new(), vec![]));
     for stuck in [0, 1] {
         let mut row = join(stuck);
         let at: Vec<usize> = row.held.iter().map(|(n, _)| *n).collect();
-        // Asked again when it was known who is behind the link.
+        // A second flush is requested when the brokers behind the link are known.
         assert_eq!((at, row.flushes.len()), (vec![2], 2));
         row.run_for(3000);
         assert_eq!(row.flushes.len(), 2, "each is answered once");
@@ -460,7 +461,7 @@ fn what_is_newer_waits_until_what_was_kept_has_come() {
             row.settle();
             assert_eq!(row.held.len(), held, "only the last answer counts");
         }
-        // It ends with the link, and after a while in any case.
+        // Holding ends with the link, and after a limit of time.
         let mut row = join(stuck);
         row.cut(2, 3);
         assert_eq!(row.held, BTreeSet::new());
@@ -473,7 +474,7 @@ fn what_is_newer_waits_until_what_was_kept_has_come() {
     }
 }
 
-/// The last broker answers twice, each time asked within `wait` ms.
+/// The last broker answers two flushes, of which each is requested within `wait` ms.
 fn answer_twice(row: &mut Row, wait: u64) {
     for _ in 0..2 {
         row.run_for(wait);
@@ -483,8 +484,8 @@ fn answer_twice(row: &mut Row, wait: u64) {
     }
 }
 
-/// What the last member of a shared subscription at a broker wanted is wanted there until all has come
-/// that was on its way, and not for longer where there are others.
+/// The filters of the last member of a shared subscription at a broker remain until all messages in
+/// flight have arrived; those of earlier members do not.
 #[test]
 fn a_member_leaves_when_what_was_on_its_way_has_come() {
     let mut row = Row::new(3);
@@ -507,7 +508,7 @@ fn a_member_leaves_when_what_was_on_its_way_has_come() {
     answer_twice(&mut row, 300);
     assert_eq!(wants(&row), 0);
 
-    // For a while, whatever comes.
+    // Filters remain only for a limited time, whatever is in flight.
     row.nodes[0].subscribe("$share/g/u", false, row.now);
     row.nodes[0].unsubscribe("$share/g/u", false, row.now);
     row.run_for(11_000);
@@ -534,7 +535,8 @@ fn who_is_reached_is_who_the_tree_leads_to() {
     assert_eq!(reached(&row), [0, 2, 3]);
 }
 
-/// Who answers a trace of b1, and after how many answers it was known that these are all.
+/// The brokers that answer a trace from b1, and the number of answers at which the trace was
+/// complete.
 fn traced(row: &mut Row, topic: &str) -> (Vec<usize>, Option<usize>) {
     row.asked.clear();
     row.nodes[1].trace(topic, row.now);
@@ -564,20 +566,20 @@ fn a_trace_is_complete_when_all_on_its_way_have_answered() {
     assert_eq!(traced(&mut row, "a/b"), (vec![0, 1, 2, 3, 4], Some(5)));
     assert_eq!(traced(&mut row, "a/b/c"), (vec![0, 1], Some(2)));
     assert_eq!(traced(&mut row, "b"), (vec![1], Some(1)));
-    // While one is cut off, the answers of those behind it are not among all.
+    // If a link is cut, a trace is complete without the brokers behind it.
     row.cut(2, 3);
     assert_eq!(traced(&mut row, "a/b"), (vec![0, 1, 2], Some(3)));
 }
 
-/// Links over which a broker of a row sends messages on these topics.
+/// The topics among these that a broker of the row sends to any link.
 fn wanted(row: &Row, n: usize, topics: &str) -> String {
     let links = |topic: &str| row.nodes[n].table().receivers(topic).1;
     let wanted = topics.split(' ').filter(|topic| !links(topic).is_empty());
     wanted.collect::<Vec<_>>().join(" ")
 }
 
-/// Of a row of four the last two are cut off, where persistent sessions await `b2` and `b3/#`, and
-/// others want more.
+/// A row of four brokers of which the last two are cut off; persistent sessions there subscribe to
+/// `b2` and `b3/#`, and other sessions to further filters.
 fn cut_off() -> Row {
     let mut row = Row::new(4);
     for (n, filter, lasting) in [
@@ -617,7 +619,7 @@ fn for_who_is_away_what_persistent_sessions_await_is_kept_for_longer() {
     row.run_for(300);
     assert_eq!(wanted(&row, 0, TOPICS), "");
     assert_eq!(row.moved.last(), Some(&(1, given_up(2, None))));
-    // Nobody thinks that something is kept for them.
+    // No broker considers messages to be kept for the lost ones.
     row.run_for(11_000);
     assert_eq!(row.nodes[0].status().awaited, 0);
 }
@@ -631,8 +633,8 @@ fn for_who_is_back_nothing_is_kept_but_for_who_is_not() {
     row.nodes[3].unsubscribe("b3/#", true, row.now);
     row.nodes[3].unsubscribe("b3/x", true, row.now);
     row.run_for(1000);
-    // Those that do not know yet may have sent something for it, and it keeps all for who is lost
-    // to it since then.
+    // Brokers that do not know the new path yet may have sent messages for the returned broker,
+    // which keeps all messages for a broker that it has lost since.
     assert_eq!(wanted(&row, 0, TOPICS), TOPICS);
     row.run_for(11_000);
     assert_eq!(wanted(&row, 0, TOPICS), "b2 over");
@@ -646,12 +648,12 @@ fn who_keeps_messages_for_others_is_kept_messages_for() {
     let mut row = cut_off();
     row.run_for(1000);
     row.cut(0, 1);
-    // Somebody else, as who reaches nobody gives up nobody.
+    // A further broker, because a broker that reaches no other gives up none.
     row.nodes.push(Node::new(settings(4), row.now));
     row.connect(0, 4);
     row.run_for(15_000);
     assert_eq!(wanted(&row, 4, TOPICS), "b2 b3/y");
-    // It does not answer for them any more when they are elsewhere.
+    // Broker 1 no longer stands for brokers 2 and 3 when these are reachable elsewhere.
     row.connect(4, 2);
     row.run_for(5000);
     assert_eq!(wanted(&row, 0, TOPICS), TOPICS);
@@ -695,7 +697,7 @@ fn who_has_no_persistent_sessions_is_given_up_as_a_whole() {
     row.run_for(11_000);
     assert_eq!(row.moved, [(1, Output::Narrow(name(2)))]);
     assert_eq!(wanted(&row, 0, "b2"), "");
-    // What was taken before is kept for as long again.
+    // Messages accepted before are kept for an equal time again.
     row.run_for(8000);
     assert_eq!(row.moved.len(), 1);
     row.run_for(2000);
@@ -706,21 +708,21 @@ fn who_has_no_persistent_sessions_is_given_up_as_a_whole() {
 }
 
 impl Row {
-    /// An operator says that to one broker of another.
+    /// An operator tells one broker to forget another one.
     fn forget(&mut self, n: usize, broker: usize) -> Result<(), ForgetError> {
         let forgotten = self.nodes[n].forget(&name(broker), self.now);
         self.settle();
         forgotten
     }
 
-    /// What a broker did with what it keeps for neighbours, since this was called last.
+    /// Outputs of a broker about messages kept for neighbours, since the last call.
     fn moves_of(&mut self, n: usize) -> Vec<Output> {
         let moved = std::mem::take(&mut self.moved).into_iter();
         moved.filter_map(|(m, it)| (m == n).then_some(it)).collect()
     }
 }
 
-/// For one of two behind the lost link nothing is kept any more, at once.
+/// Outputs by which messages for one of two brokers behind a lost link are dropped at once.
 fn dropped_but_for_others() -> [Output; 2] {
     [Output::Narrow(name(2)), Output::Trim(name(2))]
 }
@@ -734,7 +736,7 @@ fn who_is_not_to_come_back_is_given_up_at_once() {
         row.cut(1, 2);
         row.run_for(waited);
         row.moved.clear();
-        // Also if something waits for room that came from others.
+        // Also while messages from other brokers wait for room.
         row.nodes[1].waits(LinkId(0), true, row.now);
         assert_eq!(row.forget(1, 2), Ok(()));
         assert_eq!(row.moves_of(1), [given_up(2, Some(2))]);
@@ -743,7 +745,7 @@ fn who_is_not_to_come_back_is_given_up_at_once() {
         row.run_for(20_000);
         assert_eq!(wanted(&row, 0, "b2"), "");
         assert_eq!([0, 1].map(|n| row.nodes[n].status().awaited), [0, 0]);
-        // It is a broker like any other if it comes all the same.
+        // If the forgotten broker returns nevertheless, it is treated like any other.
         row.connect(1, 2);
         row.run_for(5000);
         assert_eq!(wanted(&row, 0, "b2"), "b2");
@@ -768,7 +770,7 @@ fn who_is_forgotten_leaves_what_others_await() {
     row.run_for(100);
     assert_eq!(wanted(&row, 0, TOPICS), "");
 
-    // As long as everything is kept for who else is behind the link, it is.
+    // Messages are kept as long as all messages for another broker behind the link are kept.
     let mut row = cut_off();
     assert_eq!(row.forget(1, 2), Ok(()));
     row.run_for(9900);
@@ -780,7 +782,7 @@ fn who_is_forgotten_leaves_what_others_await() {
     assert_eq!(row.moves_of(1), [Output::Narrow(name(2))]);
     assert_eq!(wanted(&row, 0, TOPICS), "b3/y");
 
-    // Who awaits nothing is given up with it.
+    // A broker without persistent sessions is given up together with the forgotten one.
     let mut row = cut_off();
     row.run_for(11_000);
     row.moved.clear();
@@ -806,7 +808,8 @@ fn who_is_there_or_not_known_is_not_forgotten() {
     let forgotten = [0, 1, 3, 9].map(|other| row.nodes[1].forget(&name(other), row.now));
     let (present, unknown) = (Err(ForgetError::Present), Err(ForgetError::Unknown));
     assert_eq!(forgotten, [present, present, present, unknown]);
-    // Who has reached it takes it to be away, whether it keeps something for it or not.
+    // A broker that had reached the lost one regards it as away, whether it keeps messages for it
+    // or not.
     assert_eq!(row.forget(0, 2), Ok(()));
     assert_eq!(row.forget(0, 2), unknown);
     assert_eq!(row.forget(3, 2), Ok(()));
@@ -834,7 +837,7 @@ fn who_is_forgotten_is_so_after_a_restart() {
     assert_eq!(awaited, 3, "two filters at b3, and that it is kept for b3");
 }
 
-/// Who reaches nobody gives up nobody by itself.
+/// A broker that reaches no other does not give up brokers by itself.
 #[test]
 fn the_word_of_an_operator_counts_where_nobody_is_reached() {
     let mut row = cut_off();
@@ -874,14 +877,14 @@ fn who_is_back_gets_what_waited_when_the_others_are_forgotten() {
         moves: true,
     };
     assert_eq!(row.moves_of(1), [copy]);
-    // Something may be under way from who did not know that it is there.
+    // A broker that did not know of the return may have sent messages that are still in flight.
     row.run_for(1900);
     assert!(!row.moves_of(1).contains(&given_up(2, None)));
     row.run_for(200);
     assert_eq!(row.moves_of(1).last(), Some(&given_up(2, None)));
 }
 
-/// It would have passed on what is kept for it.
+/// The forgotten broker would have forwarded the messages that it kept for the other one.
 #[test]
 fn whom_the_forgotten_one_kept_messages_for_is_not_forgotten() {
     for waited in [1000, 15_000] {
@@ -934,8 +937,8 @@ fn members_at_who_is_forgotten_are_none() {
     assert_eq!(wanted(&row, 0, "t"), "t");
 }
 
-/// 8192 filters of one client that cover each other, which a broker and its neighbour take in while
-/// neither does more for one input than fits into a few slices.
+/// 8192 filters of one client that cover each other: a broker and its neighbour add them, and
+/// neither does more work for one input than fits into a few slices.
 #[test]
 fn filters_that_cover_each_other_take_a_slice_for_each_input() {
     let mut row = Row::new(3);
@@ -951,7 +954,7 @@ fn filters_that_cover_each_other_take_a_slice_for_each_input() {
     for bits in 0..1u32 << 13 {
         let levels = (0..13).map(|level| if bits >> level & 1 == 1 { "+/" } else { "a/" });
         let filter = String::from_iter(levels) + "z";
-        // Some at a time, as they come while the last ones are dealt with.
+        // Some filters at a time, which arrive while the broker still handles earlier ones.
         row.now = row.now + Nanos(300_000);
         step(&mut row, &|node, now| node.subscribe(&filter, false, now));
         step(&mut row, &|node, now| node.tick(now));
@@ -968,7 +971,7 @@ fn filters_that_cover_each_other_take_a_slice_for_each_input() {
     println!("{before} units, {most} at most for one input");
 }
 
-/// A client may want filters with more levels than brokers tell each other.
+/// A client may subscribe to filters with more levels than brokers advertise.
 #[test]
 fn a_filter_with_too_many_levels_is_asked_for_as_a_wider_one() {
     let mut row = Row::new(2);
@@ -984,7 +987,7 @@ fn a_filter_with_too_many_levels_is_asked_for_as_a_wider_one() {
     row.run_for(100);
     assert_eq!(links(&row, &deep), 0);
     assert_eq!(row.nodes[1].status().links.len(), 1);
-    // Who tells it as it is breaks the link.
+    // A neighbour that advertises such a filter unchanged loses its link.
     let link = row.nodes[1].status().links[0].link;
     let told = Message::Filters {
         add: vec![deep.into()],

@@ -1,6 +1,5 @@
-//! Decisions in random networks are those of an analysis from scratch, whatever
-//! came, went and was replaced before, one by one and in groups; and promises
-//! are bounds.
+//! In random networks, decisions equal those of an analysis from scratch, whatever flows were
+//! added, removed and replaced before, one by one and in groups; and promised bounds are safe.
 //!
 //! `PUNCTUAL_ADMISSION=5000` runs that many networks.
 #![expect(
@@ -15,7 +14,7 @@ use punctual_sim::network::generate;
 
 const STEPS: usize = 12;
 
-/// What happened, so that nobody is content with nothing.
+/// Numbers of events, so that a test in which nothing happened fails.
 #[derive(Debug, Default)]
 struct Count {
     accepted: u64,
@@ -28,7 +27,7 @@ struct Count {
 struct Run {
     all: Vec<Flow>,
     empty: Network,
-    /// The flows that should be admitted.
+    /// The flows that should be admitted now.
     expected: Vec<Flow>,
     admission: Admission,
     rng: Rng,
@@ -52,7 +51,7 @@ impl Run {
         }
     }
 
-    /// Up to three flows that are admitted, or are not.
+    /// Returns up to three flows that are admitted, or up to three that are not.
     fn some(&mut self, admitted: bool) -> Vec<Flow> {
         let is_in = |flow: &&Flow| self.expected.iter().any(|known| known.id == flow.id);
         let mut from: Vec<_> = self
@@ -70,7 +69,7 @@ impl Run {
 
     fn step(&mut self, count: &mut Count) {
         if self.rng.chance(10) {
-            // From scratch, with what is admitted.
+            // Rebuild the analysis from the admitted flows.
             self.admission = Admission::new(self.admission.network().clone());
         }
         let new = self.some(false);
@@ -119,8 +118,8 @@ impl Run {
         }
     }
 
-    /// What is admitted is what should be; promises are no less than the best
-    /// bounds, at any effort, and no more than deadlines.
+    /// The admitted flows are the expected ones; promised bounds are no less than the best bounds,
+    /// at any effort, and no more than deadlines.
     fn check(&mut self, count: &mut Count) {
         assert_eq!(self.admission.network().flows, self.expected);
         let bounds = analyze(&self.with(&self.expected));

@@ -1,9 +1,8 @@
-//! What is bounded stays bounded, and nothing is left when everyone has gone.
+//! Bounded resources stay within their bounds, and all are released when all clients have left.
 
 use punctual_sim::Scenario;
 
-/// Messages that expire sooner and later make no more timers than there are
-/// reasons for.
+/// Messages with early and late expiry create no more timers than necessary.
 #[test]
 fn expiring_messages_do_not_pile_up_timers() {
     let mut s = Scenario::run("conn b resume expiry=100000; sub b t q1; drop b; conn a");
@@ -12,12 +11,12 @@ fn expiring_messages_do_not_pile_up_timers() {
         let timers = s.world().shards()[0].timers();
         assert!(timers < 100 + round, "{timers} timers in round {round}");
     }
-    // Later ones are found when they expire.
+    // Messages that expire later are removed when they expire.
     s.go_on("wait 3000s; drop a; wait 1s; idle_queues");
     assert!(s.world().shards()[0].timers() < 5);
 }
 
-/// The shared statistics follow what only time has done.
+/// Shared statistics also reflect changes that only timers have caused.
 #[test]
 fn statistics_are_shared_after_timers() {
     let mut s = Scenario::run(

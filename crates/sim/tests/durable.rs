@@ -1,20 +1,20 @@
-//! Nothing acknowledged is lost: clients with sessions that survive, a broker
-//! that crashes at any moment and stays down for a while, and the log of real
-//! brokers on a disk that fills, fails, and tears and reorders what it writes.
+//! No acknowledged message is lost: clients with persistent sessions, a broker that crashes at any
+//! moment and stays down for some time, and the store of real brokers on a disk that fills up,
+//! fails, and tears and reorders writes.
 //!
-//! Clients are told what is safe by the broker's acknowledgements alone, and keep
-//! their own state over crashes, as the specification asks of them. In the end,
-//! when all is quiet: every acknowledged message has come to everyone who was
-//! subscribed before, a QoS 2 message once, in order by publisher, topic and QoS;
-//! retained messages are the last acknowledged ones or later ones; the members of
-//! a shared subscription have each message together, with QoS 2 one of them; nothing
-//! comes after its expiry, with the time down counted; the will of a client that
-//! stays away comes, that of one that was never away or came back in time does not.
-//! Of a topic with durability `none` nothing is promised but that: no packet identifier
-//! of its messages is another's while its receiver has it.
+//! Clients know only from the broker's acknowledgements what is safe, and keep their own state over
+//! crashes, as the specification requires. The checks at the end, when no message is in flight:
+//! every acknowledged message has arrived at every client that was subscribed before, a QoS 2
+//! message once, in order by publisher, topic and QoS; retained messages are the last acknowledged
+//! ones or later ones; the members of a shared subscription together have each message, with QoS 2
+//! exactly one of them; no message arrives after its expiry, which includes the time in which the
+//! broker is down; the will of a client that stays away arrives, and that of a client that was
+//! never away or returned in time does not. For a topic with durability `none` only one thing is
+//! promised: no packet identifier of its messages is given to another message while the receiver
+//! uses it.
 //!
-//! `PUNCTUAL_SEEDS=100000` runs that many, from `PUNCTUAL_FROM` on;
-//! `PUNCTUAL_SEED=7` only that one.
+//! `PUNCTUAL_SEEDS=100000` runs that many seeds, from `PUNCTUAL_FROM` on; `PUNCTUAL_SEED=7` runs
+//! only that one.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
 use std::collections::{BTreeMap, HashMap};
@@ -30,8 +30,8 @@ use punctual_sim::{Decoder, Delivered, Incoming, LinkId, LinkProfile, World, see
 
 const TOPICS: u64 = 4;
 const SECOND: Nanos = Nanos::from_secs(1);
-/// Longer than it takes until bytes that are under way arrive at a client, and until all shards know that
-/// the store works again.
+/// Longer than bytes take to arrive at a client, and than all shards take to learn that the store
+/// works again.
 const SLACK: Nanos = SECOND;
 
 /// A message by its publisher and number.
@@ -43,30 +43,30 @@ struct Sent {
     topic: String,
     qos: QoS,
     retain: bool,
-    /// Whether it states a priority.
+    /// Whether the message states a priority.
     urgent: bool,
     packet_id: u16,
-    /// Whether PUBREC came.
+    /// Whether PUBREC has arrived.
     received: bool,
     acknowledged: bool,
     refused: bool,
-    /// When it was published and when acknowledged, as steps of the story.
+    /// The steps at which the message was published and acknowledged.
     issued: u64,
     at: u64,
     /// Message Expiry Interval in seconds, and when the message was last sent.
     expiry: Option<u32>,
     transmitted: Nanos,
-    /// Whether it was sent more than once.
+    /// Whether the message was sent more than once.
     again: bool,
-    /// Whether it was on its way while the store had trouble: the broker may have refused it, and
-    /// the refusal may have been lost with the connection.
+    /// Whether the message was in flight while the store failed: the broker may have refused it,
+    /// and the refusal may have been lost with the connection.
     exposed: bool,
     /// The state of the will, if the message is one.
     will: Option<Will>,
 }
 
 impl Sent {
-    /// Whether all clients that subscribe to it must have received it at the end.
+    /// Whether every client that subscribes to the topic must have received the message at the end.
     fn is_due(&self) -> bool {
         self.acknowledged && !self.refused && self.expiry.is_none_or(|it| it >= LONG)
     }
@@ -81,10 +81,10 @@ struct Will {
     fate: Fate,
 }
 
-/// What is known of the publication of a will.
+/// Whether a will may, must or must not be published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// It may be published or not.
+    /// The will may be published or not.
     Open,
     /// The connection of the will exists.
     Connected,
@@ -98,7 +98,7 @@ enum Fate {
 struct Client {
     name: String,
     subscriber: bool,
-    /// Whether it subscribes with a shared subscription.
+    /// Whether the client uses a shared subscription.
     shares: bool,
     /// Number of the message that is the will of its connection.
     will: Option<u32>,
@@ -106,21 +106,21 @@ struct Client {
     connected: bool,
     /// Whether the broker has accepted a CONNECT, so that the session exists.
     session: bool,
-    /// The step of the story at which SUBACK came.
+    /// The step at which SUBACK arrived.
     subscribed: Option<u64>,
-    /// Whether SUBSCRIBE was sent and SUBACK has not come.
+    /// Whether SUBSCRIBE was sent and SUBACK has not arrived.
     subscribing: bool,
     packet_id: u16,
     sent: Vec<Sent>,
-    /// Numbers of its messages whose handshake is not complete, in order.
+    /// Numbers of the client's messages whose handshake is incomplete, in order.
     open: Vec<u32>,
-    /// Received QoS 2 messages whose PUBREL has not come, by packet identifier.
+    /// Received QoS 2 messages whose PUBREL has not arrived, by packet identifier.
     pending: HashMap<u16, Key>,
-    /// How often it has received each message.
+    /// How often the client has received each message.
     got: BTreeMap<Key, u32>,
     /// Number of the last received message, by publisher, topic and QoS.
     order: HashMap<(usize, String, QoS), u32>,
-    /// The last retained message that it was sent, by topic.
+    /// The last retained message that the client has received, by topic.
     retained: BTreeMap<String, Key>,
 }
 
@@ -157,13 +157,13 @@ struct Story {
     rng: Rng,
     world: World,
     clients: Vec<Client>,
-    /// The number of steps so far: of things that clients do or learn.
+    /// Number of steps so far; a step is an action of a client, or a packet that it receives.
     step: u64,
     lines: Vec<String>,
     versions: Version,
-    /// Whether the disk may have trouble.
+    /// Whether the disk may fail.
     troubled: bool,
-    /// Until when the broker may refuse messages because the disk has trouble.
+    /// Until when the broker may refuse messages because the disk fails.
     trouble_until: Nanos,
     /// The greatest number of random acts.
     acts: u64,
@@ -213,7 +213,7 @@ impl Story {
             client.shares = client.subscriber && rng.chance(30);
         }
         let acts = rng.within(50..=400);
-        // With one they come in rows.
+        // With a single topic, many messages in a row are on the same topic.
         let topics = *rng.pick(&[1, TOPICS, TOPICS]);
         Self {
             clients,
@@ -299,7 +299,7 @@ impl Story {
         self.write(at, &Packet::Connect(connect));
     }
 
-    /// Makes the will for the next connection of a client; returns its number.
+    /// Creates the will for the next connection of a client; returns its number.
     fn leave_behind(&mut self, at: usize) -> u32 {
         let delay = match self.versions {
             Version::V5 => *self.rng.pick(&[0, 1, 10]),
@@ -311,7 +311,7 @@ impl Story {
             topic: format!("t/{}", self.rng.below(TOPICS)),
             qos: *self.rng.pick(&[QoS::AtLeastOnce, QoS::ExactlyOnce]),
             retain: false,
-            // It comes when it comes.
+            // The order of wills is not checked, as for urgent messages.
             urgent: true,
             packet_id: 0,
             received: false,
@@ -337,7 +337,8 @@ impl Story {
         client.sent[client.will? as usize].will.as_mut()
     }
 
-    /// Notes that the connection of a client is lost, which the broker may notice from now on.
+    /// Notes that the connection of a client is lost, which the broker may notice at any time from
+    /// now on.
     fn lose(&mut self, at: usize) {
         let now = self.world.now();
         if let Some(will) = self.will(at) {
@@ -351,7 +352,7 @@ impl Story {
     /// Notes that a client is connected again: its wills that are not due yet are never published.
     fn cancel(&mut self, at: usize) {
         let (now, own) = (self.world.now(), self.clients[at].will);
-        // While nothing can be stored it is not known what remains.
+        // While the store fails it is unknown which sessions survive.
         if self.troubled {
             return;
         }
@@ -420,7 +421,8 @@ impl Story {
         };
         let retain = self.rng.chance(20);
         let urgent = self.versions.is_v5() && self.rng.chance(20);
-        // What is retained may be gone early only without one.
+        // An expired message must not have replaced a retained one, so retained messages do not
+        // expire.
         let expires = self.versions.is_v5() && !retain && self.rng.chance(20);
         let expiry = expires.then(|| *self.rng.pick(&[1, 20, LONG]));
         let packet_id = self.next_packet_id(at);
@@ -499,7 +501,7 @@ impl Story {
                     Ok(None) => {
                         let ended = self.world.is_ended(*link);
                         if ended && !self.world.has_received(*link) {
-                            // Perhaps by the broker.
+                            // The broker may have closed the connection.
                             if let Some(will) = self.will(at) {
                                 will.fate = match will.fate {
                                     Fate::Connected => Fate::Open,
@@ -538,7 +540,7 @@ impl Story {
                 (client.session, client.connected) = (true, true);
                 self.cancel(at);
                 if session_present {
-                    // Again what is not complete, in order.
+                    // Repeat incomplete handshakes in order (section 4.4).
                     for number in self.clients[at].open.clone() {
                         let sent = &self.clients[at].sent[number as usize];
                         if sent.received {
@@ -626,8 +628,8 @@ impl Story {
         if !sent.will.is_none_or(is_away) {
             return Err(format!("c{at}: {key:?}: {:?} comes", sent.will));
         }
-        // What was in flight before may come again, and with QoS 2 it waits for its
-        // identifier to be safe.
+        // A message that was in flight before may be sent again after its expiry, and a QoS 2
+        // message waits until its packet identifier is durable.
         let compared = delivered.qos == QoS::AtLeastOnce && !delivered.dup;
         if let Some(expiry) = sent.expiry.filter(|_| compared) {
             let end = sent.transmitted + Nanos::from_secs(u64::from(expiry)) + SLACK;
@@ -655,17 +657,17 @@ impl Story {
             *times += 1;
             let times = *times;
             let sent = &self.clients[key.0].sent[key.1 as usize];
-            // Its publisher may have to repeat what the broker does not know any more.
+            // The publisher may have to repeat a message that the broker has forgotten.
             let once = delivered.qos == QoS::ExactlyOnce && self.survives(sent);
             if times > 1 && once {
                 return Err(format!("c{at}: {key:?} came twice"));
             }
-            // What states a priority overtakes, and is not compared; nor is what was
-            // published before the subscription, and perhaps again after it; nor what was
-            // perhaps refused and was then published again: it comes after what was
-            // accepted meanwhile; nor what was published again after its time, which then
-            // begins anew: its first copy may have expired behind a crash, and its second
-            // comes after what was published between them.
+            // Not compared are: messages with a priority, which overtake others; messages published
+            // before the subscription, which may be published again after it; messages that may
+            // have been refused and were published again, because they follow those accepted
+            // meanwhile; and messages published again after their expiry interval, which then
+            // restarts: the first copy may have expired during a crash, and the second follows
+            // messages that were published between both.
             let client = &self.clients[at];
             let compared = client.subscribed.is_some_and(|since| sent.issued > since);
             let is_new = sent.exposed || sent.expiry.is_some_and(|it| it < LONG);
@@ -725,7 +727,7 @@ impl Story {
         }
     }
 
-    /// Sets how the disk fails from now on; `None` repairs it.
+    /// Sets how the disk fails from now on; `None` repairs the disk.
     fn set_trouble(&mut self, trouble: Option<StoreTrouble>) {
         self.tell(format!("the store: {trouble:?}"));
         self.world.set_store_trouble(trouble);
@@ -750,7 +752,7 @@ impl Story {
         self.world.crash(down);
     }
 
-    /// Whether all clients except `away` have nothing left to do.
+    /// Whether all clients except `away` have completed their handshakes and subscriptions.
     fn is_quiet(&self, away: &[usize]) -> bool {
         self.clients.iter().enumerate().all(|(at, client)| {
             away.contains(&at)
@@ -772,14 +774,14 @@ impl Story {
         self.become_quiet(&[])?;
         let gone = self.check_wills()?;
         self.check()?;
-        // What is retained, someone new finds out.
+        // A new subscriber receives all retained messages.
         let fresh = self.clients.len();
         self.clients.push(Client::new(fresh, true));
         self.become_quiet(&gone)?;
         self.check_retained(fresh)
     }
 
-    /// Lets all clients except `away` connect and do what is left to do.
+    /// Lets all clients except `away` connect, and complete handshakes and subscriptions.
     fn become_quiet(&mut self, away: &[usize]) -> Result<(), String> {
         for _ in 0..200 {
             for at in (0..self.clients.len()).filter(|at| !away.contains(at)) {
@@ -802,7 +804,7 @@ impl Story {
         if !self.is_quiet(away) {
             return Err("it never becomes quiet".into());
         }
-        // Until nothing comes any more.
+        // Run until no more packets arrive.
         let mut before = 0;
         while std::mem::replace(&mut before, self.step) != self.step {
             self.run_for(SECOND)?;
@@ -810,7 +812,7 @@ impl Story {
         Ok(())
     }
 
-    /// Who has a will goes, and does not come back; returns them.
+    /// Disconnects all clients with a will for good; returns their indices.
     fn check_wills(&mut self) -> Result<Vec<usize>, String> {
         let publishers = (0..self.clients.len()).filter(|at| !self.clients[*at].subscriber);
         let gone: Vec<usize> = publishers
@@ -821,7 +823,7 @@ impl Story {
             let client = &mut self.clients[*at];
             let sent = client.will.map(|number| &mut client.sent[number as usize]);
             if let Some(sent) = sent {
-                // From now on it is to come.
+                // From this step on subscribers have to receive the will.
                 (sent.acknowledged, sent.issued) = (true, self.step);
                 sent.at = self.step;
             }
@@ -832,7 +834,7 @@ impl Story {
             self.run_for(Nanos(time))?;
             self.crash();
         }
-        // Longer than any of them waits.
+        // Longer than the largest Will Delay Interval, 10 s.
         self.run_for(Nanos::from_secs(12))?;
         self.become_quiet(&gone)?;
         Ok(gone)
@@ -856,7 +858,7 @@ impl Story {
                 None => {}
                 Some((publisher, number)) => {
                     let found = &self.clients[*publisher].sent[*number as usize];
-                    // Who was never told may have come at any time.
+                    // A message without an acknowledgement may have been stored at any time.
                     let known = found.acknowledged && !found.refused;
                     if known && let Some(later) = safe.find(|sent| sent.issued > found.at) {
                         return Err(format!("{topic} retains {found:?}, not {later:?}"));
@@ -897,13 +899,13 @@ impl Story {
 
 fn run(seed: u64) -> Result<u32, String> {
     let mut story = Story::new(seed);
-    // Whoever panics does not know which story it is.
+    // A panic message does not contain the seed.
     let end = catch_unwind(AssertUnwindSafe(|| story.run()));
     let end = end.unwrap_or_else(|_| Err("it panics".into()));
     told(seed, end, &story).map(|()| story.world.crashes())
 }
 
-/// Says with a failure how it came to that.
+/// Adds the seed and the trace of the story to a failure.
 fn told(seed: u64, result: Result<(), String>, story: &Story) -> Result<(), String> {
     match result {
         Ok(()) => Ok(()),
@@ -918,8 +920,8 @@ fn told(seed: u64, result: Result<(), String>, story: &Story) -> Result<(), Stri
     }
 }
 
-/// A short story again and again, in which the power fails with one call of the
-/// disk after the other.
+/// Repeats a short story, in which power fails at the first call of the disk, then at the second,
+/// and so on.
 #[test]
 fn the_power_may_fail_at_any_call() {
     let all = seeds(300);

@@ -1,7 +1,6 @@
-//! Enhanced authentication (section 4.12) from the first packet to the last,
-//! with a method made for the purpose: the client says who it is, is asked a
-//! question, and answers it. `docs/conformance.md` names these tests, because
-//! the binary has no method built in.
+//! Enhanced authentication (section 4.12) from the first packet to the last, with a method for
+//! these tests: the client names itself, receives a challenge, and answers it.
+//! `docs/conformance.md` names these tests, because the binary has no built-in method.
 
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is a failing test")]
 
@@ -16,8 +15,8 @@ const METHOD: &str = "question";
 const CONTINUE: ReasonCode = ReasonCode::ContinueAuthentication;
 const AGAIN: ReasonCode = ReasonCode::ReAuthenticate;
 
-/// The hook. A client that trusts itself is let in at once; the others are
-/// asked. What was asked of whom is for the client to know.
+/// The authentication hook. It accepts a client that needs no challenge at once, and sends a
+/// challenge to the others. The client knows the expected answer.
 fn question(request: &AuthRequest) -> AuthAnswer {
     let Some((method, data)) = &request.method else {
         return AuthAnswer::Accept {
@@ -47,14 +46,14 @@ fn question(request: &AuthRequest) -> AuthAnswer {
     }
 }
 
-/// A packet from the broker, as far as these tests look at it.
+/// A packet from the broker, with the fields that these tests check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Reply {
     kind: PacketType,
     reason: Option<ReasonCode>,
     method: Option<String>,
     data: Option<Vec<u8>>,
-    /// Whether it has a Reason String or User Properties.
+    /// Whether the packet has a Reason String or User Properties.
     chatty: bool,
 }
 
@@ -90,7 +89,7 @@ impl Reply {
     }
 }
 
-/// A broker that knows the method.
+/// A broker whose hook knows the method.
 struct Broker(World);
 
 impl Broker {
@@ -105,8 +104,8 @@ impl Broker {
         Self(world)
     }
 
-    /// A connection that begins with this CONNECT; its other end begins on
-    /// another shard than the session where there are two.
+    /// Opens a connection that sends this CONNECT. With two shards, the connection begins on
+    /// another shard than the session.
     fn connect(&mut self, connect: &Connect<'_>) -> LinkId {
         let shards = self.0.directory().shards();
         let link = self.0.connect_to(shards - 1, LinkProfile::default());
@@ -126,7 +125,7 @@ impl Broker {
         self.say(link, &Packet::Auth(Auth { reason, properties }));
     }
 
-    /// What the client hears until everything under way has arrived.
+    /// Returns the packets that the client receives until all bytes in flight have arrived.
     fn hear(&mut self, link: LinkId) -> Vec<Reply> {
         let until = self.0.now() + Nanos::from_millis(10);
         self.0.run_until(until);
@@ -150,20 +149,20 @@ impl Broker {
         one.clone()
     }
 
-    /// The client answers a ping, so it is served; nothing else comes.
+    /// The broker answers PINGREQ, and sends no other packet.
     fn is_served(&mut self, link: LinkId) {
         self.say(link, &Packet::PingReq);
         assert_eq!(self.hear_one(link).kind, PacketType::PingResp);
     }
 
-    /// Nothing more comes than the end.
+    /// The broker sends no further packet and closes the connection.
     fn is_closed(&mut self, link: LinkId) {
         assert_eq!(self.hear(link), []);
         assert!(self.0.is_ended(link));
         assert_eq!(self.0.conn(link), None);
     }
 
-    /// A client is asked, and answers.
+    /// Connects a client that receives a challenge and answers it.
     fn authenticated(&mut self, client_id: &str) -> LinkId {
         let properties = auth_properties(METHOD, b"hello");
         let link = self.connect(&connect(client_id, &properties));
@@ -215,9 +214,9 @@ fn connect<'a>(client_id: &'a str, properties: &'a PropertyBuf) -> Connect<'a> {
     }
 }
 
-/// [MQTT-4.12.0-2] [MQTT-4.12.0-5] The broker's question is an AUTH that says
-/// Continue; it and the CONNACK name the method of CONNECT. The user name is
-/// the one that was proven.
+/// [MQTT-4.12.0-2] [MQTT-4.12.0-5] The broker's challenge is an AUTH with reason code 0x18
+/// (Continue authentication); the AUTH and the CONNACK name the method of CONNECT. The user name of
+/// the session is the authenticated one.
 #[test]
 fn a_question_is_asked_and_answered() {
     for shards in [1, 2] {
@@ -228,8 +227,7 @@ fn a_question_is_asked_and_answered() {
     }
 }
 
-/// [MQTT-4.12.0-5] A client that need not be asked gets CONNACK at once, with
-/// the method.
+/// [MQTT-4.12.0-5] A client that needs no challenge receives CONNACK at once, with the method.
 #[test]
 fn who_is_trusted_is_not_asked() {
     let mut broker = Broker::new(1);
@@ -263,7 +261,8 @@ fn a_wrong_answer_is_refused() {
     }
 }
 
-/// [MQTT-4.12.0-1] A method that the broker does not have is refused by name.
+/// [MQTT-4.12.0-1] CONNECT with a method that the broker does not support is refused with reason
+/// code 0x8C.
 #[test]
 fn another_method_is_refused() {
     let mut broker = Broker::new(1);
@@ -279,9 +278,9 @@ fn another_method_is_refused() {
     assert_eq!(broker.counted(ReasonCode::BadAuthenticationMethod), 1);
 }
 
-/// [MQTT-4.12.0-3] [MQTT-4.12.0-5] [MQTT-3.1.2-30] While it is asked, a client
-/// may say AUTH with Continue and the method of CONNECT, and nothing else: the
-/// connection ends without CONNACK, and whatever else it said has no effect.
+/// [MQTT-4.12.0-3] [MQTT-4.12.0-5] [MQTT-3.1.2-30] After a challenge a client may send AUTH with
+/// reason code 0x18 (Continue authentication) and the method of CONNECT, and no other packet:
+/// otherwise the connection ends without CONNACK, and the other packets have no effect.
 #[test]
 fn anything_but_an_answer_ends_the_connection() {
     let right = auth_properties(METHOD, b"42");
@@ -327,7 +326,7 @@ fn anything_but_an_answer_ends_the_connection() {
     }
 }
 
-/// [MQTT-3.1.2-30] A client that is asked may also go.
+/// [MQTT-3.1.2-30] A client may disconnect instead of answering the challenge.
 #[test]
 fn who_is_asked_may_leave() {
     let mut broker = Broker::new(1);
@@ -347,8 +346,8 @@ fn who_is_asked_may_leave() {
     }
 }
 
-/// Who is asked and never answers, or leaves before the hook has answered, is
-/// forgotten.
+/// A connection whose client never answers the challenge, or closes before the hook has decided,
+/// leaves no state.
 #[test]
 fn who_does_not_answer_is_forgotten() {
     let mut broker = Broker::new(1);
@@ -365,9 +364,9 @@ fn who_does_not_answer_is_forgotten() {
     }
 }
 
-/// [MQTT-3.15.2-2] [MQTT-3.15.2-3] AUTH has neither Reason String nor User
-/// Properties that could make it too large. A client for which it is too large all
-/// the same is told so, with a packet that is not.
+/// [MQTT-3.15.2-2] [MQTT-3.15.2-3] AUTH has no Reason String or User Properties that would exceed
+/// the client's Maximum Packet Size. If AUTH is too large even so, the client is told by a packet
+/// that is not.
 #[test]
 fn auth_fits_the_client() {
     // Fixed header 2, reason 1, length 1, method 3 + 8, data 3 + 6.
@@ -394,8 +393,8 @@ fn auth_fits_the_client() {
     }
 }
 
-/// [MQTT-4.12.1-1] [MQTT-4.12.0-2] [MQTT-4.12.0-5] A client authenticates again
-/// with the method of CONNECT, and is served meanwhile and after.
+/// [MQTT-4.12.1-1] [MQTT-4.12.0-2] [MQTT-4.12.0-5] A client re-authenticates with the method of
+/// CONNECT, and is served before and after the exchange completes.
 #[test]
 fn authenticating_again() {
     for shards in [1, 2] {
@@ -412,7 +411,7 @@ fn authenticating_again() {
             assert!(!auth.chatty);
             broker.is_served(link);
         }
-        // Without a question in between.
+        // Re-authentication without a challenge.
         broker.say_auth(link, AGAIN, METHOD, b"it is me");
         let auth = broker.hear_one(link);
         assert!(auth.is(PacketType::Auth, ReasonCode::Success, None));
@@ -420,8 +419,8 @@ fn authenticating_again() {
     }
 }
 
-/// [MQTT-4.12.1-2] A failed authentication ends the connection of a client that
-/// was let in before; it is told why, and its will is published.
+/// [MQTT-4.12.1-2] A failed re-authentication ends the connection of an authenticated client with a
+/// reason code, and its will is published.
 #[test]
 fn failing_to_authenticate_again_ends_the_connection() {
     for asked in [false, true] {
@@ -464,9 +463,9 @@ fn failing_to_authenticate_again_ends_the_connection() {
     }
 }
 
-/// [MQTT-4.12.1-1] [MQTT-4.12.0-3] [MQTT-4.12.0-5] Another method than that of
-/// CONNECT, or a step that is not due, is a protocol error, and so is an AUTH
-/// that nobody asked for.
+/// [MQTT-4.12.1-1] [MQTT-4.12.0-3] [MQTT-4.12.0-5] It is a protocol error to send AUTH with another
+/// method than that of CONNECT, with a reason code that is not expected at this step, or without a
+/// challenge.
 #[test]
 fn steps_that_are_not_due_are_protocol_errors() {
     type Step = (ReasonCode, &'static str, &'static [u8]);
@@ -494,8 +493,8 @@ fn steps_that_are_not_due_are_protocol_errors() {
     }
 }
 
-/// [MQTT-4.12.0-6] [MQTT-4.12.0-7] Where methods are known, too, a client that
-/// named none hears of none and may not begin one.
+/// [MQTT-4.12.0-6] [MQTT-4.12.0-7] Even if the broker has methods, it sends no AUTH to a client
+/// whose CONNECT named none, and AUTH from such a client is a protocol error.
 #[test]
 fn auth_out_of_the_blue_is_a_protocol_error() {
     let mut broker = Broker::new(1);

@@ -1,6 +1,6 @@
 //! The files in `examples/networks` are the networks of `network::families`.
 //!
-//! `PUNCTUAL_WRITE_EXAMPLES=1` writes them anew.
+//! With `PUNCTUAL_WRITE_EXAMPLES=1` the test writes the files instead of comparing them.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Bounds and searches against everything that tiny networks can do.
+//! Bounds and searches compared with all schedules of tiny networks.
 #![expect(
     clippy::unwrap_used,
     reason = "helpers of tests may panic; clippy knows only the tests themselves"
@@ -9,7 +9,7 @@ use punctual_model::network::{Document, Network};
 use punctual_sim::network::families::tiny;
 use punctual_sim::network::{Effort, Grid, exhaust, generate, search};
 
-/// By flow: what everything gives, ns.
+/// The worst response of each flow over all schedules on a grid, ns.
 fn worst(document: &Document, step: u64, messages: u32) -> Vec<u64> {
     let network = Network::new(document).unwrap();
     let bounds = analyze(&network);
@@ -48,7 +48,7 @@ fn worst(document: &Document, step: u64, messages: u32) -> Vec<u64> {
     responses
 }
 
-/// Published values; a nanosecond is lost where undeclared traffic has to
+/// The worst cases equal the published values, minus one nanosecond where undeclared traffic has to
 /// begin before the frame.
 #[test]
 fn tiny_networks_have_the_published_worst_cases() {
@@ -71,7 +71,7 @@ fn searches_are_not_behind_where_there_is_jitter() {
     worst(&tiny::part_and_meet(true), 50_000, 1);
 }
 
-/// Random networks of two flows: no bound is below what a coarse grid has.
+/// Random networks of two flows: no bound is below the worst response on a coarse grid.
 #[test]
 fn bounds_of_random_pairs_are_not_below_the_grid() {
     let (mut judged, mut ratios) = (0, 0.0);

@@ -1,5 +1,5 @@
-//! In random networks: the parts of a bound are the bound, and what is said to
-//! help a refused flow helps, while the step before it does not.
+//! In random networks: the parts of a bound add up to the bound; a flow is admitted after the
+//! change that its refusal proposes, and is not admitted after a slightly smaller change.
 #![expect(
     clippy::unwrap_used,
     reason = "helpers of tests may panic; clippy knows only the tests themselves"
@@ -42,27 +42,27 @@ fn the_parts_are_the_bound() {
         "{bounded} of {paths} ways have a bound, \
          and {unexplained} of these a part that nothing explains"
     );
-    // Some links are overloaded.
+    // Overloaded links have no bound.
     assert!(paths > 4 * NETWORKS && bounded > paths / 10 * 9);
-    // Where routes make a cycle another pass may have said less.
+    // For cyclic routes a further pass of the analysis may have lowered the bound.
     assert!(unexplained < bounded / 20, "{unexplained} of {bounded}");
 }
 
-/// What is refused: some flows of a network, and what was admitted before.
+/// A refusal: some flows of a network, and the flows that were admitted before.
 struct Case {
     admission: Admission,
     flows: Vec<Flow>,
 }
 
 impl Case {
-    /// With another flow in its place.
+    /// Whether the flows are admitted after `change` to one of them.
     fn admits(&self, place: usize, change: impl FnOnce(&mut Flow)) -> bool {
         let mut flows = self.flows.clone();
         change(&mut flows[place]);
         self.admission.clone().add(flows).is_ok()
     }
 
-    /// What a remedy says, and a bit less of it.
+    /// Checks that the remedy is sufficient, and that slightly less is not.
     fn check(&self, place: usize, remedy: &Remedy) {
         let links = &self.admission.network().topology.links;
         let own = &self.flows[place];
@@ -116,7 +116,7 @@ impl Case {
                 assert_eq!(links[other.hops[0].link].from, links[own.hops[0].link].from);
                 let way = |flow: &Flow| flow.hops.iter().map(|hop| hop.link).collect::<Vec<_>>();
                 assert_ne!(way(&other), way(own), "{}", names(0));
-                // Sizes by what they take on links that both have.
+                // Compare sizes by the time they take on links that both flows use.
                 let cost = |link: usize| {
                     let known = own.hops.iter().find(|hop| hop.link == link);
                     let nanos = |hop: &punctual_model::network::Hop| match links[hop.link].rate {
@@ -183,7 +183,8 @@ fn remedies_help_and_less_does_not() {
         }
         let mut admission = Admission::new(network);
         flows.retain(|flow| admission.add(vec![flow.clone()]).is_ok());
-        // One or two of them ask again, for less time than they take, or more often.
+        // One or two flows are requested again, the first with a deadline below its bound, or with
+        // a shorter period.
         let group = rng.within(1..=2) as usize;
         let mut again = Vec::new();
         while again.len() < group && flows.len() > 1 {

@@ -1,9 +1,8 @@
-//! Flow control of what clients send (section 4.9).
+//! Flow control of messages from clients (section 4.9).
 
 use punctual_sim::Scenario;
 
-/// Receive Maximum is not preserved over connections: what an earlier one left
-/// unreleased takes nothing from the next.
+/// Receive Maximum is per connection: unreleased messages of an earlier connection do not count.
 #[test]
 fn receive_maximum_begins_anew() {
     let mut s = Scenario::run(

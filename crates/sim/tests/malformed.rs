@@ -1,10 +1,10 @@
-//! A client that is broken or means harm, while two others exchange messages.
+//! A faulty or malicious client, while two others exchange messages.
 //!
-//! Its bytes are packets, right and wrong, and what chance makes of them. What
-//! the broker has to do about them is judged here from the packets one by one:
-//! either the connection goes on, or it ends, with a reason that the client is
-//! told (where its protocol has words for that) and that is counted once. The
-//! other two lose nothing, and nothing grows or stays behind.
+//! Its byte stream consists of valid and invalid packets, with random changes. The test derives
+//! from the packets what the broker has to do: either the connection continues, or it ends with a
+//! reason that the client receives (if its protocol version can express the reason) and that is
+//! counted once. The other two clients lose no message, memory is bounded, and no state is left at
+//! the end.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -18,9 +18,9 @@ use punctual_codec::{
 use punctual_model::Rng;
 use punctual_sim::{Decoder, Incoming, LinkId, LinkProfile, Scenario};
 
-/// Largest packet that the broker takes, and largest CONNECT.
+/// Largest packet that the broker accepts, and largest CONNECT, in bytes.
 const MAX_PACKET: u32 = 5_000;
-/// Bytes that may wait for a connection, and one turn's worth more.
+/// Most bytes in the send buffer of a connection, including those of one more turn.
 const SEND_BUFFER: usize = 10_000;
 const SLACK: usize = 70_000;
 
@@ -28,7 +28,7 @@ const VERSIONS: [Version; 3] = [Version::V31, Version::V311, Version::V5];
 
 const TOPICS: [&str; 6] = ["t", "t/u", "/", "$SYS/x", "ä/ö", "bad"];
 
-/// Neither topic names nor, most of them, topic filters.
+/// Invalid topic names, most of which are also invalid topic filters.
 const BAD_TEXT: [&[u8]; 10] = [
     b"t\0",
     b"t/\xC0\x80",
@@ -42,7 +42,7 @@ const BAD_TEXT: [&[u8]; 10] = [
     b"",
 ];
 
-/// What a piece of the stream is before chance gets at it.
+/// Kind of a piece of the stream before random changes.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     Connect,
@@ -55,16 +55,16 @@ enum Kind {
     Auth,
     /// A packet that only servers send.
     Server,
-    /// Text that is none, wildcards in a topic name, a property twice.
+    /// Invalid UTF-8, wildcards in a topic name, or a duplicate property.
     BadField,
-    /// CONNECT with a level, a name or flags that do not exist.
+    /// CONNECT with an unknown protocol level, protocol name or flag.
     BadConnect,
-    /// Reserved bits, lengths that are too long, not minimal, or lies.
+    /// Reserved bits, or a Remaining Length that is too long, not minimal, or wrong.
     BadHeader,
     Noise,
 }
 
-/// What chance does to a packet.
+/// A random change of a packet.
 #[derive(Debug, Clone)]
 enum Change {
     Flip(Index, u8),
@@ -75,7 +75,7 @@ enum Change {
     Append(Vec<u8>),
 }
 
-/// One piece of what the client says; the seed decides the details.
+/// One piece of the client's byte stream; the seed determines its details.
 #[derive(Debug, Clone)]
 struct Piece {
     kind: Kind,
@@ -83,14 +83,14 @@ struct Piece {
     change: Option<Change>,
 }
 
-/// The whole of it.
+/// The client's byte stream.
 #[derive(Debug, Clone)]
 struct Stream {
     version: Version,
-    /// Whether it begins with a CONNECT that is right.
+    /// Whether the stream begins with a valid CONNECT.
     connects: bool,
     pieces: Vec<Piece>,
-    /// Longest piece the network cuts it into; 0 for none.
+    /// Most bytes that the network delivers at once; 0 for no limit.
     cut: usize,
     seed: u64,
 }
@@ -153,7 +153,7 @@ fn stream() -> impl Strategy<Value = Stream> {
 }
 
 impl Stream {
-    /// The bytes, piece by piece.
+    /// The bytes of each piece.
     fn bytes(&self) -> Vec<Vec<u8>> {
         let mut pieces = Vec::new();
         if self.connects {
@@ -404,13 +404,13 @@ fn publish_properties(v5: bool, rng: &mut Rng) -> PropertyBuf {
     properties
 }
 
-/// A PUBLISH or SUBSCRIBE with one field that cannot be.
+/// A PUBLISH or SUBSCRIBE with one invalid field.
 fn bad_field(v5: bool, rng: &mut Rng) -> Vec<u8> {
     let text: &&[u8] = rng.pick(&BAD_TEXT);
     let field = |text: &[u8]| [&(text.len() as u16).to_be_bytes(), text].concat();
     let properties: &[u8] = match (v5, rng.below(4)) {
         (false, _) => b"",
-        // Payload Format Indicator twice; a property of CONNECT; a length that lies.
+        // Payload Format Indicator twice; a property of CONNECT; a wrong property length.
         (true, 0) => b"\x04\x01\x00\x01\x00",
         (true, 1) => b"\x05\x11\0\0\0\x01",
         (true, 2) => b"\x7F",
@@ -435,24 +435,24 @@ fn any_id(rng: &mut Rng) -> u16 {
     *rng.pick(&[1, 2, 3, 65_535])
 }
 
-/// What has to become of the connection.
+/// What the broker has to do with the connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Verdict {
     GoesOn,
-    /// The client said goodbye.
+    /// The client has sent DISCONNECT.
     Left,
-    /// The broker ends it for one of these reasons.
+    /// The broker closes the connection with one of these reason codes.
     Ends(Vec<ReasonCode>),
 }
 
-/// What the broker knows of the client.
+/// The state that the broker should have about the client.
 struct Judge {
-    /// What was agreed on, once CONNECT was accepted.
+    /// Parameters of the connection, after CONNECT was accepted.
     connected: Option<Agreed>,
-    /// Version of the answer to a CONNECT that was not accepted.
+    /// Protocol version of the answer to a refused CONNECT.
     version: Version,
     aliases: Vec<u32>,
-    /// What it acknowledged, right or wrong.
+    /// All acknowledgements of the client, valid or not.
     acks: Vec<(PacketType, u16)>,
 }
 
@@ -483,7 +483,7 @@ impl Judge {
                 Err(error) => return (judge, Verdict::Ends(vec![error.reason()])),
             };
             rest = &rest[frame.bytes.len()..];
-            // With two mistakes either may be found first.
+            // If a packet has two errors, the broker may find either first.
             let decoded = Packet::decode(frame, version).map_err(|error| {
                 Verdict::Ends(vec![
                     error.reason(),
@@ -576,15 +576,15 @@ impl Judge {
         Verdict::GoesOn
     }
 
-    /// Whether one of its acknowledgements may have been of a type that the message did not wait
-    /// for. Whether it was depends on when the message was sent, which the stream does not tell.
+    /// Whether the type of an acknowledgement may not have matched the state of its message. That
+    /// depends on when the message was sent, which the stream does not determine.
     fn may_have_acked_wrongly(&self, heard: &[Incoming]) -> bool {
         heard.iter().any(|packet| match packet {
             Incoming::Publish(message) => self.acks.iter().any(|&(kind, packet_id)| {
                 let right = match message.qos {
                     QoS::AtMostOnce => return false,
                     QoS::AtLeastOnce => kind == PacketType::PubAck,
-                    // PUBCOMP is right only after PUBREL.
+                    // PUBCOMP is valid only after PUBREL.
                     QoS::ExactlyOnce => kind == PacketType::PubRec,
                 };
                 packet_id == message.packet_id && !right
@@ -643,7 +643,7 @@ impl Scene {
         }
     }
 
-    /// Every message arrives at once, with all qualities of service.
+    /// The two clients send each other messages with QoS 0, 1 and 2, and each arrives at once.
     fn exchange(&mut self) {
         self.spoken += 1;
         let n = self.spoken;
@@ -673,7 +673,7 @@ impl Scene {
         }
     }
 
-    /// The friends leave, and nothing is left.
+    /// The two clients disconnect, and the broker has no state left.
     fn farewell(mut self) {
         self.exchange();
         self.scenario
@@ -690,7 +690,7 @@ impl Scene {
     }
 }
 
-/// What the broker said to the client, checked as far as the decoder does.
+/// Decodes the broker's packets to the client, which checks their format.
 fn said(bytes: Vec<u8>, judge: &Judge) -> Result<Vec<Incoming>, TestCaseError> {
     let (version, max_packet, alias_max) = match judge.connected {
         Some(agreed) => (agreed.version, agreed.max_packet, agreed.alias_max),
@@ -708,7 +708,7 @@ fn said(bytes: Vec<u8>, judge: &Judge) -> Result<Vec<Incoming>, TestCaseError> {
     }
 }
 
-/// One stream, with everything that is to be true of it.
+/// Runs one stream and checks all properties.
 fn try_stream(stream: &Stream, shards: u16) -> Result<(), TestCaseError> {
     let mut scene = Scene::new(&format!("shards={shards}"));
     scene.exchange();
@@ -781,13 +781,13 @@ proptest! {
         try_stream(&stream, shards)?;
     }
 
-    /// It says everything many times, and reads nothing.
+    /// The client sends its stream many times, and reads nothing.
     #[test]
     fn a_bad_client_that_does_not_read_makes_nothing_grow(
         stream in stream(),
         window in prop::sample::select(vec![0usize, 1, 1000]),
     ) {
-        // Nobody waits for it.
+        // Publishers do not wait for a receiver that does not read.
         let mut scene = Scene::new("pause=0ms");
         let link = scene.scenario.world().connect(LinkProfile {
             piece: stream.cut,
@@ -811,7 +811,7 @@ proptest! {
     }
 }
 
-/// Each kind of piece alone, right after a CONNECT and without one.
+/// Each kind of piece alone, after a CONNECT and without one.
 #[test]
 fn every_kind_alone() {
     let kinds = [

@@ -1,4 +1,4 @@
-//! More of anything never lowers a bound: flows, jitter, frames, their lengths,
+//! An increase of any input never lowers a bound: number of flows, jitter, frames, frame lengths,
 //! hops, blocking, delay.
 //!
 //! `PUNCTUAL_MONOTONE=3000` compares that many random networks.
@@ -12,7 +12,7 @@ use punctual_model::Rng;
 use punctual_model::network::{Document, LinkEntry, Network, NodeEntry};
 use punctual_sim::network::generate;
 
-/// Networks for each kind of change.
+/// Number of networks for each kind of change.
 fn networks() -> u64 {
     let wished = std::env::var("PUNCTUAL_MONOTONE").ok();
     wished.and_then(|wished| wished.parse().ok()).unwrap_or(200)
@@ -25,22 +25,21 @@ fn bounds(document: &Document) -> Vec<Vec<PathBounds>> {
 /// How far above its exact value each segment's bound may be, ns.
 const ROUNDING: u64 = 16;
 
-/// None is the largest.
+/// Compares bounds, where `None` (no bound) is the largest.
 fn at_most(less: Option<u64>, more: Option<u64>, tolerance: u64) -> bool {
     more.is_none_or(|more| less.is_some_and(|less| less <= more + tolerance))
 }
 
-/// Which bounds are compared.
+/// The bounds that are compared.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Those {
     All,
-    /// That do not know how frames come over a link.
+    /// Only bounds that do not use the order and spacing of frames from a common link.
     Plain,
 }
 
-/// Changes random networks and compares the bounds of the flows that both have,
-/// which are the first. Of some seeds it is known that something was lowered
-/// once.
+/// Changes random networks, and compares the bounds of the flows that both networks have, which
+/// come first. `known` are seeds that once had a lower bound after the change.
 fn compare(name: &str, those: Those, known: &[u64], change: impl Fn(&mut Document, &mut Rng)) {
     let mut lowered = Vec::new();
     for seed in (0..networks()).chain(known.iter().copied()) {
@@ -129,10 +128,10 @@ fn more_delay() {
     );
 }
 
-/// The others come over a link at greater distances then, and behind it are less
-/// in each other's way. So they are before a processor that takes no longer for
-/// them, and behind slower replicas, for which they wait while they are received:
-/// such flows stay as they are.
+/// Longer frames of one flow space the frames of others on a common link further apart, so that
+/// they interfere less behind it. This also holds before a processor whose time does not depend on
+/// the frame length, and behind slow replication, during which frames are received: such flows are
+/// left unchanged.
 #[test]
 fn longer_frames() {
     compare("length", Those::Plain, &[], |document, rng| {
@@ -147,7 +146,7 @@ fn longer_frames() {
     });
 }
 
-/// The destination passes a flow on to another node.
+/// A flow gets a further hop behind its destination.
 #[test]
 fn another_hop_at_the_end() {
     compare(
@@ -176,7 +175,7 @@ fn another_hop_at_the_end() {
     );
 }
 
-/// A node that does nothing stands in the middle of a link.
+/// A node without any delay is inserted in the middle of a link.
 #[test]
 fn another_hop_on_the_way() {
     compare(

@@ -1,5 +1,4 @@
-//! Responses that networks reach above what the papers' formulas say as printed,
-//! and below the bounds.
+//! Responses in networks that exceed the papers' formulas as printed, and stay below our bounds.
 #![expect(
     clippy::unwrap_used,
     reason = "helpers of tests may panic; clippy knows only the tests themselves"
@@ -14,8 +13,8 @@ fn read(text: &str) -> Network {
     Network::new(&Document::from_json(text).unwrap()).unwrap()
 }
 
-/// One publisher, a switch that takes up to 400 us to replicate, two receivers;
-/// frames of 100 us. `slow` has both receivers, `quick` the first.
+/// One publisher, a switch that takes up to 400 us for each replication, two receivers; frames take
+/// 100 us. Flow `slow` goes to both receivers, flow `quick` to the first.
 fn one_switch() -> Network {
     read(
         r#"{"nodes":[{"id":"p"},{"id":"s","copy_max_ns":400000},{"id":"y"},{"id":"z"}],
@@ -39,15 +38,15 @@ fn a_frame_behind_a_slow_copy_exceeds_the_printed_response() {
     };
     let seen = search(&network, 0, 0, 1, effort).worst.response;
     let best = analyze(&network).flows[0][0].best.unwrap();
-    // By hand: a nanosecond after a frame of `slow` (100 us), whose copy takes 400
-    // us more, and then 100 us on the second link.
+    // By hand: a frame arrives a nanosecond after a frame of `slow` (100 us), whose copy takes 400
+    // us more, and then takes 100 us on the second link.
     assert_eq!(seen, 599_999);
-    // A frame of lower priority at each link and its own time twice.
+    // A frame of lower priority at each link, and twice the frame's own time.
     assert_eq!(printed, 400_000);
     assert!(best >= seen, "{best}");
 }
 
-/// The delay of a switch is charged for frames that take four times as long.
+/// The printed formula takes the switch delay from frames that take four times as long.
 #[test]
 fn many_publishers_exceed_the_printed_trajectory() {
     let network = Network::new(&families::fig15(families::Load::Low, false)).unwrap();
@@ -64,22 +63,21 @@ fn many_publishers_exceed_the_printed_trajectory() {
     }
 }
 
-/// What Algorithm 3 says of the first branch is of that branch; of the second it
-/// says what both take.
+/// Algorithm 3 gives the first branch its own bound, and the second branch the sum of both.
 #[test]
 fn totals_are_carried_from_branch_to_branch() {
     let mut network = one_switch();
     network.flows.remove(0);
-    // 100 us to the switch, and for each branch 400 us of copying and 100 us; the
-    // port has nobody else.
+    // 100 us to the switch, and for each branch 400 us for the copy and 100 us on the link; no
+    // other flow uses the port.
     let printed = mrt_holistic(&network);
     assert_eq!(printed, [[Some(600_000), Some(1_100_000)]]);
     let bounds = analyze(&network).flows;
     assert_eq!(bounds[0][1].best, Some(600_000));
 }
 
-/// Where nothing is replicated the second paper's formulas are the first's, but
-/// for a term of the trajectory that has no switch to be taken from.
+/// Without multicast the second paper's formulas equal those of the first, except for a term of the
+/// trajectory bound that applies to switches.
 #[test]
 fn without_multicast_algorithm_3_is_algorithm_1() {
     let network = Network::new(&families::fig2(families::Load::High)).unwrap();

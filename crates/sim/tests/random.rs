@@ -1,7 +1,7 @@
-//! Many seeds of random clients against the model.
+//! Random clients, compared with a model, over many seeds.
 //!
-//! `PUNCTUAL_SEEDS=100000` runs that many, from `PUNCTUAL_FROM` on;
-//! `PUNCTUAL_SEED=7` only that one.
+//! `PUNCTUAL_SEEDS=100000` runs that many seeds, from `PUNCTUAL_FROM` on; `PUNCTUAL_SEED=7` runs
+//! only that one.
 
 use punctual_sim::{random, seeds};
 

@@ -1,5 +1,5 @@
-//! The check of the fuzz target `network` on a stable toolchain: over its seeds,
-//! and over changes of single bytes and cuts of them.
+//! Runs the check of the fuzz target `network` on a stable toolchain: with its seed inputs, with
+//! single bytes of them changed, and with truncated ones.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests may unwrap")]
 
 #[path = "../../../fuzz/src/network.rs"]

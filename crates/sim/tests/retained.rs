@@ -13,7 +13,7 @@ fn replay() {
              expect b u z retain; sub b +/+ rh=2; none b; sub b $share/g/# q1; none b
              unsub b +; unsub b $share/g/#; sub b u rh=1; expect b u z retain; none b",
         );
-        // Removed by an empty one, which is delivered like others.
+        // Removed by an empty payload, which is delivered like other messages.
         s.go_on("pub a u - q1 retain; expect b u -; sub c u; none c; none b; pub a t/1 w retain");
         s.go_on("count b 1; sub c t/1; expect c t/1 w retain");
     }
@@ -27,8 +27,8 @@ fn expiry_goes_on_while_retained() {
     );
 }
 
-/// A message that was replaced while it waited to be replayed does not come
-/// after its successor.
+/// A retained message that was replaced while it waited to be sent to a new subscription does not
+/// arrive after its successor.
 #[test]
 fn replay_does_not_go_back() {
     for last in [
@@ -57,8 +57,7 @@ fn replay_does_not_go_back() {
     }
 }
 
-/// A search through many topics without a hit ends, and what waits behind it
-/// arrives.
+/// A search through many topics without a match ends, and later packets of the client are handled.
 #[test]
 fn long_searches_end() {
     let mut publishes = String::new();
@@ -77,7 +76,7 @@ fn long_searches_end() {
     s.go_on("sub b +/+/none; none b; sub b 019999; expect b 019999 x retain");
 }
 
-/// No Local holds for retained messages too [MQTT-3.8.3-3].
+/// No Local also applies to retained messages [MQTT-3.8.3-3].
 #[test]
 fn own_retained_messages_are_local() {
     Scenario::run(
@@ -86,7 +85,7 @@ fn own_retained_messages_are_local() {
     );
 }
 
-/// What cannot be retained is refused, and delivered to nobody.
+/// A message that cannot be retained is refused, and delivered to no client.
 #[test]
 fn bounds() {
     Scenario::run(

@@ -1,9 +1,9 @@
-//! A message is acknowledged only if everyone who is to have it has room, and
-//! a refused one reaches nobody.
+//! A message is acknowledged only if the queues of all its receivers have room, and a refused
+//! message reaches no receiver.
 
 use punctual_sim::Scenario;
 
-/// Settings with one shard and with several, receivers on another than the
+/// Runs a script with one shard, and with several where receivers are on another shard than the
 /// publisher `a`.
 fn everywhere(settings: &str, script: &str) {
     for shards in [1, 2, 3] {
@@ -50,7 +50,7 @@ fn bytes_of_all_sessions_are_bounded() {
     );
 }
 
-/// Promises to other shards are given back, kept or not.
+/// Room reserved on other shards is released, whether it was used or not.
 #[test]
 fn promises_are_given_back() {
     everywhere(
@@ -64,7 +64,7 @@ fn promises_are_given_back() {
     );
 }
 
-/// A session that would get two copies needs two places.
+/// A session that receives two copies of a message needs room for both.
 #[test]
 fn every_copy_needs_room() {
     everywhere(
@@ -75,7 +75,7 @@ fn every_copy_needs_room() {
     );
 }
 
-/// Nobody has to have room for what nobody waits for.
+/// A message needs no room at receivers for which it is not queued.
 #[test]
 fn members_with_qos_0_do_not_refuse() {
     everywhere(
@@ -85,8 +85,8 @@ fn members_with_qos_0_do_not_refuse() {
     );
 }
 
-/// A member without room is passed over while another has some; with none
-/// left, the message is refused.
+/// A member without room is skipped if another member has room; if no member has room, the message
+/// is refused.
 #[test]
 fn groups_choose_who_has_room() {
     everywhere(
@@ -98,7 +98,7 @@ fn groups_choose_who_has_room() {
     );
 }
 
-/// What a client does not receive because of No Local needs no room.
+/// A message that a client does not receive because of No Local needs no room.
 #[test]
 fn own_messages_need_no_room() {
     Scenario::run(
@@ -124,15 +124,15 @@ fn policies() {
         "queue=2 policy=disconnect",
         &format!("{script}; conn b resume fresh; none b; idle_queues"),
     );
-    // A connected client is told.
+    // A connected client receives the refusal.
     everywhere(
         "queue=2 inflight=1 policy=disconnect pause=0ms",
         "conn b shard=1 hold; sub b t q1; pub a t 1 q1 times=4; gone b 0x97; drop a; idle",
     );
 }
 
-/// When the last message that waits was dropped for a new one, that one still
-/// has to fit the queue: it is not sent at once.
+/// When the last queued message was dropped for a new one, the new one still has to fit the queue:
+/// it is not sent at once.
 #[test]
 fn dropping_the_oldest_keeps_the_bounds() {
     let mut s = Scenario::run(
@@ -144,7 +144,7 @@ fn dropping_the_oldest_keeps_the_bounds() {
     assert!(queued <= 80_000, "{queued}");
 }
 
-/// Groups drop by policy too, rather than for lack of a member.
+/// Shared subscriptions also drop by policy, instead of refusing when no member has room.
 #[test]
 fn groups_follow_the_policy() {
     everywhere(
@@ -155,7 +155,7 @@ fn groups_follow_the_policy() {
     );
 }
 
-/// Before MQTT 5 the only refusal is to close the connection.
+/// Before MQTT 5 a message can be refused only by closing the connection.
 #[test]
 fn refusal_before_mqtt_5() {
     everywhere(
@@ -165,8 +165,7 @@ fn refusal_before_mqtt_5() {
     );
 }
 
-/// Messages with QoS 0 that waited for the client are not overtaken by later
-/// ones [MQTT-4.6.0-6].
+/// Queued QoS 0 messages for a client are not overtaken by later ones [MQTT-4.6.0-6].
 #[test]
 fn waiting_qos_0_is_not_overtaken() {
     everywhere(
@@ -179,8 +178,7 @@ fn waiting_qos_0_is_not_overtaken() {
     );
 }
 
-/// A copy with QoS 0 may take the place of one with QoS 1 that was sure to be
-/// sent at once.
+/// A QoS 0 copy may take the place of a QoS 1 copy that would have been sent at once.
 #[test]
 fn copies_with_qos_0_count() {
     everywhere(
@@ -190,8 +188,8 @@ fn copies_with_qos_0_count() {
     );
 }
 
-/// A message that waits with QoS 0 does not take the room that the same message
-/// was promised elsewhere.
+/// A queued QoS 0 copy of a message does not use the room that was reserved for another receiver's
+/// copy.
 #[test]
 fn waiting_qos_0_does_not_take_what_is_promised() {
     for shards in [1, 2] {
@@ -207,7 +205,7 @@ fn waiting_qos_0_does_not_take_what_is_promised() {
     }
 }
 
-/// Room that is promised here is not promised again there.
+/// Room that one shard has reserved is not reserved by another shard again.
 #[test]
 fn promises_add_up_over_shards() {
     everywhere(
@@ -218,8 +216,8 @@ fn promises_add_up_over_shards() {
     );
 }
 
-/// What waits of others leaves room for urgent messages; so one session that is
-/// full of others does not take an alarm from everybody.
+/// A part of every bound is reserved for urgent messages, so that one session with a full queue of
+/// other messages does not block an alarm for all.
 #[test]
 fn a_part_of_every_bound_is_for_urgent_messages() {
     for bound in ["queue=10", "queue_bytes=1000", "total_bytes=1000"] {

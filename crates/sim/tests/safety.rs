@@ -1,14 +1,13 @@
-//! No response that a search finds in a random network is above a bound.
+//! No response that a search finds in a random network exceeds its bound.
 //!
-//! The bounds come from `punctual-analysis`, the responses from the simulator,
-//! which knows nothing of them. A response above a bound is printed as JSON:
-//! the network and the scenario that brings it about.
+//! The bounds come from `punctual-analysis`, the responses from the simulator, which does not use
+//! the bounds. A response above its bound is printed as JSON: the network, and the scenario that
+//! produces the response.
 //!
-//! Before a release: `cargo test --release -p punctual-sim --test safety --
-//! --ignored --nocapture`, which looks at 100 000 networks on all cores;
-//! `PUNCTUAL_SAFETY_NETWORKS` and `PUNCTUAL_SAFETY_SEED` say how many others,
-//! `PUNCTUAL_SAFETY_RUNS` how long the search for each bound is,
-//! and `PUNCTUAL_SAFETY_DIR` where counterexamples are written to.
+//! Before a release: `cargo test --release -p punctual-sim --test safety -- --ignored --nocapture`,
+//! which checks 100 000 networks on all cores. `PUNCTUAL_SAFETY_NETWORKS` and
+//! `PUNCTUAL_SAFETY_SEED` choose other networks, `PUNCTUAL_SAFETY_RUNS` sets the length of each
+//! search, and `PUNCTUAL_SAFETY_DIR` the directory for counterexamples.
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -27,13 +26,13 @@ use punctual_model::network::{Document, Network};
 use punctual_sim::network::{Effort, SearchResult, generate, search};
 use serde_json::json;
 
-/// Bounds of a method, over the largest responses that were found.
+/// Ratios of a method's bounds to the largest responses that were found.
 #[derive(Debug, Default, Clone, Copy)]
 struct Ratios {
     count: u64,
     sum: f64,
     largest: f64,
-    /// The seed of the network with the largest.
+    /// The seed of the network with the largest ratio.
     seed: u64,
 }
 
@@ -51,13 +50,13 @@ impl Ratios {
     }
 }
 
-/// What was looked at.
+/// Summary of the checked networks.
 #[derive(Debug, Default, Clone)]
 struct Sum {
     networks: u64,
-    /// Flows and their destinations.
+    /// Number of pairs of a flow and a destination.
     paths: u64,
-    /// By shape of the network and method.
+    /// Ratios by shape of the network and by method.
     ratios: BTreeMap<(String, Method), Ratios>,
 }
 
@@ -104,13 +103,13 @@ impl Sum {
     }
 }
 
-/// Who says a bound.
+/// A method that computes bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Method {
     Best,
     Trajectory,
     Holistic,
-    /// The quick bounds of admission.
+    /// The fast bounds by priority levels, which admission control uses.
     Levels,
     Calculus,
 }
@@ -125,8 +124,8 @@ impl Method {
     ];
 }
 
-/// The quick bounds that admission keeps. They are told up to deadlines only,
-/// so these are taken away, which changes nothing unless links serve by them.
+/// The fast bounds of admission control. They are computed up to the deadline only, so deadlines
+/// are removed, which changes nothing unless links schedule by deadline.
 fn levels(network: &Network) -> Option<Vec<Vec<Option<u64>>>> {
     if network.topology.links.iter().any(|link| link.edf) {
         return None;
@@ -144,7 +143,7 @@ fn levels(network: &Network) -> Option<Vec<Vec<Option<u64>>>> {
     Some(promises.into_iter().map(paths).collect())
 }
 
-/// Looks at a network; a counterexample is an error.
+/// Checks a network; a counterexample is an error.
 fn judge(seed: u64, runs: u64) -> Result<Sum, String> {
     let document = generate::random(seed);
     let network = Network::new(&document).map_err(|error| error.to_string())?;
@@ -222,7 +221,7 @@ fn compare(
     Ok(())
 }
 
-/// Judges the networks of seeds, on all cores.
+/// Checks the networks of a range of seeds on all cores.
 fn judge_all(first: u64, count: u64, runs: u64) {
     let next = AtomicU64::new(0);
     let failed = AtomicBool::new(false);

@@ -1,4 +1,4 @@
-//! Directed tests of the broker, one line each where one line is enough.
+//! Directed tests of the broker, most of them with one line.
 
 use punctual_sim::Scenario;
 

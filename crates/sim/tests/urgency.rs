@@ -1,6 +1,6 @@
-//! What is urgent overtakes what is not, as far as that is stated, allowed and
-//! possible. A receiver that stops reading lets messages pile up in the broker:
-//! with `window=100` the network takes 100 bytes, the rest waits.
+//! Urgent messages overtake others, as far as they state it, may do so, and can. A receiver that
+//! stops reading lets messages queue in the broker: with `window=100` the network holds 100 bytes,
+//! and the rest waits in the broker.
 
 use std::sync::Arc;
 
@@ -42,7 +42,8 @@ fn requirements_come_before_priorities() {
 
 #[test]
 fn what_is_sent_again_keeps_its_place() {
-    // Behind nothing that was published later with the same urgency, and before what is less urgent.
+    // After a reconnection, a repeated message comes before less urgent ones, and before later ones
+    // of equal urgency.
     everywhere(
         "",
         "conn b resume expiry=60 hold; sub b # q1; pub a t 1 q1; pub a t 2 q1 user=priority:3
@@ -51,8 +52,8 @@ fn what_is_sent_again_keeps_its_place() {
          expect b t 2 q1 dup; expect b t 3 q1; expect b t 1 q1 dup; expect b t 4 q1
          none b; drop a; drop b; wait 61s; idle",
     );
-    // It is neither dropped as late nor expires: with QoS 2 its packet identifier would be given to
-    // another message before the receiver has released it.
+    // A repeated QoS 2 message is neither dropped as late nor expires: otherwise its packet
+    // identifier would be given to another message before the receiver has released it.
     everywhere(
         "",
         "conn b resume expiry=60 hold user=rt-late:drop; sub b t q2
@@ -163,7 +164,7 @@ fn full_lanes_keep_the_most_urgent() {
         "lanes=3 overflow=refuse shares=0",
         &format!("{fill}; expect b t 3; none b; drop a; drop b; idle"),
     );
-    // What cannot go takes no room from what is more urgent.
+    // A message that cannot be queued takes no room from more urgent ones.
     for overflow in ["evict", "refuse"] {
         everywhere(
             &format!("lanes=2 overflow={overflow} shares=0"),
@@ -223,8 +224,8 @@ fn what_is_not_understood_is_carried_and_told() {
     );
 }
 
-/// A client that marks everything as most urgent delays others by what the
-/// shares leave it, and no real-time message at all.
+/// A client that marks all messages as most urgent delays other messages by no more than the shares
+/// allow, and delays no real-time message.
 #[test]
 fn a_flood_of_priority_0_leaves_others_their_shares() {
     for shards in [1, 2] {
@@ -243,18 +244,18 @@ fn a_flood_of_priority_0_leaves_others_their_shares() {
             at("t")
         );
         let plain = |first: usize| topics[..first].iter().filter(|t| *t == "log").count();
-        // 16 % of the bytes, whatever the flood; the rest is its.
+        // 16 % of the bytes, whatever the flood sends; the flood gets the others.
         assert!((12..=20).contains(&plain(100)), "{}", plain(100));
         assert!(plain(220) >= 30, "{}", plain(220));
         s.go_on("drop a; drop b; drop f; idle");
     }
 }
 
-/// Client `f` may publish and subscribe what it likes, and state this urgency.
+/// Client `f` may publish and subscribe to all topics, with these rights to urgency.
 #[derive(Debug)]
 struct OfF(UrgencyRights);
 
-/// None at all.
+/// No right to any urgency.
 const NONE: UrgencyRights = UrgencyRights {
     max_rt_priority: None,
     min_priority: None,
@@ -307,8 +308,8 @@ fn a_flood_of_who_has_no_right_to_urgency_overtakes_nobody() {
     }
 }
 
-/// A right to an `rt-priority` binds deadlines too: stated alone they imply one,
-/// and where they alone give the order, they count as far as the right goes.
+/// A right to an `rt-priority` also limits deadlines: a deadline without a priority implies one,
+/// and where the deadline alone determines the order, it counts only as far as the right allows.
 #[test]
 fn a_short_deadline_is_no_way_around_the_right_to_a_priority() {
     for policy in ["fixed", "edf"] {
@@ -332,8 +333,8 @@ fn a_short_deadline_is_no_way_around_the_right_to_a_priority() {
     }
 }
 
-/// Urgent messages for a receiver that has stopped reading are bounded, keep
-/// nobody else waiting, and are gone with it.
+/// For a receiver that has stopped reading, the number of urgent messages is bounded; they delay no
+/// other client, and are discarded when the receiver leaves.
 #[test]
 fn who_stops_reading_holds_a_bounded_number_of_urgent_messages() {
     everywhere(
@@ -348,8 +349,8 @@ fn who_stops_reading_holds_a_bounded_number_of_urgent_messages() {
          pub a t x user=priority:1 times=1000; pub a t y user=rt-priority:7; read b
          expect b log 0; expect b t y; count b 4; drop a; drop b; idle",
     );
-    // With QoS 1 the window bounds them, then the queue, and then the publisher
-    // is refused.
+    // With QoS 1 the window limits them, then the queue; after that the publisher's messages are
+    // refused.
     everywhere(
         "policy=refuse lanes=5 inflight=10 queue=20 pause=0s",
         "conn b window=50 hold; sub b # q1; stop b; pub a log 0 q1 size=200
@@ -358,7 +359,7 @@ fn who_stops_reading_holds_a_bounded_number_of_urgent_messages() {
     );
 }
 
-/// Numbers are those of what is for the session, whatever becomes of it.
+/// Sequence numbers count the messages for the session, whether they are delivered or not.
 #[test]
 fn a_subscriber_may_have_its_messages_numbered() {
     let on = "user=rt-sequence:on";
@@ -374,7 +375,7 @@ fn a_subscriber_may_have_its_messages_numbered() {
              sub b t q0 rh=2; pub p t 7; expect b t 7 number=5; none b"
         ),
     );
-    // What overtakes, what is dropped, and what is sent again.
+    // Overtaking, dropped and repeated messages keep their numbers.
     everywhere(
         "lanes=2 shares=0",
         &format!(
@@ -394,7 +395,7 @@ fn a_subscriber_may_have_its_messages_numbered() {
              expect b t 3 q1 number=3; none b"
         ),
     );
-    // Refused: for the receiver it has never been.
+    // A refused message has no number for the receiver.
     everywhere(
         "policy=refuse inflight=1 queue=1 pause=0s",
         &format!(
@@ -403,7 +404,7 @@ fn a_subscriber_may_have_its_messages_numbered() {
              pub a t 3 q1; expect b t 3 q1 number=2"
         ),
     );
-    // More topics than are counted: all begin again.
+    // If there are more topics than the broker counts, the numbers of all topics start again.
     everywhere(
         "numbered=2",
         &format!(
@@ -412,7 +413,7 @@ fn a_subscriber_may_have_its_messages_numbered() {
              expect b v 0 number=0; expect b t 2 number=0"
         ),
     );
-    // Each member of a group counts its own.
+    // Each member of a shared subscription has its own numbers.
     everywhere(
         "",
         &format!(
@@ -423,8 +424,8 @@ fn a_subscriber_may_have_its_messages_numbered() {
     );
 }
 
-/// A receiver that has stopped reading, and one that gets nothing else: both are
-/// sent the urgent message at once, though plain ones fill the first one's queue.
+/// One receiver has stopped reading, another receives only the urgent message: both are sent the
+/// urgent message at once, though other messages fill the first one's queue.
 #[test]
 fn full_queues_refuse_no_urgent_message_that_is_sent_at_once() {
     let mut s = Scenario::run("broker shards=1 buffer=2000 queue=5 pause=0s");
@@ -476,8 +477,8 @@ fn bulk_goes_before_normal_messages_from_full_queues() {
     );
 }
 
-/// Plain messages that expire while the receiver does not read are not sent, with
-/// any QoS; nor does what is urgent wait for them.
+/// Messages that expire while the receiver does not read are not sent, with any QoS; and urgent
+/// messages do not wait for them.
 #[test]
 fn plain_messages_expire_behind_a_receiver_that_does_not_read() {
     for qos in ["", "q1"] {
@@ -495,7 +496,7 @@ fn plain_messages_expire_behind_a_receiver_that_does_not_read() {
     }
 }
 
-/// Bulk that fills its lane leaves normal messages theirs.
+/// Bulk messages that fill their lane leave the lane of normal messages free.
 #[test]
 fn bulk_leaves_room_for_normal_messages() {
     everywhere(

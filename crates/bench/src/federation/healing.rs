@@ -1,5 +1,5 @@
-//! How long a mesh takes to recover after its root was killed, and after a cable stopped to carry
-//! frames without any sign.
+//! How long a mesh takes to recover after its root was killed, and after a cable silently stopped
+//! carrying frames.
 //!
 //! All five brokers are connected to each other, so the spanning tree is a star around the root.
 //! Clients at each broker publish to all others every few milliseconds. A mesh has recovered when a

@@ -1,5 +1,5 @@
-//! Clients: publishers that note what became of each message, and subscribers with
-//! sessions that survive, which note what came.
+//! Clients: publishers that record the result of each message, and subscribers with persistent
+//! sessions that record what they receive.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -10,12 +10,12 @@ use punctual_codec::{
 use punctual_model::Nanos;
 use punctual_sim::{Decoder, Incoming, Socket};
 
-/// What a publisher knows of a message.
+/// Result of a message, as its publisher knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// Its broker took it.
+    /// The publisher's broker has accepted the message.
     Accepted,
-    /// Its broker did not.
+    /// The publisher's broker has refused the message.
     Refused,
     /// The connection was lost before the answer.
     Unknown,
@@ -26,94 +26,95 @@ pub struct Published {
     pub publisher: usize,
     pub topic: &'static str,
     pub qos: QoS,
-    /// Whether it is retained, or removes what is.
+    /// Whether the message is retained, or removes the retained message.
     pub retain: bool,
     pub is_empty: bool,
     pub sent: Nanos,
     pub fate: Fate,
 }
 
-/// What a client leaves behind: each connection a message of its own.
+/// The wills of a client: each connection has a will of its own.
 #[derive(Debug, Clone)]
 pub struct Bequest {
     pub topic: &'static str,
     pub qos: QoS,
     pub retain: bool,
-    /// Seconds.
+    /// Will Delay Interval in seconds.
     pub delay: u32,
-    /// Of its connections, the last one last.
+    /// Numbers of the wills of the client's connections, the last one last.
     pub numbers: Vec<u64>,
 }
 
-/// A message that a publisher has sent, and whose handshake is not complete.
+/// A message that a publisher has sent, and whose handshake is incomplete.
 #[derive(Debug)]
 struct Sent {
     packet_id: u16,
     number: u64,
     message: Published,
-    /// PUBREC has come: PUBREL was sent.
+    /// Whether PUBREC has arrived and PUBREL was sent.
     released: bool,
 }
 
-/// What a publisher whose session survives does with messages whose handshake is not complete
-/// when it is given a new session.
+/// How a publisher with a persistent session handles messages whose handshake is incomplete when
+/// the broker gives it a new session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Anew {
-    /// It publishes them as new ones, as the specification has it.
+    /// It publishes them as new messages, as the specification requires.
     Publishes,
-    /// It goes on as if the session were there, as paho does.
+    /// It continues their handshakes as if the session were present, as paho does.
     GoesOn,
 }
 
-/// How much a publisher sends that is not completely acknowledged.
+/// Most messages of a publisher that are not completely acknowledged.
 const WINDOW: usize = 32;
 
 #[derive(Debug)]
 pub struct Client {
     pub name: String,
     pub filter: Option<&'static str>,
-    /// Its session survives its connection.
+    /// Whether the session outlives its connection.
     pub lasts: bool,
-    /// It connects with Clean Start 1 the next time.
+    /// Whether the next CONNECT has Clean Start 1.
     pub clean_start: bool,
     pub bequest: Option<Bequest>,
-    /// Broker it connects to.
+    /// Index of the broker to which the client connects.
     pub home: usize,
     pub socket: Option<Socket>,
     decoder: Decoder,
     connected: bool,
-    /// It was told that its session subscribes.
+    /// Whether the client has received SUBACK for its present session.
     subscribed: bool,
     out: Vec<u8>,
-    /// As a publisher it has a session that survives.
+    /// For a publisher with a persistent session: how it handles a new session.
     pub anew: Option<Anew>,
-    /// In the order in which they were published.
+    /// Sent messages in the order of publication.
     sent: VecDeque<Sent>,
-    /// Numbers of messages that it has sent again after it was given a new session, or to a broker
-    /// that may have an old copy of the session.
+    /// Numbers of messages that the client has sent again after it was given a new session, or to a
+    /// broker that may have an old copy of the session.
     pub again: BTreeSet<u64>,
     /// Brokers to which it has sent each message.
     pub sent_to: BTreeMap<u64, BTreeSet<usize>>,
-    /// QoS 2 messages that are not released: identifiers, with numbers.
+    /// Packet identifiers of received QoS 2 messages that are not released, with message numbers.
     unreleased: BTreeSet<u16>,
-    /// How much it had received each time when it was given a new session, or came to one while
-    /// not all brokers reached each other: there may be another then.
+    /// Number of messages received so far, each time the client was given a new session, or
+    /// connected while not all brokers reached each other, as it may have a second session then.
     pub begins: Vec<usize>,
-    /// The same when it was first told that its session is not there, and given another one: what
-    /// waits in the one that it had may still come.
+    /// Number of messages received when the client first got a new session in place of its own:
+    /// messages that wait in the first session may still arrive.
     pub renewed: Option<usize>,
-    /// Not all brokers reach each other as it connects.
+    /// Whether not all brokers reached each other when the client connected.
     pub parted: bool,
-    /// It was refused for a moment, and is to connect again: with Clean Start if so before.
+    /// Whether the client was refused temporarily and has to connect again; the value is its Clean
+    /// Start.
     pub refused: Option<bool>,
     asked_clean: bool,
-    /// Whether it was given a session that there was, each time it connected.
+    /// The Session Present flag of each CONNACK.
     pub presents: Vec<bool>,
-    /// Numbers in the order in which they came; a repetition of a packet is left out.
+    /// Message numbers in the order of arrival, without repetitions of a packet.
     pub received: Vec<u64>,
-    /// When each of them came.
+    /// Time of arrival of each message in `received`.
     pub times: Vec<Nanos>,
-    /// What came because it subscribed: topics and numbers.
+    /// Topics and numbers of messages that arrived because of the subscription.
     pub retained: Vec<(String, u64)>,
     pub answers: Vec<(u64, Fate)>,
 }
@@ -158,7 +159,7 @@ impl Client {
         self.connected
     }
 
-    /// Identifiers of messages with QoS 2 that it has got and that were not released.
+    /// Number of packet identifiers of received QoS 2 messages that are not released.
     pub fn unreleased(&self) -> usize {
         self.unreleased.len()
     }
@@ -167,7 +168,7 @@ impl Client {
         std::mem::take(&mut self.out)
     }
 
-    /// On a new connection.
+    /// Sends CONNECT on a new connection.
     pub fn connect(&mut self, socket: Socket) {
         self.socket = Some(socket);
         self.decoder = decoder();
@@ -211,7 +212,7 @@ impl Client {
         self.put(&Packet::PingReq);
     }
 
-    /// The connection is gone.
+    /// Handles the loss of the connection.
     pub fn lose(&mut self) {
         (self.socket, self.connected) = (None, false);
         self.out.clear();
@@ -222,17 +223,17 @@ impl Client {
         }
     }
 
-    /// Whether it may send another message.
+    /// Whether the client may send another message.
     pub fn has_room(&self) -> bool {
         self.anew.is_none() || self.sent.len() < WINDOW
     }
 
-    /// Whether all handshakes of what it has sent are complete.
+    /// Whether the handshakes of all sent messages are complete.
     pub fn has_sent_all(&self) -> bool {
         self.sent.is_empty()
     }
 
-    /// The lowest packet identifier that is not in use, so that many are used again soon.
+    /// The lowest unused packet identifier, so that many are soon reused.
     fn free_id(&self) -> u16 {
         let mut ids = 1..=u16::MAX;
         let is_free = |id: &u16| self.sent.iter().all(|sent| sent.packet_id != *id);
@@ -280,7 +281,7 @@ impl Client {
         }));
     }
 
-    /// Sends again what is not completely acknowledged (4.4).
+    /// Repeats messages that are not completely acknowledged (section 4.4).
     fn send_again(&mut self, session_present: bool) {
         let is_anew = !session_present && self.anew == Some(Anew::Publishes);
         if is_anew {
@@ -359,7 +360,7 @@ impl Client {
             } => self.subscribed = true,
             Incoming::Publish(publish) => {
                 let text = String::from_utf8(publish.payload.0).unwrap();
-                // What removes a retained message has no number.
+                // A message that removes a retained message has no number.
                 let number = text.parse().ok();
                 if let (Some(number), true) = (number, publish.retain) {
                     self.retained.push((publish.topic.clone(), number));

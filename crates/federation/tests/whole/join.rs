@@ -1,5 +1,5 @@
-//! Brokers that join: what one that starts confirms to its clients, with an old store, an empty one or
-//! none, arrives at those who want it, or is not confirmed.
+//! Brokers that join a mesh: a message that a starting broker acknowledges, with an old store, an
+//! empty one or none, arrives at all subscribers, or is not acknowledged.
 
 use punctual_broker::Config;
 use punctual_codec::QoS;
@@ -11,12 +11,12 @@ use crate::client::{Client, Fate};
 use crate::world::World;
 use crate::{TOPICS, each_seed, each_shards};
 
-/// How a broker comes to know nothing of the others, or not all.
+/// Why a broker knows none, or not all, of the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Start {
-    /// It was killed.
+    /// The broker was killed.
     Again,
-    /// Its store was emptied.
+    /// The broker's store was emptied.
     Emptied,
 }
 
@@ -24,7 +24,8 @@ fn has_store(seed: u64) -> bool {
     seed.is_multiple_of(2)
 }
 
-/// Brokers that wait to have joined, with a subscriber at each, whose session lasts, and a publisher.
+/// Brokers that wait until they have joined, each with a subscriber that has a persistent session,
+/// and a publisher.
 fn world(seed: u64) -> World {
     let mut rng = Rng::new(seed);
     let n = 2 + rng.index(4);
@@ -52,7 +53,7 @@ fn membership(world: &World, site: usize) -> Option<Membership> {
     running.map(|running| running.member.node().membership())
 }
 
-/// A publisher connects, over and over, and publishes as soon and as often as it may.
+/// Connects a publisher repeatedly, and publishes as soon and as often as possible.
 fn press(world: &mut World, publisher: usize, rounds: usize) {
     for round in 0..rounds {
         if !world.clients[publisher].is_connected() {
@@ -79,7 +80,7 @@ fn run(seed: u64, start: Start) -> usize {
         world.sites[site].replace_store();
     }
     if start == Start::Emptied || !has_store(seed) {
-        // It waits for the neighbours that it names, and knows of no others.
+        // The broker waits for the neighbours in its configuration, and knows no others.
         for edge in &mut world.network.edges {
             if edge.ends[1] == site {
                 edge.ends.reverse();
@@ -120,7 +121,7 @@ fn what_a_broker_confirms_that_knows_nothing_arrives() {
     each_seed(10, |seed| assert!(run(seed, Start::Emptied) > 0));
 }
 
-/// Two brokers, of which the first is to connect to the second.
+/// Two brokers, of which the first connects to the second.
 fn two(store: bool, named: bool) -> World {
     let edge = Edge {
         ends: [0, 1],
@@ -158,7 +159,7 @@ fn one_that_reaches_nobody_and_knows_nobody_confirms_nothing() {
         press(&mut world, 0, 4);
         world.run_for(50);
         assert_eq!(fates(&mut world), [Fate::Refused; 4]);
-        // Until it reaches one.
+        // The broker waits until it reaches a neighbour.
         world.mend(0);
         world.run_for(3000);
         assert_eq!(membership(&world, 0), Some(Membership::Joined));

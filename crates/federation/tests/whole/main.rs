@@ -1,10 +1,10 @@
-//! The whole: real broker cores with one or two shards, each with a member of the mesh and a store, and
-//! clients, in virtual time, from a seed. Links are cut and fall silent, brokers crash and start
-//! again, clients lose their connections; at the end every message that was accepted
-//! with QoS 1 or 2 has arrived at each subscriber that wants it, and no message with
-//! QoS 2 has arrived twice.
+//! Complete meshes: real broker cores with one or two shards, each with a member of the mesh and a
+//! store, and clients, in virtual time, from a seed. Links are cut and fall silent, brokers crash
+//! and restart, clients lose their connections; at the end every message that was accepted with QoS
+//! 1 or 2 has arrived at each subscriber with a matching subscription, and no message with QoS 2
+//! has arrived twice.
 //!
-//! `PUNCTUAL_SEEDS=1000 cargo test -p punctual-federation --release --test whole` runs more;
+//! `PUNCTUAL_SEEDS=1000 cargo test -p punctual-federation --release --test whole` runs more seeds;
 //! `PUNCTUAL_SEED=7` runs one.
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is a failing test")]
 #![allow(unreachable_pub, reason = "modules of a test")]
@@ -40,22 +40,22 @@ const FILTERS: [&str; 5] = ["a/+", "a/b", "c/#", "#", "d"];
 /// Publisher, topic and QoS.
 type Stream<'a> = (usize, &'a str, QoS);
 
-/// How long a message waits for those before it.
+/// Longest time that a message waits for earlier ones.
 const PATIENCE: Nanos = Nanos::from_millis(500);
 
-/// What may go wrong.
+/// Faults that a test injects.
 #[derive(Debug, Clone, Copy)]
 struct Faults {
     links: bool,
     crashes: bool,
     clients: bool,
-    /// Stores that cannot write for a while.
+    /// Whether stores temporarily fail to write.
     stores: bool,
-    /// Messages that may wait for one receiver.
+    /// Most messages that may wait for one receiver.
     room: usize,
 }
 
-/// Nothing does.
+/// No faults.
 const QUIET: Faults = Faults {
     links: false,
     crashes: false,
@@ -63,13 +63,13 @@ const QUIET: Faults = Faults {
     stores: false,
     room: 10_000,
 };
-/// Links and clients do.
+/// Faults of links and clients.
 const LINKS: Faults = Faults {
     links: true,
     clients: true,
     ..QUIET
 };
-/// So do brokers.
+/// Faults of links, clients and brokers.
 const CRASHES: Faults = Faults {
     crashes: true,
     ..LINKS
@@ -121,24 +121,25 @@ fn fault(world: &mut World, faults: Faults) {
     }
 }
 
-/// Brokers as they mostly are, on some graph.
+/// Brokers with typical settings, on a random graph.
 fn world(seed: u64, faults: Faults) -> World {
     world_with(seed, faults, |_| ())
 }
 
-/// The same, where messages wait so long for brokers that are away, whoever is to get them.
+/// A [`world`] in which messages wait for absent brokers for the time `heal`, whoever their
+/// receivers are.
 fn world_that_heals_in(heal: Nanos, seed: u64, faults: Faults) -> World {
     world_with(seed, faults, |settings| settings.heal = heal)
 }
 
-/// The same, with other settings.
+/// A [`world`] with other settings.
 fn world_with(seed: u64, faults: Faults, change: impl Fn(&mut Settings)) -> World {
     let mut rng = Rng::new(seed);
     let n = 2 + rng.index(6);
     world_of(n, rng, faults, seed, change)
 }
 
-/// The same, with so many brokers.
+/// A [`world`] with a given number of brokers.
 fn world_of(
     n: usize,
     mut rng: Rng,
@@ -147,15 +148,16 @@ fn world_of(
     change: impl Fn(&mut Settings),
 ) -> World {
     let edges = Edge::graph(&mut rng, n, n + 1);
-    // Nothing that was taken in may be dropped for want of room.
+    // No accepted message may be dropped for lack of room.
     let mut config = Config {
         queue_full: QueueFull::Refuse,
         ..Config::default()
     };
     config.limits.max_queued_messages = faults.room;
-    // Of which half may wait for what came before them; who has connected lets 16 come.
+    // Half of the window is for messages that wait for earlier ones; a broker that has opened the
+    // link accepts 16.
     config.limits.receive_maximum = 64;
-    // One after the other, what is not asked for yet waits long.
+    // Time for which messages wait for acknowledgements before they are stored.
     config.durability.patience = Nanos([0, 1_000_000, 100_000_000][seed as usize % 3]);
     let store = faults.crashes || rng.chance(50);
     World::new(rng, n, edges, store, &config, |settings| {
@@ -165,7 +167,7 @@ fn world_of(
     })
 }
 
-/// Brokers that are so many times as far from each other, and say as rarely that they are there.
+/// Brokers whose distance, and the interval between hellos, are multiplied by `far`.
 fn world_far_apart(far: u64, seed: u64, faults: Faults) -> World {
     let mut world = world_with(seed, faults, |settings| settings.tree.hello.0 *= far);
     for edge in &mut world.network.edges {
@@ -174,7 +176,8 @@ fn world_far_apart(far: u64, seed: u64, faults: Faults) -> World {
     world
 }
 
-/// Brokers between which messages are under way for seconds: few at a time, over long connections.
+/// Brokers between which messages are in flight for seconds: small windows, and connections with
+/// long delays.
 fn world_with_long_queues(seed: u64, faults: Faults) -> World {
     let mut world = world_with(seed, faults, |settings| {
         settings.heal = Nanos::from_secs(600);
@@ -187,7 +190,7 @@ fn world_with_long_queues(seed: u64, faults: Faults) -> World {
     world
 }
 
-/// The client that publishes at a broker.
+/// The publisher at a broker.
 fn publisher(site: usize) -> Client {
     Client::new(format!("p{site}"), None, site)
 }
@@ -198,13 +201,13 @@ fn any_qos(world: &mut World) -> QoS {
         .pick(&[QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce])
 }
 
-/// A publisher at each broker and subscribers at some, all connected.
+/// Creates and connects a publisher at each broker, and subscribers at some.
 fn populate(world: &mut World) {
     place(world);
     introduce(world);
 }
 
-/// The clients, where they are to connect.
+/// Creates the clients, with the brokers to which they connect.
 fn place(world: &mut World) {
     for site in 0..world.sites.len() {
         world.clients.push(publisher(site));
@@ -217,11 +220,12 @@ fn place(world: &mut World) {
     }
 }
 
-/// They connect, and every broker hears of every publisher.
+/// Connects all clients, and lets every broker receive a message of every publisher.
 fn introduce(world: &mut World) {
     connect_all(world);
     world.run_for(5000);
-    // Each broker has heard of each: what comes first on a topic waits for nothing.
+    // Each broker has then seen each stream, so that the first message on a topic waits for
+    // nothing.
     for client in publishers(world) {
         for topic in TOPICS {
             for qos in [QoS::AtLeastOnce, QoS::ExactlyOnce] {
@@ -245,8 +249,8 @@ fn publish_any(world: &mut World, publishers: &[usize]) {
     world.publish(client, topic, qos);
 }
 
-/// So many rounds of fewer than `most` publications, with pauses shorter than `pause` ms, and
-/// things that go wrong; then everything is mended.
+/// Runs `rounds` rounds of fewer than `most` publications, with pauses shorter than `pause` ms and
+/// faults; then repairs everything.
 fn live(
     world: &mut World,
     faults: Faults,
@@ -265,14 +269,14 @@ fn live(
         let pause = world.rng.below(pause);
         world.run_for(pause);
     }
-    // More than once, for clients that find their broker is not there yet.
+    // Repeated for clients that do not reach their broker at first.
     for _ in 0..4 {
         heal(world);
         world.run_for(5000);
     }
 }
 
-/// Until nothing waits anywhere, or it seems to wait for ever.
+/// Runs until no message waits anywhere, or until a limit of time.
 fn drain(world: &mut World) {
     let waits = |site: &site::Site| {
         let running = site.running.as_ref();
@@ -291,7 +295,7 @@ fn heal(world: &mut World) {
     connect_all(world);
 }
 
-/// A publisher at each broker, and a subscriber to all topics.
+/// Creates a publisher at each broker, and a subscriber to all topics.
 fn a_pair_at_each(world: &mut World) {
     for site in 0..world.sites.len() {
         for (role, filter) in [('p', None), ('s', Some("#"))] {
@@ -301,7 +305,7 @@ fn a_pair_at_each(world: &mut World) {
     }
 }
 
-/// The neighbour of a broker that leads to the root.
+/// The neighbour of a broker on the path to the root.
 fn parent(world: &World, site: usize) -> Option<BrokerId> {
     let running = world.sites[site].running.as_ref()?;
     running.member.node().status().parent
@@ -311,20 +315,20 @@ fn connect_all(world: &mut World) {
     (0..world.clients.len()).for_each(|client| world.connect(client));
 }
 
-/// What came of the messages.
+/// Statistics of deliveries.
 #[derive(Debug, Default)]
 struct Outcome {
     accepted: u64,
     delivered: u64,
     twice: u64,
-    /// First deliveries after newer ones of the same publisher, topic and QoS: by QoS.
+    /// First deliveries after newer messages of the same publisher, topic and QoS, by QoS.
     late: [u64; 3],
-    /// Of these, after newer ones that did not wait for them.
+    /// Late deliveries that followed newer messages which had not waited for them.
     hasty: u64,
-    /// Of those that are late, what came after a newer one in a session that is not the first one of
+    /// Late deliveries that followed a newer message in a session that is not the first session of
     /// its client.
     anew: u64,
-    /// Of those that are late, what was published at another broker than the newer one.
+    /// Late deliveries of messages that were published at another broker than the newer one.
     strayed: u64,
     refused: u64,
 }
@@ -337,7 +341,7 @@ fn run_in(world: &mut World, seed: u64, faults: Faults, outcome: &mut Outcome) {
     run_with_pauses(200, world, seed, faults, outcome);
 }
 
-/// With pauses of less than so many ms between things that happen.
+/// Runs a seed with pauses of less than `pause` ms between events.
 fn run_with_pauses(
     pause: u64,
     world: &mut World,
@@ -350,14 +354,14 @@ fn run_with_pauses(
     live(world, faults, (40, 20, pause), |world| {
         publish_any(world, &publishers);
     });
-    // What is kept for links that do not carry is given up by then.
+    // By this time brokers have discarded what they kept for broken links.
     world.run_for(50_000);
     drain(world);
     world.note_answers();
     check(seed, world, true, outcome);
 }
 
-/// `once`: nothing with QoS 2 comes twice.
+/// Checks all deliveries. With `once`, no QoS 2 message may be delivered twice.
 fn check(seed: u64, world: &World, once: bool, outcome: &mut Outcome) {
     for message in world.published.values() {
         outcome.accepted += u64::from(message.fate == Fate::Accepted);
@@ -368,7 +372,7 @@ fn check(seed: u64, world: &World, once: bool, outcome: &mut Outcome) {
             continue;
         };
         let mut counts: BTreeMap<u64, u32> = BTreeMap::new();
-        // What came of each stream, and when, for the first time.
+        // First deliveries of each stream: number, time and broker of publication.
         let mut streams: BTreeMap<Stream<'_>, Vec<(u64, Nanos, usize)>> = BTreeMap::new();
         for (place, (number, at)) in client.received.iter().zip(&client.times).enumerate() {
             let message = &world.published[number];
@@ -379,14 +383,16 @@ fn check(seed: u64, world: &World, once: bool, outcome: &mut Outcome) {
             }
             let stream = (message.publisher, message.topic, message.qos);
             let before = streams.entry(stream).or_default();
-            // Only the first that comes too early waits; with that what is missing is given up.
+            // Only the first message that arrives early waits; after its wait, missing ones are
+            // given up.
             if let Some((newer, came, first)) = before.iter().find(|(other, ..)| other > number) {
                 outcome.late[usize::from(message.qos as u8)] += 1;
                 let sent_to = &world.clients[message.publisher].sent_to;
                 let strayed = sent_to[number] != sent_to[newer] || sent_to[number].len() > 1;
                 outcome.strayed += u64::from(strayed);
                 let took = *came - world.published[newer].sent;
-                // With QoS 0 none waits, nor does the first of a stream, where that overtakes others.
+                // QoS 0 messages do not wait, nor does the first message of a stream that overtakes
+                // others.
                 let is_first = before.first().is_some_and(|(other, ..)| other == newer);
                 let waits = message.qos > QoS::AtMostOnce && !is_first;
                 outcome.hasty += u64::from(waits && took < PATIENCE);
@@ -394,7 +400,8 @@ fn check(seed: u64, world: &World, once: bool, outcome: &mut Outcome) {
             }
             before.push((*number, *at, place));
         }
-        // In one session, that is; who is given a new one is not known any more.
+        // Duplicates are counted within one session: a new session does not know what an earlier
+        // one received.
         let mut most: BTreeMap<u64, usize> = BTreeMap::new();
         let ends = client.begins.iter().skip(1).copied();
         let ends = ends.chain([client.received.len()]);
@@ -449,12 +456,12 @@ thread_local! {
     static SHARDS: Cell<u16> = const { Cell::new(1) };
 }
 
-/// How many shards a broker has that is made now.
+/// Number of shards of a new broker.
 fn shards() -> u16 {
     SHARDS.get()
 }
 
-/// Runs a test with brokers of one shard, and of two.
+/// Runs a test with brokers of one shard, and again with two.
 fn each_shards(run: impl Fn()) {
     for shards in 1..=2 {
         SHARDS.set(shards);
@@ -463,7 +470,7 @@ fn each_shards(run: impl Fn()) {
     SHARDS.set(1);
 }
 
-/// Brokers have two shards with every other seed.
+/// Runs a test for several seeds; brokers have two shards with every second one.
 fn each_seed(few: u64, mut run: impl FnMut(u64)) {
     for seed in seeds(few) {
         SHARDS.set(1 + (seed % 2) as u16);
@@ -515,8 +522,8 @@ fn nothing_is_lost_with_stores_that_fill_up() {
     all(8, faults);
 }
 
-/// Brokers, and parts of the mesh, are away for much longer than anything waits that no persistent
-/// session is to get.
+/// Brokers, and parts of the mesh, are unreachable for much longer than messages wait for receivers
+/// without a persistent session.
 #[test]
 fn nothing_is_lost_while_brokers_are_away_for_long() {
     let faults = CRASHES;
@@ -524,7 +531,7 @@ fn nothing_is_lost_while_brokers_are_away_for_long() {
     each_seed(8, |seed| {
         let mut world = world_that_heals_in(Nanos::from_secs(1), seed, faults);
         run_with_pauses(5000, &mut world, seed, faults, &mut outcome);
-        // Everybody knows what persistent sessions await elsewhere, and nobody is away.
+        // All brokers know the persistent sessions elsewhere, and all are reachable.
         let clients = world.clients.iter();
         let wishes = clients.filter_map(|client| Some((client.home, client.filter?)));
         let wishes: BTreeSet<(usize, &str)> = wishes.collect();
@@ -539,7 +546,7 @@ fn nothing_is_lost_while_brokers_are_away_for_long() {
     assert!(outcome.delivered > 0 || are_seeds_chosen());
 }
 
-/// Queues of neighbours are full while links fail: what comes for them is held, and publishers are
+/// Queues for neighbours are full while links fail: messages for these are held, and publishers are
 /// refused.
 #[test]
 fn nothing_is_lost_with_little_room() {
@@ -553,7 +560,7 @@ fn nothing_is_lost_with_little_room() {
     all(8, faults);
 }
 
-/// The same, and what has to be stored is held where that cannot be done.
+/// As before, with stores that fill up: messages that have to be stored are held.
 #[test]
 fn nothing_is_lost_with_little_room_and_stores_that_fill_up() {
     let faults = Faults {
@@ -566,8 +573,7 @@ fn nothing_is_lost_with_little_room_and_stores_that_fill_up() {
     all(8, faults);
 }
 
-/// Brokers go to other places in the tree while messages are on their way to the old ones for
-/// seconds.
+/// Brokers move in the tree while messages to their previous places are in flight for seconds.
 #[test]
 fn nothing_is_lost_while_it_is_under_way_for_long() {
     let mut outcome = Outcome::default();
@@ -579,7 +585,7 @@ fn nothing_is_lost_while_it_is_under_way_for_long() {
     assert!(outcome.delivered > 0 || are_seeds_chosen());
 }
 
-/// Messages go over many brokers.
+/// Messages pass many brokers.
 #[test]
 fn nothing_is_lost_in_a_larger_mesh() {
     let mut outcome = Outcome::default();
@@ -594,7 +600,8 @@ fn nothing_is_lost_in_a_larger_mesh() {
     assert!(outcome.delivered > 0 || are_seeds_chosen());
 }
 
-/// In a tree that does not change no broker gets a message twice, and none that nobody behind it wants.
+/// In a stable tree no broker receives a message twice, or one that no subscriber behind it
+/// matches.
 #[test]
 fn a_quiet_tree_repeats_nothing() {
     let mut world = world_of(5, Rng::new(5), QUIET, 5, |_| ());
@@ -625,12 +632,13 @@ fn a_quiet_tree_repeats_nothing() {
     assert!(carried.iter().all(|(n, _)| *n != 2), "{carried:?}");
     let is_wanted = |number: &u64| world.published[number].topic == "t";
     assert!(carried.iter().all(|(_, number)| is_wanted(number)));
-    // Two receivers are not both where it comes from, and the tree has four links.
+    // Messages need at most the four links of the tree; two receivers are not both at the
+    // publisher's broker.
     assert!((200..=400).contains(&carried.len()), "{}", carried.len());
 }
 
-/// With these seeds a link carries at one end alone for a moment, and the other end hears
-/// what the neighbour wants.
+/// With these seeds a link briefly carries messages at one end only, and the other end learns the
+/// neighbour's subscriptions.
 #[test]
 fn nothing_is_kept_for_ever_for_a_link_that_carried_at_one_end() {
     each_shards(|| {
@@ -641,8 +649,8 @@ fn nothing_is_kept_for_ever_for_a_link_that_carried_at_one_end() {
     });
 }
 
-/// One broker sees that the root is gone and comes to the other, which sees it later: what
-/// the other has meant for the root is not left waiting.
+/// One broker notices the loss of the root and connects to another one, which notices it later:
+/// messages that the latter has queued for the root must not stay queued.
 #[test]
 fn what_waits_goes_to_who_came_before_the_loss_was_seen() {
     each_shards(|| {
@@ -673,8 +681,8 @@ fn what_waits_goes_to_who_came_before_the_loss_was_seen() {
     });
 }
 
-/// A message waits at a broker for a link that has fallen silent, and newer ones go another way:
-/// they wait for it, and those of others do not wait.
+/// A message waits for a link that has fallen silent, and newer messages of its publisher take
+/// another path: they wait for the earlier one, and those of other publishers do not.
 #[test]
 fn what_goes_another_way_waits_for_what_was_published_before() {
     each_shards(|| {
@@ -699,7 +707,7 @@ fn what_goes_another_way_waits_for_what_was_published_before() {
             for qos in [QoS::AtLeastOnce, QoS::ExactlyOnce] {
                 world.publish(0, "t", qos);
             }
-            // Somebody else, on the same topic.
+            // Another publisher on the same topic.
             world.publish(2, "t", QoS::ExactlyOnce);
             world.run_for(10);
         }
@@ -729,7 +737,7 @@ fn what_goes_another_way_waits_for_what_was_published_before() {
             running.count(|stats| stats.publishes_early)
         };
         assert_eq!(early(&mut world.sites[1]), 0, "no client is there");
-        // They did so where both ways part.
+        // The newer messages have waited where both paths diverge.
         let held = |site: &mut site::Site| {
             let running = site.running.as_mut().unwrap();
             running.count(|stats| stats.publishes_held)
@@ -738,8 +746,9 @@ fn what_goes_another_way_waits_for_what_was_published_before() {
     });
 }
 
-/// A subscriber without a session that outlives its connection stays connected to a broker that is cut
-/// off, for longer than everything is kept for it: what was acknowledged to publishers comes all the same.
+/// A subscriber without a persistent session stays connected to a broker that is cut off for longer
+/// than messages are kept for it: messages that were acknowledged to publishers arrive
+/// nevertheless.
 #[test]
 fn what_was_acknowledged_outlives_a_cut_that_is_longer_than_heal() {
     for (cut, lasts) in [(14_000, false), (14_000, true), (19_000, false)] {
@@ -759,7 +768,7 @@ fn what_was_acknowledged_outlives_a_cut_that_is_longer_than_heal() {
         connect_all(&mut world);
         world.run_for(2000);
         world.cut(1, false);
-        // After that, nobody is known who wants more.
+        // After this time, other brokers know no further subscriptions of the lost broker.
         for _ in 0..95 {
             world.publish(0, "a/b", QoS::AtLeastOnce);
             world.run_for(100);

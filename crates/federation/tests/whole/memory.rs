@@ -1,8 +1,8 @@
-//! What a broker of a large mesh keeps: 200 brokers that know 100 000 filters of each other,
-//! all different, each broker with its core, its node and its sessions.
+//! Memory of a broker in a large mesh: 200 brokers that know 100 000 different filters of each
+//! other, each broker with its core, its node and its sessions.
 //!
 //! `cargo test -p punctual-federation --release --test whole -- --ignored --nocapture large_meshes`
-//! prints what it is; it takes two minutes, and 15 GB for all brokers together.
+//! prints the memory; it takes two minutes, and 15 GB for all brokers together.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -15,11 +15,11 @@ use crate::world::World;
 
 const BROKERS: usize = 200;
 const FILTERS: usize = 100_000;
-/// Bytes that one broker may take.
+/// Most bytes that one broker may allocate.
 const MOST: i64 = 200 << 20;
 
 thread_local! {
-    /// Bytes taken and not given back, and the most there were.
+    /// Bytes that are allocated now, and their maximum so far.
     static ALIVE: Cell<[i64; 2]> = const { Cell::new([0; 2]) };
 }
 
@@ -33,7 +33,7 @@ impl Counting {
     }
 }
 
-// SAFETY: everything is left to the system allocator; the counter is a thread-local without
+// SAFETY: all calls are forwarded to the system allocator; the counter is a thread-local without
 // destructor, so that counting neither allocates nor fails.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -62,7 +62,7 @@ fn alive() -> i64 {
     ALIVE.get()[0]
 }
 
-/// A tree at random, and half as many spare edges.
+/// A random tree, and half as many redundant edges.
 fn edges(rng: &mut Rng) -> Vec<Edge> {
     let mut pairs: Vec<[usize; 2]> = (1..BROKERS)
         .map(|b| [rng.below(b as u64) as usize, b])

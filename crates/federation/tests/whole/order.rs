@@ -1,4 +1,4 @@
-//! Order while brokers come back that were cut off: what was kept for them comes before what is newer.
+//! Order while brokers reconnect that were cut off: messages kept for a broker precede newer ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,50 +11,50 @@ use crate::client::Fate;
 use crate::world::{World, name};
 use crate::{a_pair_at_each, connect_all, each_shards};
 
-/// How brokers lose each other and find each other again, in a circle of so many.
+/// How brokers in a ring lose each other and reconnect.
 #[derive(Debug, Clone, Copy)]
 struct Case {
     brokers: usize,
-    /// Connections that are cut, by their first brokers.
+    /// Connections that are cut, by the first broker of each.
     cut: &'static [usize],
-    /// Those of them that come back first; the others do so later.
+    /// The cut connections that are restored first; the others are restored later.
     back: &'static [usize],
 }
 
-/// One broker is cut off, and comes back where it was.
+/// One broker is cut off, and reconnects at its previous place.
 const SAME: Case = Case {
     brokers: 4,
     cut: &[3, 2],
     back: &[3],
 };
-/// The same, and it comes back elsewhere.
+/// One broker is cut off, and reconnects at another place.
 const OTHER: Case = Case { back: &[2], ..SAME };
-/// The same, and it comes back at both places at once.
+/// One broker is cut off, and reconnects at both places at once.
 const BOTH: Case = Case {
     back: &[2, 3],
     ..SAME
 };
-/// It is reached on another way all the while.
+/// The broker stays reachable by another path.
 const SPARE: Case = Case { cut: &[3], ..SAME };
-/// Two brokers are cut off together, and come back where they were.
+/// Two brokers are cut off together, and reconnect at their previous places.
 const PAIR: Case = Case {
     brokers: 6,
     cut: &[5, 3],
     back: &[5],
 };
-/// The same, and the other one of them is the first to be reached.
+/// Two brokers are cut off together, and the other one of them is reached first.
 const TURNED: Case = Case { back: &[3], ..PAIR };
 
-/// First deliveries, and those of them that came after newer ones of the same stream, by QoS.
+/// First deliveries by QoS, and those of them that came after newer messages of the same stream.
 #[derive(Debug, Default, Clone, Copy)]
 struct Count {
     first: [usize; 3],
     late: [usize; 3],
-    /// The longest that one with QoS 1 took that was published since the brokers were back.
+    /// Longest delivery time of a QoS 1 message that was published after the reconnection.
     longest: Nanos,
 }
 
-/// A circle in which each broker has a publisher and a subscriber.
+/// A ring in which each broker has a publisher and a subscriber.
 fn circle(seed: u64, brokers: usize, store: bool, window: u16) -> World {
     let edges = (0..brokers).map(|n| Edge::new([n, (n + 1) % brokers], Nanos::from_millis(5)));
     let mut config = Config::default();
@@ -78,7 +78,7 @@ fn circle(seed: u64, brokers: usize, store: bool, window: u16) -> World {
     world
 }
 
-/// For so long each publisher publishes at this pace.
+/// Each publisher sends a message every `pace` ms, for `millis` ms.
 fn load(world: &mut World, millis: u64, pace: u64) {
     for round in 0..millis / pace {
         for publisher in (0..world.clients.len()).step_by(2) {
@@ -147,7 +147,7 @@ fn run(case: Case, away: u64, seed: u64, (store, window, pace): (bool, u16, u64)
     count(&world, back)
 }
 
-/// How many are late in such a mesh, and prints what came of each case.
+/// Number of late deliveries in such a mesh; prints the result of each case.
 fn late(
     cases: &[(&str, Case)],
     aways: &[u64],

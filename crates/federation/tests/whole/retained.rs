@@ -1,5 +1,5 @@
-//! Retained messages: once all is quiet every broker has the same, nothing older than
-//! what was accepted, and who subscribes anywhere gets each of them once.
+//! Retained messages: when the mesh is quiet, all brokers have equal retained messages, none is
+//! older than the last accepted one, and each new subscriber receives each of them once.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::world::World;
 use crate::{Faults, any_qos, connect_all, each_seed, live, publisher, world};
 
 const TOPICS: [&str; 6] = ["r/0", "r/1", "r/2", "r/3", "r/4", "r/5"];
-/// Longest time from a client to its broker.
+/// Longest delay from a client to its broker.
 const WAY: Nanos = Nanos::from_millis(20);
 
 fn publish(world: &mut World, topic: &'static str, is_empty: bool) {
@@ -43,7 +43,7 @@ fn run(seed: u64, faults: Faults) {
     world.run_for(2000);
     live(&mut world, faults, (30, 8, 400), |world| {
         let topic = *world.rng.pick(&TOPICS);
-        // What is gone is not remembered over a restart.
+        // The removal of a retained message is not remembered over a restart.
         let is_empty = !faults.crashes && world.rng.chance(20);
         publish(world, topic, is_empty);
     });
@@ -52,7 +52,7 @@ fn run(seed: u64, faults: Faults) {
     for topic in TOPICS {
         check(seed, &world, topic, first.get(topic));
     }
-    // Now the order is plain.
+    // From here on the order of messages is known.
     let mut expected = first;
     for topic in TOPICS {
         if world.rng.chance(50) {
@@ -67,8 +67,8 @@ fn run(seed: u64, faults: Faults) {
     }
     world.run_for(5000);
     assert_eq!(agreed(seed, &world), expected, "seed {seed}");
-    // What is kept for brokers that have not come back is given up by then: a new
-    // subscription makes it go to those who had it only as retained.
+    // By this time brokers have discarded what they kept for absent ones: a new subscription brings
+    // the message to those that had it only as a retained one.
     world.run_for(60_000);
     for site in 0..n {
         let name = format!("late{site}");
@@ -85,7 +85,7 @@ fn run(seed: u64, faults: Faults) {
     }
 }
 
-/// What all brokers have.
+/// The retained messages, which are equal at all brokers.
 fn agreed(seed: u64, world: &World) -> BTreeMap<String, u64> {
     let all = world.sites.iter().enumerate().map(|(n, site)| {
         let retained = site.running.as_ref().unwrap().retains(world.now());
@@ -103,7 +103,7 @@ fn agreed(seed: u64, world: &World) -> BTreeMap<String, u64> {
     all[0].1.clone()
 }
 
-/// What a topic retains is nothing older than what was accepted.
+/// The retained message of a topic is not older than the last accepted one.
 fn check(seed: u64, world: &World, topic: &str, kept: Option<&u64>) {
     let of_topic = || {
         let all = world.published.iter();

@@ -1,7 +1,7 @@
-//! Sessions follow their clients: subscribers, and publishers with an unacknowledged window, that go
-//! from broker to broker with Clean Start 0, under load, while links and brokers fail. Nothing is
-//! lost, nothing with QoS 2 comes twice unless its publisher had to publish it anew, and at the end
-//! each session is at one broker.
+//! Sessions that follow their clients: subscribers, and publishers with unacknowledged messages,
+//! move from broker to broker with Clean Start 0, under load, while links and brokers fail. No
+//! message is lost, no QoS 2 message arrives twice unless its publisher had to publish it anew, and
+//! at the end each session is at one broker.
 
 use std::collections::BTreeSet;
 
@@ -19,17 +19,17 @@ use crate::{
     world_with_long_queues,
 };
 
-/// Who goes from broker to broker.
+/// The clients that move from broker to broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Who {
     Subscribers,
-    /// Publishers, too, which have sessions.
+    /// Subscribers, and publishers with persistent sessions.
     All,
-    /// The same, which hardly stay anywhere.
+    /// All clients, which hardly stay anywhere.
     Restless,
 }
 
-/// A client goes to another broker, perhaps before its own notices.
+/// Moves a client to another broker, possibly before its previous broker notices.
 fn roam(world: &mut World, client: usize) {
     if !world.clients[client].lasts {
         return;
@@ -80,13 +80,14 @@ fn run_in(
         let client = world.rng.below(all) as usize;
         roam(world, client);
     });
-    // What its client may not have heard of is all that there is only until that says something.
+    // A message that a client may not have received yet stays in the session until the client sends
+    // a packet.
     for client in 0..world.clients.len() {
         world.ping(client);
     }
     world.run_for(60_000);
     drain(world);
-    // What is left of a session ends when the last of it has come.
+    // The rest of a session ends when its last message has arrived.
     world.run_for(5000);
     world.note_answers();
     for site in &mut world.sites {
@@ -112,7 +113,7 @@ fn holds(world: &World, site: usize, client: &str) -> bool {
     running.client(client).is_some()
 }
 
-/// What a broker has of a client's session.
+/// What a broker has stored of a client's session.
 fn record(world: &World, site: usize, client: &str) -> Option<Record> {
     let running = world.sites[site].running.as_ref().unwrap();
     running.client(client)?.record().cloned()
@@ -137,7 +138,7 @@ fn sessions_follow_while_links_fail() {
     all(8, faults, Who::Subscribers);
 }
 
-/// Sessions go while messages are on their way to where they were for seconds.
+/// Sessions move while messages to their previous brokers are in flight for seconds.
 #[test]
 fn sessions_follow_while_messages_are_under_way_for_long() {
     under_way_for_long(QUIET);
@@ -159,8 +160,8 @@ fn under_way_for_long(faults: Faults) {
     assert!(are_seeds_chosen() || outcome.delivered > 0 && moved > 0);
 }
 
-/// With this seed a session comes to a broker where its client waited for it, and which that client
-/// has left since.
+/// With this seed a session arrives at a broker that its client has left while it waited for the
+/// session.
 #[test]
 fn sessions_follow_who_does_not_wait_any_more() {
     each_shards(|| {
@@ -179,27 +180,28 @@ fn sessions_follow_who_does_not_wait_any_more() {
     });
 }
 
-/// With these seeds a client comes to another broker, where its session is not found, around cuts of
-/// links, and later to others.
+/// With these seeds a client connects to another broker, which does not find its session, while
+/// links are cut, and later to further brokers.
 #[test]
 fn who_is_given_another_session_loses_nothing() {
     each_shards(|| {
         let links = LINKS;
         let crashes = CRASHES;
         let seeds = [
-            // Messages that were published there before the second session subscribed belong to the first session.
+            // Messages published at that broker before the second session subscribed belong to the
+            // first session.
             (1382, links),
             (7982, links),
             (9555, links),
-            // What brokers keep that are cut off comes later than the session has left.
+            // Messages kept by brokers that were cut off arrive after the session has left.
             (6264, links),
-            // Nobody waits for the session any more where the client had gone on from.
+            // At the broker that the client has left, no client waits for the session any more.
             (5586, links),
-            // What came for nobody does not go back to where it came from.
+            // A message without a receiver does not return to its sender.
             (928, links),
-            // A neighbour claims to lead to others over this broker.
+            // A neighbour claims that it reaches others over this broker.
             (9124, links),
-            // The broker that gave the other one is killed before it asks for the first.
+            // The broker that created the second session is killed before it asks for the first.
             (69, crashes),
             (357, crashes),
             // The second session has queued messages when its broker restarts; the first session has them as well.
@@ -218,10 +220,10 @@ fn who_is_given_another_session_loses_nothing() {
     });
 }
 
-/// With these seeds a publisher goes to and fro between two brokers that do not reach each other, and
-/// uses an identifier again for which one of them still awaits PUBREL: for a message that is new there,
-/// and for one that it has sent to the other one before, in vain; with the last ones that broker has been
-/// killed meanwhile.
+/// With these seeds a publisher alternates between two brokers that do not reach each other, and
+/// reuses a packet identifier for which one of them still awaits PUBREL: for a message that is new
+/// there, or one that it has sent to the other broker before without success; with the last seeds
+/// that broker was killed meanwhile.
 #[test]
 fn what_is_published_under_an_identifier_of_an_old_copy_is_not_lost() {
     each_shards(|| {
@@ -233,8 +235,8 @@ fn what_is_published_under_an_identifier_of_an_old_copy_is_not_lost() {
     });
 }
 
-/// With this seed a broker hears too early that nobody has a client's session: the broker that has it is
-/// behind a link that has fallen silent, which is not noticed yet.
+/// With this seed a broker concludes too early that no broker has a client's session: the broker
+/// that has it is behind a silent link whose loss is not noticed yet.
 #[test]
 fn a_session_is_found_although_who_has_it_was_not_heard() {
     each_shards(|| {
@@ -272,9 +274,10 @@ fn who_hardly_stays_loses_nothing() {
         all(4, faults, Who::Restless);
     }
     for seed in [
-        // A session comes back to where something is left of it before it is known there who has it.
+        // A session returns to a broker with remains of it before that broker knows where the
+        // session is.
         3164,
-        // A client is back where its session came before that was known where it came from.
+        // A client returns to the session's previous broker before the current one knows that.
         6031, // A session has gone on from where it was found.
         6199,
     ] {
@@ -282,7 +285,7 @@ fn who_hardly_stays_loses_nothing() {
     }
 }
 
-/// The same where brokers are far from each other, so that clients go on before their sessions have come.
+/// Moving clients with brokers far from each other: clients move on before their sessions arrive.
 #[test]
 fn who_hardly_stays_far_from_others_loses_nothing() {
     let (mut outcome, mut moved) = (Outcome::default(), 0);
@@ -293,7 +296,8 @@ fn who_hardly_stays_far_from_others_loses_nothing() {
             run_in(&mut world, seed, faults, who, &mut outcome, &mut moved);
         });
     }
-    // A link carried at its other end for a moment, and its neighbour is away later while a stub forwards.
+    // A link has carried briefly at its other end, and the neighbour is unreachable later while a
+    // stub forwards messages.
     let (seed, faults, who) = (4_000_913, CRASHES, Who::Restless);
     let mut world = world_far_apart(5, seed, faults);
     run_in(&mut world, seed, faults, who, &mut outcome, &mut moved);
@@ -301,17 +305,17 @@ fn who_hardly_stays_far_from_others_loses_nothing() {
     assert!(are_seeds_chosen() || outcome.delivered > 0 && moved > 0);
 }
 
-/// Two brokers, a subscriber that is at the first, and a publisher at each.
+/// Two brokers, a subscriber at the first, and a publisher at each.
 fn pair(store: bool, filter: &'static str) -> World {
     pair_of(store, Client::new("s".into(), Some(filter), 0))
 }
 
-/// The same, with that subscriber.
+/// A [`pair`] with a given subscriber.
 fn pair_of(store: bool, subscriber: Client) -> World {
     pair_with(2, 16, store, subscriber)
 }
 
-/// The same, with so many ms between the two, and as many messages in flight.
+/// A [`pair`] with `delay` ms between the brokers, and `window` messages in flight.
 fn pair_with(delay: u64, window: u16, store: bool, subscriber: Client) -> World {
     let edge = Edge::new([0, 1], Nanos::from_millis(delay));
     let config = Config::default();
@@ -324,8 +328,8 @@ fn pair_with(delay: u64, window: u16, store: bool, subscriber: Client) -> World 
     world
 }
 
-/// Broker 0 between two others: at 1 and 2 somebody publishes, and the client of a session at 1
-/// has come to 0 a moment ago.
+/// Broker 0 between two others: publishers at 1 and 2, and a client with a session at 1 that has
+/// just connected to 0.
 fn trio(store: bool) -> World {
     let edge = |ends| Edge::new(ends, Nanos::from_millis(5));
     let edges = vec![edge([0, 1]), edge([0, 2])];
@@ -424,8 +428,8 @@ fn who_finds_its_broker_dead_gets_what_waits_there_when_it_is_back() {
     });
 }
 
-/// A broker that starts again remembers a neighbour also if nobody there has subscribed to anything: while
-/// that is away, a session that it makes may be a second one.
+/// A restarted broker remembers a neighbour even if no client there has subscribed: while that
+/// neighbour is unreachable, a session that the broker creates may be a second one.
 #[test]
 fn who_was_at_a_broker_without_subscriptions_has_one_session_in_the_end() {
     each_shards(|| {
@@ -447,8 +451,8 @@ fn who_was_at_a_broker_without_subscriptions_has_one_session_in_the_end() {
     });
 }
 
-/// Messages wait for seconds to cross a slow link to where a session was when they were published; it has
-/// left long before they come.
+/// Messages wait for seconds to cross a slow link to the broker that had a session when they were
+/// published; the session has left long before they arrive.
 #[test]
 fn what_waits_for_seconds_comes_to_where_a_session_has_gone() {
     each_shards(|| {
@@ -469,8 +473,8 @@ fn what_waits_for_seconds_comes_to_where_a_session_has_gone() {
     });
 }
 
-/// Publishes more than the link takes at once, of what the first broker is told; a third client
-/// subscribes at the second.
+/// Publishes more messages to the first broker's subscription than the link accepts at once; a
+/// third client subscribes at the second broker.
 fn burst(world: &mut World, filter: &'static str, qos: QoS) {
     world.clients.push(Client::new("o".into(), Some(filter), 1));
     world.connect(3);
@@ -483,8 +487,8 @@ fn burst(world: &mut World, filter: &'static str, qos: QoS) {
     }
 }
 
-/// What comes to a broker after the session has come from where it passed before is
-/// recognised there although that broker was killed meanwhile.
+/// A message that arrives at a broker after the session has already delivered it elsewhere is
+/// recognised as a duplicate, although the broker was killed meanwhile.
 #[test]
 fn what_a_session_has_had_elsewhere_is_known_after_a_kill() {
     each_shards(|| {
@@ -499,7 +503,7 @@ fn what_a_session_has_had_elsewhere_is_known_after_a_kill() {
             world.crash(1);
             world.run_for(500);
             world.start(1);
-            // Before that it would be given another session, if it has none here.
+            // Earlier it would be given another session, if this broker has none.
             world.run_for(3000);
             connect_all(&mut world);
             world.run_for(10_000);
@@ -513,8 +517,8 @@ fn what_a_session_has_had_elsewhere_is_known_after_a_kill() {
     });
 }
 
-/// What passed where a member of a shared subscription was is given to it where it is now: at the
-/// first broker it was for nobody.
+/// Messages that passed the previous broker of a member of a shared subscription reach the member
+/// at its present broker: at the first broker they had no receiver.
 #[test]
 fn a_member_that_has_moved_gets_what_was_under_way() {
     for store in [false, true] {
@@ -532,7 +536,7 @@ fn a_member_that_has_moved_gets_what_was_under_way() {
     }
 }
 
-/// Publishes at both brokers, a few milliseconds each round.
+/// Publishes at both brokers; each round takes a few milliseconds.
 fn chatter(world: &mut World, rounds: u64) {
     for round in 0..rounds {
         world.publish(1 + (round % 2) as usize, "t", QoS::ExactlyOnce);
@@ -540,7 +544,7 @@ fn chatter(world: &mut World, rounds: u64) {
     }
 }
 
-/// Each accepted message came once to the client, which is at that broker.
+/// Checks that each accepted message arrived once at the client, which is connected to `home`.
 fn came_once(world: &mut World, home: usize, what: &str) {
     all_came(world, home, what);
     let mut all = world.clients[0].received.clone();
@@ -551,7 +555,7 @@ fn came_once(world: &mut World, home: usize, what: &str) {
     );
 }
 
-/// Each accepted message came to the client, which is at that broker.
+/// Checks that each accepted message arrived at the client, which is connected to `home`.
 fn all_came(world: &mut World, home: usize, what: &str) {
     world.run_for(15_000);
     world.note_answers();
@@ -568,7 +572,7 @@ fn all_came(world: &mut World, home: usize, what: &str) {
     assert_eq!(at, [home], "{what}");
 }
 
-/// A client that does not wait for its session where it connects loses nothing of it.
+/// A client that leaves a broker before its session has arrived there loses no message.
 #[test]
 fn who_goes_on_before_the_session_has_come_loses_nothing() {
     each_shards(|| {
@@ -584,8 +588,8 @@ fn who_goes_on_before_the_session_has_come_loses_nothing() {
     });
 }
 
-/// A client that was at both brokers while neither reached the other gets what waits at the one
-/// where it was in between.
+/// A client that was at both brokers while they did not reach each other receives the messages that
+/// wait at the broker where it was in between.
 #[test]
 fn who_was_elsewhere_while_all_was_cut_gets_what_waits_there() {
     each_shards(|| {
@@ -609,8 +613,8 @@ fn who_was_elsewhere_while_all_was_cut_gets_what_waits_there() {
     });
 }
 
-/// A broker to which a session has come back is killed; the one where it was in between does
-/// not fetch it again.
+/// The broker to which a session has returned is killed; the broker that had the session in between
+/// does not fetch it again.
 #[test]
 fn a_session_that_has_come_back_stays_where_its_client_is() {
     each_shards(|| {
@@ -636,15 +640,15 @@ fn a_session_that_has_come_back_stays_where_its_client_is() {
     });
 }
 
-/// A session comes to a broker that its client has left for another one, unnoticed, and that
-/// broker is killed soon after it has heard where the client is.
+/// A session arrives at a broker that its client has left unnoticed for another one, and that
+/// broker is killed soon after it has learned where the client is.
 #[test]
 fn what_came_too_late_is_sent_on_by_a_broker_that_starts_again() {
     each_shards(|| {
         for after in 1..30 {
             let mut world = trio(true);
             world.run_for(after);
-            // Its broker does not notice.
+            // The client's broker does not notice.
             world.vanish(0);
             world.clients[0].home = 2;
             world.connect(0);
@@ -658,8 +662,8 @@ fn what_came_too_late_is_sent_on_by_a_broker_that_starts_again() {
     });
 }
 
-/// A client that has been given another session elsewhere, while the brokers did not reach each
-/// other, takes nothing of the first one for something that it has had there.
+/// A client that was given a second session while the brokers did not reach each other does not
+/// take a message of the first session for one that it received in the second.
 #[test]
 fn sessions_at_two_brokers_use_other_packet_identifiers() {
     for after in 1..4 {
@@ -692,8 +696,8 @@ fn sessions_at_two_brokers_use_other_packet_identifiers() {
 }
 
 /// A session is cut off while it moves, so that both brokers have it and neither knows where it is;
-/// its client goes to and fro between them, and takes nothing of the one for something that it has
-/// had of the other.
+/// its client alternates between them, and does not take a message from one broker for one that it
+/// received from the other.
 #[test]
 fn a_session_that_two_brokers_have_uses_other_packet_identifiers_at_each() {
     let mut both = 0;
@@ -717,7 +721,7 @@ fn a_session_that_two_brokers_have_uses_other_packet_identifiers_at_each() {
                 world.move_to(0, (round % 2) as usize);
                 world.run_for(500);
                 if store && round == 2 {
-                    // It goes on with the identifiers with which it was.
+                    // The session continues with the packet identifiers that it had.
                     world.crash(1);
                     world.start(1);
                     world.connect(2);
@@ -734,8 +738,8 @@ fn a_session_that_two_brokers_have_uses_other_packet_identifiers_at_each() {
     assert!(both > 0);
 }
 
-/// A client comes to the other broker of a [`pair`] while the one that has its session is cut off; a
-/// little differently in each attempt.
+/// A client connects to the other broker of a [`pair`] while the one that has its session is cut
+/// off; timing varies by `attempt`.
 fn comes_cut_off(store: bool, attempt: u64) -> World {
     let mut world = pair(store, "t");
     (0..attempt).for_each(|_| _ = world.rng.any());
@@ -747,8 +751,8 @@ fn comes_cut_off(store: bool, attempt: u64) -> World {
     world
 }
 
-/// A client that has not heard that its session is a new one is told so again, and does not take
-/// it for the one to which it has subscribed.
+/// A client that did not receive the CONNACK of a new session gets Session Present 0 again, and
+/// does not take the new session for the one in which it has subscribed.
 #[test]
 fn who_has_not_heard_of_a_new_session_is_told_again() {
     each_shards(|| {
@@ -784,8 +788,8 @@ fn who_has_not_heard_of_a_new_session_is_told_again() {
     });
 }
 
-/// A client that was given another session while its own was not reached, and has said nothing since,
-/// gets its own as soon as that is reached.
+/// A client that was given a second session while its own was unreachable, and has sent nothing
+/// since, gets its own session as soon as that is reachable.
 #[test]
 fn a_session_that_was_never_used_gives_way() {
     each_shards(|| {
@@ -800,7 +804,7 @@ fn a_session_that_was_never_used_gives_way() {
             world.publish(1, "t", QoS::AtLeastOnce);
         }
         world.run_for(1000);
-        // It does not subscribe again.
+        // The client does not subscribe again.
         world.clients[0].filter = None;
         world.clients[0].home = 1;
         world.connect(0);
@@ -817,8 +821,8 @@ fn a_session_that_was_never_used_gives_way() {
     });
 }
 
-/// What waits for the broker where a session is comes to it, although its client has had another
-/// session meanwhile where that passed before.
+/// Messages that wait for the broker that has a session arrive there, although the client has had a
+/// second session meanwhile at a broker that they passed before.
 #[test]
 fn what_waits_for_a_link_is_not_what_another_session_has_had() {
     each_shards(|| {
@@ -838,8 +842,8 @@ fn what_waits_for_a_link_is_not_what_another_session_has_had() {
     });
 }
 
-/// What a client remembers of one session, to recognise what comes again, is released when
-/// another one takes its place: it would take another message for it.
+/// Packet identifiers that a client remembers of a session are released when another session takes
+/// its place: otherwise the client would take a new message for a repeated one.
 #[test]
 fn what_a_client_remembers_of_a_session_that_ends_is_released() {
     each_shards(|| {
@@ -850,7 +854,8 @@ fn what_a_client_remembers_of_a_session_that_ends_is_released() {
                 (0..attempt).for_each(|_| _ = world.rng.any());
                 world.cut(0, false);
                 world.run_for(1000);
-                // To each broker once, so that there are two sessions, and back to the first.
+                // Once to each broker, so that there are two sessions, and back to the first
+                // broker.
                 for home in [1, 0] {
                     world.move_to(0, home);
                     world.run_for(1000);
@@ -875,8 +880,8 @@ fn what_a_client_remembers_of_a_session_that_ends_is_released() {
     });
 }
 
-/// A session that was given to a client elsewhere, has had nothing yet and survives a kill
-/// recognises what waits in it when that comes again from where the first session is.
+/// A second session of a client that has delivered nothing yet, and survives a kill, recognises its
+/// queued messages when they arrive again from the broker with the first session.
 #[test]
 fn what_waits_in_a_session_that_survived_is_known() {
     each_shards(|| {
@@ -906,9 +911,9 @@ fn what_waits_in_a_session_that_survived_is_known() {
     });
 }
 
-/// A broker that has given a client another session while its own was cut off, and was killed before
-/// it could ask for that one, asks when it has started again: one session remains, where the client
-/// was last, with what waits in both.
+/// A broker that created a second session while the client's own was cut off, and was killed before
+/// it could ask for that one, asks after its restart: one session remains, at the client's last
+/// broker, with the messages of both.
 #[test]
 fn sessions_become_one_although_the_broker_that_made_another_one_was_killed() {
     each_shards(|| {
@@ -916,8 +921,8 @@ fn sessions_become_one_although_the_broker_that_made_another_one_was_killed() {
         for (last, pause) in all {
             for kills in [1, 2] {
                 let mut world = pair(true, "t");
-                // Without it the other one may have been away for the first broker when its session
-                // was made, so that this one asks, too.
+                // Without this pause the other broker may have been unreachable for the first one
+                // when its session was created, so that this one asks, too.
                 world.run_for(pause);
                 world.hang_up(0);
                 world.cut(0, false);
@@ -951,9 +956,9 @@ fn sessions_become_one_although_the_broker_that_made_another_one_was_killed() {
     });
 }
 
-/// A session that began with Clean Start 1 and was never elsewhere stays where its client was last,
-/// although that broker was killed: neither one that the client was given meanwhile where its own was
-/// cut off, nor one from before that was not reached then, takes its place.
+/// A session that began with Clean Start 1 and never moved stays at the client's last broker,
+/// although that broker was killed: it is replaced neither by a session that the client was given
+/// while its own was cut off, nor by an older one that was unreachable then.
 #[test]
 fn a_session_that_began_with_clean_start_stays_where_its_client_was_last() {
     each_shards(|| {
@@ -975,7 +980,7 @@ fn a_session_that_began_with_clean_start_stays_where_its_client_was_last() {
             kill_and_mend(&mut world, 0, kills);
             world.connect(0);
             world.run_for(1000);
-            // It has subscribed there, and knows that.
+            // The client has subscribed there, and has received SUBACK.
             world.publish(2, "t", QoS::ExactlyOnce);
             came_once(&mut world, 0, &format!("given another one, {kills} kills"));
 
@@ -999,7 +1004,7 @@ fn a_session_that_began_with_clean_start_stays_where_its_client_was_last() {
     });
 }
 
-/// Kills a broker of a pair so often, and connects the two again.
+/// Kills a broker of a pair `kills` times, and reconnects the two.
 fn kill_and_mend(world: &mut World, broker: usize, kills: u32) {
     world.run_for(1000);
     for _ in 0..kills {
@@ -1016,8 +1021,8 @@ fn kill_and_mend(world: &mut World, broker: usize, kills: u32) {
     world.run_for(10_000);
 }
 
-/// A client has not heard of the session that it was given while its own one was cut off, and comes back
-/// to that: a session that nobody knows of is no reason to end the subscriptions of the one that it has.
+/// A client did not learn of a session that it was given while its own was cut off, and returns to
+/// its own: the unknown session must not end the subscriptions of the client's own session.
 #[test]
 fn what_a_client_has_subscribed_to_is_not_lost_to_a_session_that_it_has_not_heard_of() {
     each_shards(|| {

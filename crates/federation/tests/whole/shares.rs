@@ -1,6 +1,5 @@
-//! Shared subscriptions: of all members at all brokers one gets each message, a member at
-//! the publisher's broker if there is one that is connected; also if links fail and brokers
-//! are killed.
+//! Shared subscriptions: of all members at all brokers one receives each message, preferably a
+//! connected member at the publisher's broker; also if links fail and brokers are killed.
 
 use punctual_codec::{QoS, topic};
 

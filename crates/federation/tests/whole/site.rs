@@ -1,6 +1,7 @@
-//! One broker of the mesh: the real core with one or more shards, the real member of the mesh, and the real log
-//! on a simulated disk. Where there are several shards, they and the member take turns at random, and may be late: what
-//! waits for one of them is taken in order, and in any order otherwise.
+//! One broker of the mesh: the real core with one or more shards, the real member of the mesh, and
+//! the real log on a simulated disk. With several shards, these and the member run in random order,
+//! possibly late: mail for one of them is handled in order, and mail for different ones in any
+//! order.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::num::NonZeroU32;
@@ -22,11 +23,11 @@ use punctual_sim::{
     StoreNews, WALL,
 };
 
-/// The least and the greatest time that a commit takes.
+/// The shortest and the longest duration of a commit.
 const COMMIT: [Nanos; 2] = [Nanos(1), Nanos::from_millis(3)];
-/// The longest time for which a shard or the member does not run although its mailbox is not empty.
+/// Longest time for which a shard or the member does not run although its mailbox is not empty.
 const MOST_LATE: Nanos = Nanos(300_000);
-/// The secret of the mesh.
+/// The shared secret of the mesh.
 pub const SECRET: &str = "the secret of all brokers";
 
 /// A piece of mail for a shard.
@@ -35,7 +36,7 @@ enum Mail {
     Messages(Vec<RemoteMessage>),
 }
 
-/// The mailbox of each shard: tasks of the member, and messages of other shards.
+/// The mailbox of each shard: tasks from the member, and messages from other shards.
 struct Mailboxes(Vec<VecDeque<Mail>>);
 
 impl Shards for Mailboxes {
@@ -44,23 +45,23 @@ impl Shards for Mailboxes {
     }
 }
 
-/// What the world has to do for a broker.
+/// An action that the world performs for a broker.
 pub enum Effect {
     Write(Socket, Vec<u8>),
     Close(Socket),
     Resume(Socket),
-    /// A connection goes to another shard.
+    /// Hands a connection over to another shard.
     HandOver(Socket, u16, Box<ConnMeta>),
-    /// What a shard hands over is to be committed.
+    /// Commits operations of a shard.
     Store(u16, Operations),
 }
 
 pub struct Site {
     pub settings: Settings,
     config: Arc<Config>,
-    /// Kept over crashes; without, nothing is.
+    /// The store, which survives crashes; without a store, nothing survives.
     pub store: Option<SimulatedStore>,
-    /// Its neighbours are named: it waits for them when it starts.
+    /// Whether the configuration names the neighbours, for which the broker waits when it starts.
     pub named: bool,
     shards: u16,
     pub running: Option<Running>,
@@ -69,17 +70,17 @@ pub struct Site {
 pub struct Running {
     pub broker: SimulatedBroker,
     mailboxes: Mailboxes,
-    /// Chooses the shard that runs next, or the member.
+    /// Random order in which shards and the member run.
     turns: Rng,
-    /// The time at which that one runs, if it is late.
+    /// The time at which the next shard or the member runs, if it is late.
     next_turn: Option<Nanos>,
     port: Arc<Port>,
     pub member: Member,
-    /// Neighbours that the member has refused.
+    /// Neighbours whose link the member has refused.
     refused: BTreeSet<BrokerId>,
-    /// What shards have reported to the member.
+    /// Events that shards have reported to the member.
     events: Arc<Mutex<VecDeque<ShardEvent>>>,
-    /// The world's time, for the wall clock.
+    /// The time of the world, which the wall clock returns.
     clock: Arc<AtomicU64>,
     effects: Vec<Effect>,
 }
@@ -104,7 +105,7 @@ impl Site {
         }
     }
 
-    /// Starts with what the store has.
+    /// Starts the broker with the contents of its store.
     pub fn start(&mut self, now: Nanos) {
         self.settings.instance += 1;
         let id = self.settings.id.as_str().as_bytes();
@@ -147,20 +148,20 @@ impl Site {
         self.tell(news.unwrap_or_default(), now);
     }
 
-    /// Nothing is left of what it had stored.
+    /// Replaces the store by an empty one.
     pub fn replace_store(&mut self) {
         let store = self.store.is_some();
         self.store = store.then(|| SimulatedStore::new(self.shards, Commits::Batches, COMMIT));
     }
 
-    /// The broker crashes.
+    /// Crashes the broker.
     pub fn crash(&mut self, rng: &mut Rng) {
         if let (Some(_), Some(store)) = (self.running.take(), &mut self.store) {
             store.crash(rng);
         }
     }
 
-    /// Sets what is wrong with the disk; returns whether that is a change.
+    /// Sets how the disk fails; returns whether that is a change.
     pub fn set_trouble(&mut self, trouble: Option<StoreTrouble>, now: Nanos) -> bool {
         let Some(store) = &mut self.store else {
             return false;
@@ -171,7 +172,7 @@ impl Site {
         changed
     }
 
-    /// The commit that is under way ends.
+    /// Completes the commit in progress.
     pub fn commit(&mut self, rng: &mut Rng, now: Nanos) {
         let end = self.store.as_mut().map(|store| store.end(rng));
         if let Some(CommitEnd::Told(news)) = end {
@@ -179,7 +180,7 @@ impl Site {
         }
     }
 
-    /// Tells shards of their store.
+    /// Passes news of the store to the shards.
     fn tell(&mut self, news: Vec<(u16, StoreNews)>, now: Nanos) {
         if let Some(running) = &mut self.running {
             for (shard, news) in news {
@@ -190,12 +191,12 @@ impl Site {
 }
 
 impl Running {
-    /// What it says first on a connection.
+    /// The first message of the broker on a connection.
     pub fn open(&self, dialled: bool) -> Open {
         self.member.node().open(dialled)
     }
 
-    /// A connection to a neighbour is open, and it has said who it is.
+    /// Handles an open connection to a neighbour that has identified itself.
     pub fn dialled(&mut self, at: Socket, peer: Open, window: u16, nonce: u128, now: Nanos) {
         let limits = LinkLimits {
             receive_maximum: window,
@@ -209,16 +210,16 @@ impl Running {
         self.broker.adopt(at, ShardConn { shard: 0, id });
     }
 
-    /// Whether the member has a link to a neighbour, or has refused one.
+    /// Whether the member has a link to a neighbour, or has refused it.
     pub fn has_answered(&self, peer: &BrokerId) -> bool {
         self.port.is_linked(peer) || self.refused.contains(peer)
     }
 
-    /// Somebody has connected.
+    /// Accepts a connection.
     pub fn accept(&mut self, at: Socket, nonce: u128, now: Nanos) {
         let shards = self.broker.shards.len() as u64;
         let shard = self.turns.below(shards) as u16;
-        // New sessions are placed by load.
+        // The broker places new sessions by load.
         let busy = self.turns.below(shards + 1);
         for shard in 0..shards {
             let load = if shard == busy { 1000 } else { 0 };
@@ -236,7 +237,7 @@ impl Running {
         self.broker.read(at, false, now)
     }
 
-    /// What there is of a client's session.
+    /// The state of a client's session at this broker.
     pub fn client(&self, name: &str) -> Option<ClientView<'_>> {
         self.broker
             .shards
@@ -250,7 +251,7 @@ impl Running {
         shards.map(|shard| counter(shard.stats())).sum()
     }
 
-    /// What it retains: topics and payloads.
+    /// Topics and payloads of the retained messages.
     pub fn retains(&self, now: Nanos) -> Vec<(String, String)> {
         let (from, mut budget) = (RetainedCursor::default(), Budget::unlimited());
         let (messages, more) =
@@ -261,8 +262,8 @@ impl Running {
         messages.iter().map(both).collect()
     }
 
-    /// Whose messages wait here, how many bytes, and in what: a session, a copy, a stub or (`None`) the
-    /// queue of a link.
+    /// Messages that wait at this broker: client, bytes, and where: a session, a copy, a stub or
+    /// (`None`) the queue of a link.
     pub fn waiting(&self) -> Vec<(Arc<str>, usize, Option<Record>)> {
         let mut waiting = Vec::new();
         let all = ScanPosition::default();
@@ -278,8 +279,8 @@ impl Running {
         waiting
     }
 
-    /// Runs shards and the member until their mailboxes are empty, or one of them is late; returns the
-    /// effects.
+    /// Runs shards and the member until their mailboxes are empty, or one of them is late; returns
+    /// the effects.
     pub fn settle(&mut self, now: Nanos) -> Vec<Effect> {
         loop {
             let mut busy = self.hear(now);
@@ -330,8 +331,8 @@ impl Running {
         }
     }
 
-    /// Collects the shards' outputs for the store, for each other and for the world; returns whether
-    /// there were any.
+    /// Collects the shards' outputs for the store, for each other and for the world; returns
+    /// whether there were any outputs.
     fn hear(&mut self, now: Nanos) -> bool {
         let mut busy = false;
         let shards = self.directory().shards();
@@ -373,7 +374,7 @@ impl Running {
         busy
     }
 
-    /// When time matters next.
+    /// The next time at which a timer is due.
     pub fn next_timeout(&self) -> Nanos {
         let shards = self.broker.next_timeout().unwrap_or(Nanos::MAX);
         let turn = self.next_turn.unwrap_or(Nanos::MAX);

@@ -1,5 +1,5 @@
-//! Stores on slow disks: while the tree heals under load, QoS 0 waits for no commit, and QoS 1 for few,
-//! however long these take.
+//! Slow disks: while the tree recovers under load, QoS 0 waits for no commit, and QoS 1 for few,
+//! however long commits take.
 
 use punctual_broker::Config;
 use punctual_codec::QoS;
@@ -10,10 +10,10 @@ use crate::client::Fate;
 use crate::world::{World, name};
 use crate::{a_pair_at_each, connect_all};
 
-/// How long each commit takes.
+/// Duration of each commit.
 const COMMIT: Nanos = Nanos::from_millis(50);
 
-/// Four brokers in a circle, each of which has a publisher and a subscriber, and commits slowly.
+/// Four brokers in a ring, each with a publisher, a subscriber, and slow commits.
 fn circle(seed: u64) -> World {
     let edges = [[1, 0], [2, 1], [3, 2], [0, 3]].map(|ends| Edge::new(ends, Nanos::from_millis(1)));
     let mut config = Config::default();
@@ -37,7 +37,8 @@ fn circle(seed: u64) -> World {
     world
 }
 
-/// How long messages took to get to subscribers at other brokers, sorted, and how many never came.
+/// Sorted delivery times to subscribers at other brokers, and the number of messages that never
+/// arrived.
 fn delays(world: &World, qos: QoS, since: Nanos) -> (Vec<u64>, usize) {
     let (mut delays, mut never) = (Vec::new(), 0);
     for subscriber in world.clients.iter().filter(|it| it.filter.is_some()) {
@@ -57,7 +58,7 @@ fn delays(world: &World, qos: QoS, since: Nanos) -> (Vec<u64>, usize) {
     (delays, never)
 }
 
-/// Publishes for so many ms, a message of each publisher each 4 ms.
+/// Each publisher sends a message every 4 ms, for `millis` ms.
 fn load(world: &mut World, millis: u64) {
     for round in 0..millis / 4 {
         for publisher in [0, 2, 4, 6] {
@@ -89,7 +90,8 @@ fn a_slow_disk_does_not_make_healing_slow() {
                 at(&one, 990),
                 at(&one, 1000),
             );
-            // Of 5000; a link that is silent is noticed after two and a half hellos.
+            // Of 5000 messages; the loss of a silent link is noticed after two and a half hello
+            // intervals.
             assert!(at(&zero, 990) <= 10 && (silently || lost <= 20));
             assert!(at(&one, 990) <= 1000 && never == 0);
             world.mend(edge);

@@ -1,4 +1,4 @@
-//! One client, one connection: who connects to another broker is taken over there.
+//! One connection per client: a client that connects to another broker is taken over there.
 
 use punctual_broker::Config;
 use punctual_codec::QoS;
@@ -9,7 +9,7 @@ use crate::client::Client;
 use crate::each_shards;
 use crate::world::World;
 
-/// Brokers in a row, of which the last one hears of the first only by the others.
+/// Brokers in a row, of which the last one reaches the first only over the others.
 fn row(n: usize) -> World {
     let edge = |at: usize| Edge::new([at, at + 1], Nanos::from_millis(2));
     let edges = (0..n - 1).map(edge).collect();
@@ -41,7 +41,7 @@ fn a_client_is_at_the_broker_that_it_connected_to_last() {
             world.run_for(1000);
             assert!(!world.clients[0].is_connected());
             assert!(world.clients[1].is_connected());
-            // Its session has followed it, or has ended.
+            // The client's session has followed it, or has ended.
             assert_eq!(sessions(&world, 0), before);
             // The client returns to the first broker, which does not deliver earlier messages as new ones.
             world.connect(0);

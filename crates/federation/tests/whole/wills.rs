@@ -1,5 +1,5 @@
-//! Wills: a broker is lost, and what its clients left behind is published once by the
-//! others, but not for clients that have connected again, elsewhere or to the same broker.
+//! Wills: when a broker is lost, the others publish the wills of its clients once, except for
+//! clients that have connected again, elsewhere or to that broker.
 
 use std::collections::BTreeSet;
 
@@ -17,15 +17,15 @@ const TOPICS: [&str; 3] = ["w/1", "w/2", "w/x/y"];
 /// How the broker is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Loss {
-    /// It is killed, and starts again when the others have long given it up.
+    /// The broker is killed, and restarts when the others have given it up long ago.
     Long,
-    /// It is killed, and starts again at once.
+    /// The broker is killed, and restarts at once.
     Short,
-    /// It goes on, and nothing leads to it.
+    /// The broker runs, and all of its links are cut.
     Cut,
 }
 
-/// Whether the others are one mesh without a broker.
+/// Whether the other brokers form one mesh without a given broker.
 fn holds_without(world: &World, lost: usize) -> bool {
     let n = world.sites.len();
     let first = usize::from(lost == 0);
@@ -44,7 +44,7 @@ fn holds_without(world: &World, lost: usize) -> bool {
     }
 }
 
-/// How often a client got a message.
+/// How often a client received a message.
 fn count(client: &Client, number: u64) -> usize {
     let same = client.received.iter().filter(|other| **other == number);
     same.count()
@@ -107,7 +107,7 @@ fn run(seed: u64, loss: Loss) {
     let soon = 1 + world.rng.below(3000);
     world.run_for(soon);
     for client in left.clone() {
-        // Where nobody could tell the others there is nothing to be promised.
+        // If the other brokers are not connected, none of them can cancel the will for all.
         if loss == Loss::Long && holds && world.rng.chance(40) {
             world.clients[client].home = (lost + 1 + world.rng.below(n as u64 - 1) as usize) % n;
             world.connect(client);
@@ -138,7 +138,7 @@ fn run(seed: u64, loss: Loss) {
             assert!(got == 1 || !gone || !holds, "{who} never came");
         }
     }
-    // Then all is well, and everybody hears of it, once.
+    // After repair, every subscriber receives each will once.
     heal_but(&mut world, &left);
     for client in &left {
         let bequest = world.clients[*client].bequest.clone().unwrap();
@@ -164,7 +164,7 @@ fn run(seed: u64, loss: Loss) {
     if loss == Loss::Cut {
         really_lose(seed, &mut world, &left);
     }
-    // Those of others stay what they are, if their brokers were not lost with that one.
+    // Wills of other brokers' clients stay unpublished, unless their brokers were lost as well.
     if !holds {
         return;
     }
@@ -174,7 +174,7 @@ fn run(seed: u64, loss: Loss) {
         let is_back = back.contains(&client) || !left.contains(&client);
         for subscriber in (0..n).filter(|_| is_back) {
             let got = count(&world.clients[subscriber], number);
-            // Who is cut off cannot know.
+            // A broker that is cut off cannot know that the client is back.
             let most = usize::from(loss == Loss::Cut && subscriber == lost);
             assert!(
                 got <= most,
@@ -185,7 +185,7 @@ fn run(seed: u64, loss: Loss) {
     }
 }
 
-/// Clients that were taken for lost are lost: their wills are published again.
+/// Disconnects clients that the others took for lost: their wills are published a second time.
 fn really_lose(seed: u64, world: &mut World, left: &[usize]) {
     let n = world.sites.len();
     let counts = |world: &World| -> Vec<usize> {
@@ -202,7 +202,7 @@ fn really_lose(seed: u64, world: &mut World, left: &[usize]) {
     assert_eq!(counts(world), once_more, "seed {seed}");
 }
 
-/// Mends all, but for clients that do not come back.
+/// Repairs everything, except for clients that do not return.
 fn heal_but(world: &mut World, gone: &[usize]) {
     let lost: Vec<usize> = gone
         .iter()
@@ -211,7 +211,7 @@ fn heal_but(world: &mut World, gone: &[usize]) {
         .collect();
     let homes: Vec<usize> = lost.iter().map(|it| world.clients[*it].home).collect();
     for _ in 0..3 {
-        // Nobody is there for them to connect to.
+        // Their broker is not running.
         for client in &lost {
             world.clients[*client].home = usize::MAX;
         }
@@ -238,8 +238,8 @@ fn both_sides_of_a_cut_hear_of_a_will_once() {
     each_seed(6, |seed| run(seed, Loss::Cut));
 }
 
-/// Three brokers in a row with stores, of which the first is root; a subscriber at each, whose session
-/// lasts, and a client of the last one with a will.
+/// Three brokers in a row with stores, of which the first is the root; a subscriber with a
+/// persistent session at each, and a client of the last broker with a will.
 fn row() -> World {
     let edge = |ends| Edge::new(ends, Nanos::from_millis(1));
     let edges = vec![edge([1, 0]), edge([2, 1])];
@@ -267,15 +267,16 @@ fn row() -> World {
     world
 }
 
-/// How often each subscriber got the will.
+/// How often each subscriber received the will.
 fn came(world: &World) -> Vec<usize> {
     let number = world.clients[3].bequest.as_ref().unwrap().numbers[0];
     let subscribers = &world.clients[..3];
     subscribers.iter().map(|it| count(it, number)).collect()
 }
 
-/// All are cut off from each other when the client drops out: its own broker publishes the will, and so
-/// does the guard, for who is there. Then one cut heals after the other.
+/// All brokers are cut off from each other when the client is lost: its own broker publishes the
+/// will, and so does the guard, for the subscribers that each reaches. Then one link after the
+/// other is restored.
 #[test]
 fn a_will_comes_to_everybody_once_however_the_mesh_was_in_parts() {
     each_shards(|| {
@@ -298,8 +299,8 @@ fn a_will_comes_to_everybody_once_however_the_mesh_was_in_parts() {
     });
 }
 
-/// The broker is dead, and its guard reaches nobody when it publishes the will: others get it once
-/// they are reached, and the broker's own subscribers when it starts again.
+/// The broker is dead, and its guard reaches no other broker when it publishes the will: others
+/// receive the will when they are reachable, and the broker's own subscribers when it restarts.
 #[test]
 fn a_will_comes_to_who_is_reached_after_it_was_published() {
     each_shards(|| {
@@ -320,8 +321,8 @@ fn a_will_comes_to_who_is_reached_after_it_was_published() {
     });
 }
 
-/// The guard is cut off when the client of the dead broker connects elsewhere, and hears of that by the
-/// claim of the client's session before the will is due.
+/// The guard is cut off when the client of the dead broker connects elsewhere, and learns of that
+/// by the claim of the client's session before the will is due.
 #[test]
 fn a_will_of_a_client_that_is_back_behind_a_cut_is_not_published() {
     each_shards(|| {
@@ -337,7 +338,7 @@ fn a_will_of_a_client_that_is_back_behind_a_cut_is_not_published() {
     });
 }
 
-/// All brokers are killed at once: nobody has what the client left behind but its broker's store.
+/// All brokers are killed at once: the will survives only in the store of the client's broker.
 #[test]
 fn a_will_outlives_all_brokers_in_a_store() {
     each_shards(|| {

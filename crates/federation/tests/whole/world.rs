@@ -1,6 +1,6 @@
-//! Brokers, clients and the connections between them in virtual time. Bytes keep
-//! their order on a connection; connections break, fall silent and come again,
-//! brokers crash and start again, and a seed decides all of it.
+//! Brokers, clients and the connections between them in virtual time. Bytes keep their order on a
+//! connection; connections break, fall silent and are restored, brokers crash and restart; a seed
+//! determines all events.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,14 +18,14 @@ use crate::client::{Client, Fate, Published};
 use crate::shards;
 use crate::site::{Effect, SECRET, Site};
 
-/// What is at one end of a connection.
+/// The owner of one end of a connection.
 #[derive(Debug, Clone, Copy)]
 pub enum End {
     Site(usize),
-    /// A broker that has not heard who the other is.
+    /// A broker that does not know yet which neighbour is at the other end.
     Dialling(usize),
     Client(usize),
-    /// A client that takes what comes, and says nothing.
+    /// A client that receives messages, and sends nothing.
     Listener,
 }
 
@@ -39,7 +39,7 @@ impl End {
 pub enum Event {
     Tick(usize),
     Commit(usize, u64),
-    /// A client connects that was refused for a moment.
+    /// Connects a client again that was refused temporarily.
     Retry(usize),
 }
 
@@ -47,16 +47,15 @@ pub struct World {
     pub network: VirtualNetwork<End, Vec<u8>, Event>,
     pub rng: Rng,
     pub sites: Vec<Site>,
-    /// Those over which the broker that dials could not connect, at least once since it started.
+    /// Edges over which the dialling broker failed to connect at least once since it started.
     missed: BTreeSet<usize>,
     pub clients: Vec<Client>,
     pub published: BTreeMap<u64, Published>,
-    /// Messages in flight between two brokers.
+    /// Most messages in flight between two brokers.
     pub window: u16,
-    /// When something last came back.
+    /// When an edge or a broker was last restored.
     mended: Nanos,
-    /// If that is asked for, the numbers of all messages that links have carried, and the brokers to
-    /// which they did.
+    /// Receiving broker and number of each message that a link has carried, if a test records them.
     pub carried: Option<Vec<(usize, u64)>>,
 }
 
@@ -86,7 +85,7 @@ impl World {
         };
         for site in 0..n {
             let mut settings = Settings::new(name(site), 0, world.rng.below(3));
-            // Most tests are about what comes later.
+            // Most tests begin with brokers that have joined.
             settings.join_wait = Nanos(0);
             change(&mut settings);
             world
@@ -176,7 +175,7 @@ impl World {
         self.network.send(from, bytes, Nanos(0));
     }
 
-    /// One end sees that the other has closed.
+    /// Handles a connection that the other end has closed.
     fn ended(&mut self, at: Socket) {
         if !self.network.drop_end(at) {
             return;
@@ -200,7 +199,7 @@ impl World {
         }
     }
 
-    /// A broker reads what has come over a connection.
+    /// A broker reads the bytes that have arrived on a connection.
     fn read(&mut self, n: usize, at: Socket) {
         let now = self.now();
         while let Some(running) = &mut self.sites[n].running
@@ -229,7 +228,7 @@ impl World {
         }
     }
 
-    /// A broker connects to a neighbour, and says who it is.
+    /// A broker connects to a neighbour, and identifies itself.
     fn introduce(&mut self, edge: usize) {
         let Edge { ends, .. } = self.network.edges[edge];
         let Some(running) = &self.sites[ends[0]].running else {
@@ -272,7 +271,7 @@ impl World {
         );
     }
 
-    /// The first words of a neighbour that a broker has connected to.
+    /// Handles the first message of a neighbour to which a broker has connected.
     fn introduced(&mut self, at: Socket, n: usize) {
         let now = self.now();
         let Some(running) = &mut self.sites[n].running else {
@@ -356,7 +355,8 @@ impl World {
         }
     }
 
-    /// A broker that is joining is told whether its neighbours were tried, if it is one that names them.
+    /// Tells a joining broker that names its neighbours whether connections to all of them were
+    /// tried.
     fn update_dialling(&mut self, n: usize) {
         let now = self.now();
         let Site { named, running, .. } = &mut self.sites[n];
@@ -376,7 +376,7 @@ impl World {
         }
     }
 
-    /// Begins the commits of what waits for one at a broker.
+    /// Begins pending commits at a broker.
     fn begin_commit(&mut self, n: usize) {
         let site = &mut self.sites[n];
         let instance = site.settings.instance;
@@ -388,14 +388,14 @@ impl World {
         }
     }
 
-    /// Sets what is wrong with the disk of a broker: it is full or fails.
+    /// Sets how the disk of a broker fails: it is full or returns errors.
     pub fn trouble(&mut self, n: usize, trouble: StoreTrouble) {
         let now = self.now();
         self.sites[n].set_trouble(Some(trouble), now);
         self.settle(n);
     }
 
-    /// The disk of a broker works again, and has room.
+    /// Repairs the disk of a broker, which then has room.
     pub fn repair(&mut self, n: usize) {
         let now = self.now();
         if self.sites[n].set_trouble(None, now) {
@@ -412,7 +412,7 @@ impl World {
         }
     }
 
-    /// Nothing passes an edge from now on; with `silently`, nobody is told.
+    /// Cuts an edge; with `silently`, its ends are not notified.
     pub fn cut(&mut self, edge: usize, silently: bool) {
         self.part();
         for connection in self.network.cut(edge) {
@@ -428,7 +428,7 @@ impl World {
         }
     }
 
-    /// Who waits for CONNACK may be told of another session than the one that it has.
+    /// Marks clients that wait for CONNACK: they may be given another session than their own.
     fn part(&mut self) {
         for client in &mut self.clients {
             client.parted |= client.socket.is_some() && !client.is_connected();
@@ -457,7 +457,7 @@ impl World {
         }
     }
 
-    /// A client that is always there subscribes to all these filters at a broker.
+    /// Subscribes a client that is always connected to all these filters at a broker.
     pub fn subscribe_much(&mut self, n: usize, filters: Vec<String>) {
         let mut bytes = Vec::new();
         let connect = Packet::Connect(Connect {
@@ -493,14 +493,14 @@ impl World {
         );
     }
 
-    /// Whether all brokers run and all edges have been there for as long.
+    /// Whether all brokers have run, and all edges have been up, since that time.
     pub fn is_whole(&self, since: Nanos) -> bool {
         let whole = self.network.edges.iter().all(|edge| !edge.is_cut)
             && self.sites.iter().all(|site| site.running.is_some());
         whole && self.now() - self.mended > since
     }
 
-    /// What a client leaves behind with its next connection is another message.
+    /// Gives the next connection of a client a new will.
     fn bequeath(&mut self, client: usize) {
         let (number, sent) = (self.published.len() as u64, self.now());
         if let Some(bequest) = &mut self.clients[client].bequest {
@@ -518,7 +518,7 @@ impl World {
         }
     }
 
-    /// A client's connection breaks.
+    /// Breaks a client's connection.
     pub fn hang_up(&mut self, client: usize) {
         if let Some(clean) = self.clients[client].refused.take() {
             self.clients[client].clean_start |= clean;
@@ -530,14 +530,14 @@ impl World {
         }
     }
 
-    /// A client's connection breaks, and it connects to that broker.
+    /// Breaks a client's connection, and connects the client to another broker.
     pub fn move_to(&mut self, client: usize, home: usize) {
         self.hang_up(client);
         self.clients[client].home = home;
         self.connect(client);
     }
 
-    /// A client's connection breaks, and its broker does not notice.
+    /// Breaks a client's connection without its broker noticing.
     pub fn vanish(&mut self, client: usize) {
         if let Some(socket) = self.clients[client].socket {
             self.network.silence(socket.connection);
@@ -552,7 +552,7 @@ impl World {
         }
     }
 
-    /// A client says that it is there, if it is connected.
+    /// Sends PINGREQ from a client, if it is connected.
     pub fn ping(&mut self, client: usize) {
         if self.clients[client].is_connected() {
             self.clients[client].ping();
@@ -583,7 +583,7 @@ impl World {
         }
     }
 
-    /// Notes what publishers were answered.
+    /// Records the answers to publishers.
     pub fn note_answers(&mut self) {
         for client in &mut self.clients {
             for (number, fate) in client.answers.drain(..) {
@@ -595,7 +595,7 @@ impl World {
     }
 }
 
-/// The numbers of the messages in what a broker sends to a neighbour.
+/// The numbers of the messages in the bytes that a broker sends to a neighbour.
 fn numbers(mut bytes: &[u8]) -> impl Iterator<Item = u64> {
     std::iter::from_fn(move || {
         let Ok(Split::Frame(frame)) = split(bytes, u32::MAX) else {

@@ -1,4 +1,4 @@
-//! What nodes do for sessions that are transferred: look-ups, who is reached, and fences of stubs.
+//! Functions of nodes for the transfer of sessions: look-ups, reached brokers, and fences of stubs.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ fn stamp(micros: u64, n: usize) -> Stamp {
     }
 }
 
-/// Somebody has a session.
+/// The answer of a broker that has a session.
 fn session(n: usize) -> Located {
     Located {
         session: Some((true, stamp(3, n))),
@@ -28,14 +28,14 @@ fn session(n: usize) -> Located {
     }
 }
 
-/// The first broker looks a client up, with stamp 7.
+/// The first broker looks up a client, with stamp 7.
 fn look_up(row: &mut Row) {
     let (at, now) = (stamp(7, 0), row.now);
     row.nodes[0].look_up(&at, "c", Some("u"), true, now);
     row.settle();
 }
 
-/// Who is asked by the first broker, since this was called last.
+/// The brokers that were asked by the first broker's look-up, since the last call.
 fn looked_up(row: &mut Row) -> Vec<usize> {
     let is = |(_, output): &(usize, Output)| matches!(output, Output::LookUp { .. });
     let asked: Vec<_> = row.asked.extract_if(.., |asked| is(asked)).collect();
@@ -56,7 +56,8 @@ fn answer(row: &mut Row, n: usize, located: Located) {
     row.settle();
 }
 
-/// What the first broker is answered: who has something, in order, and how much that covers.
+/// The result of the first broker's look-up: the brokers that have a session or its remains, in
+/// order, and the extent of the answers.
 fn located(row: &mut Row) -> Option<(Vec<(HomeId, Located)>, Extent)> {
     let (n, output) = row.asked.pop()?;
     let Output::Located {
@@ -90,7 +91,7 @@ fn a_look_up_asks_all_and_tells_what_each_has() {
     answer(&mut row, 3, session(3));
     answer(&mut row, 1, stub.clone());
     assert_eq!(located(&mut row), None, "one has not answered");
-    // An answer about somebody else is none.
+    // An answer about another client is ignored.
     let now = row.now;
     row.nodes[2].found(&home(0), &stamp(7, 0), "d", session(2), now);
     row.nodes[2].found(&home(0), &stamp(8, 0), "c", session(2), now);
@@ -99,7 +100,7 @@ fn a_look_up_asks_all_and_tells_what_each_has() {
     answer(&mut row, 2, Located::default());
     let both = vec![(home(1), stub), (home(3), session(3))];
     assert_eq!(located(&mut row), Some((both, Extent::All)));
-    // Another answer is one too many.
+    // A second answer of a broker is ignored.
     answer(&mut row, 2, session(2));
     row.run_for(1000);
     assert_eq!(row.asked, []);
@@ -121,20 +122,21 @@ fn an_answer_is_complete_also_if_it_comes_late() {
     assert_eq!(located(&mut row), nothing(Extent::All));
 }
 
-/// A broker far away gives somebody up long before who asks would have done so.
+/// A distant broker stops waiting for an answer long before the broker that has begun the look-up
+/// would.
 #[test]
 fn it_is_passed_on_that_an_answer_is_incomplete() {
     let mut row = Row::new(14);
     look_up(&mut row);
     (1..13).for_each(|n| answer(&mut row, n, Located::default()));
     assert_eq!(looked_up(&mut row).len(), 13);
-    // For the last one there is an eighth less of the time for each before it.
+    // Each broker on the path shortens the waiting time by an eighth for the next one.
     let wait = settings(0).session_wait.0 / 1_000_000;
     row.run_for(wait / 4 - 5);
     assert_eq!(located(&mut row), nothing(Extent::Incomplete));
 }
 
-/// What was answered to an earlier question for the same CONNECT is not an answer to the next one.
+/// An answer to an earlier look-up for a CONNECT is not an answer to the next one.
 #[test]
 fn a_repeated_look_up_is_another_one() {
     let mut row = Row::new(3);
@@ -162,13 +164,12 @@ fn a_look_up_ends_although_somebody_does_not_answer() {
     row.run_for(130);
     let one = vec![(home(1), session(1))];
     assert_eq!(located(&mut row), Some((one, Extent::Incomplete)));
-    // Too late.
+    // This answer is too late.
     answer(&mut row, 2, session(2));
     assert_eq!(row.asked, []);
 }
 
-/// A broker that is reached and answers nothing keeps clients out for as long as one that is lost, and
-/// not for longer.
+/// A reachable broker that does not answer delays clients as long as a lost one, and not longer.
 #[test]
 fn who_does_not_answer_for_long_is_not_waited_for() {
     let heal = settings(0).heal;
@@ -190,7 +191,7 @@ fn who_does_not_answer_for_long_is_not_waited_for() {
         }
         all_but(&mut row, silent);
         assert_eq!(located(&mut row), nothing(Extent::Reached));
-        // It is waited for again once it has answered in time.
+        // Look-ups wait for the broker again when it has answered in time.
         row.run_for(1000);
         answer(&mut row, silent, nobody());
         look_up(&mut row);
@@ -211,7 +212,7 @@ fn who_is_away_is_not_asked_and_the_answer_says_so() {
     answer(&mut row, 1, Located::default());
     row.cut(1, 2);
     assert_eq!(located(&mut row), nothing(Extent::Incomplete));
-    // It may be back in a moment.
+    // The broker may be reachable again soon.
     row.run_for(900);
     look_up(&mut row);
     assert_eq!(looked_up(&mut row), [1]);
@@ -225,7 +226,7 @@ fn who_is_away_is_not_asked_and_the_answer_says_so() {
     let one = vec![(home(1), session(1))];
     assert_eq!(located(&mut row), Some((one, Extent::Reached)));
 
-    // The link of who asks.
+    // The link of the broker that has begun the look-up.
     row.connect(1, 2);
     row.run_for(5000);
     row.asked.clear();
@@ -239,8 +240,8 @@ fn who_is_away_is_not_asked_and_the_answer_says_so() {
     assert_eq!(located(&mut row), nothing(Extent::Reached));
 }
 
-/// A broker that goes to another place in the tree is asked at neither, and reached all the while for
-/// who asks.
+/// A broker that moves in the tree is asked at neither place, though the broker that has begun the
+/// look-up reaches it all the while.
 #[test]
 fn a_look_up_is_incomplete_if_the_tree_has_changed() {
     let mut row = Row::new(4);
@@ -253,7 +254,7 @@ fn a_look_up_is_incomplete_if_the_tree_has_changed() {
     answer(&mut row, 1, Located::default());
     answer(&mut row, 2, Located::default());
     assert_eq!(located(&mut row), nothing(Extent::Incomplete));
-    // Also further away, where a broker has only come.
+    // The look-up is also incomplete if a distant broker has only joined.
     let mut row = Row::new(4);
     row.cut(2, 3);
     row.run_for(100);
@@ -267,7 +268,7 @@ fn a_look_up_is_incomplete_if_the_tree_has_changed() {
     assert_eq!(located(&mut row), nothing(Extent::Incomplete));
 }
 
-/// A stamp from the future would end all CONNECTs that come until then.
+/// A stamp from the future would end all CONNECTs until that time.
 #[test]
 fn a_look_up_from_the_future_is_not_heard() {
     let mut row = Row::new(3);
@@ -302,7 +303,7 @@ fn it_is_told_who_is_reached_and_whether_others_are_away() {
     row.cut(1, 2);
     told(&row, &[], true);
 
-    // At the start, before anything has happened.
+    // After the start, before any event.
     let first = |node: &mut Node| {
         let outputs = node.take_outputs().into_iter();
         let reach = outputs.filter_map(|output| match output {
@@ -322,7 +323,7 @@ fn it_is_told_who_is_reached_and_whether_others_are_away() {
     let mut node = new(join_wait);
     assert_eq!(first(&mut node), [(ids(&[]), false)]);
     assert_eq!(first(&mut node), []);
-    // Others are, if something is kept for them, or before it has joined.
+    // Others are reported as away if messages are kept for them, or before the node has joined.
     for behind in [vec![], vec![name(1), name(2)]] {
         let mut node = new(join_wait);
         node.remember(&name(1), vec!["t".into()], Vec::new(), behind, row.now);
@@ -352,7 +353,7 @@ fn fence(row: &mut Row, stubs: impl Iterator<Item = u64>) {
     row.settle();
 }
 
-/// A question that a broker's core has: which, and for the stubs of which clients.
+/// A fence request to a broker's core: its number, and the clients of the stubs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Core {
     n: usize,
@@ -360,7 +361,7 @@ struct Core {
     stubs: Vec<u64>,
 }
 
-/// What cores are asked, since this was called last.
+/// Fence requests to cores since the last call.
 fn asked(row: &mut Row) -> Vec<Core> {
     let is = |(_, output): &(usize, Output)| matches!(output, Output::FenceAsked { .. });
     let asked = row.asked.extract_if(.., |asked| is(asked));
@@ -384,7 +385,7 @@ fn asked(row: &mut Row) -> Vec<Core> {
     asked.collect()
 }
 
-/// Each core answers what it is asked: these brokers block those stubs.
+/// Each core answers its request: the given brokers block the given stubs.
 fn block(row: &mut Row, blocks: &[(usize, u64)]) -> Vec<Core> {
     let asked = asked(row);
     for core in &asked {
@@ -398,7 +399,7 @@ fn block(row: &mut Row, blocks: &[(usize, u64)]) -> Vec<Core> {
     asked
 }
 
-/// Stubs that may end, since this was called last.
+/// Stubs that may end, since the last call.
 fn passed(row: &mut Row) -> Vec<u64> {
     let is = |(_, output): &(usize, Output)| matches!(output, Output::FencePassed { .. });
     let passed = row.asked.extract_if(.., |asked| is(asked));
@@ -413,18 +414,18 @@ fn passed(row: &mut Row) -> Vec<u64> {
     passed.collect()
 }
 
-/// Which brokers are asked for which stubs.
+/// The brokers that are asked, with the stubs.
 fn named(asked: &[Core]) -> Vec<(usize, &[u64])> {
     asked.iter().map(|core| (core.n, &core.stubs[..])).collect()
 }
 
-/// A broker blocks some of those for which it is asked, in either round, and the others pass.
+/// A stub passes if no asked broker blocks it, in either round.
 #[test]
 fn a_stub_stays_while_another_broker_leads_there() {
     let mut row = Row::new(3);
     fence(&mut row, 1..2);
     fence(&mut row, 2..6);
-    // The first at once, and alone: those after it gather.
+    // The first stub is asked about at once and alone; later ones are collected into one request.
     assert_eq!(named(&block(&mut row, &[])), [(1, &[1][..]), (2, &[1])]);
     assert!(passed(&mut row).is_empty());
     row.run_for(50);
@@ -437,7 +438,7 @@ fn a_stub_stays_while_another_broker_leads_there() {
     let second = block(&mut row, &[(2, 5)]);
     assert_eq!(named(&second), [(1, &[3, 5][..]), (2, &[3, 5])]);
     assert_eq!(passed(&mut row), [3]);
-    // The others are forgotten: who wants to know asks again.
+    // Blocked stubs are discarded: the broker has to request their fences again.
     row.run_for(20_000);
     assert_eq!(row.asked, []);
     fence(&mut row, [2].into_iter());
@@ -466,7 +467,7 @@ fn a_question_names_so_many_stubs_at_most() {
     assert!(all.into_iter().eq(0..most + 10));
     assert_eq!(sizes, [1, 1, MAX_STUBS, 9, MAX_STUBS, 9]);
 
-    // Long names are fewer in one.
+    // A request has room for fewer long names.
     for _ in 0..8 {
         let client = "c".repeat(60_000);
         row.nodes[0].fence_stub(&client, &stub(1).1, row.now);
@@ -485,7 +486,8 @@ fn a_question_names_so_many_stubs_at_most() {
     assert_eq!(sizes, [1, 1, 5, 2, 5, 2]);
 }
 
-/// Nor while a core has not answered, or a neighbour has not acknowledged what is queued for it.
+/// A stub stays while a core has not answered, or a neighbour has not acknowledged messages queued
+/// for it.
 #[test]
 fn a_stub_stays_while_something_is_on_its_way_to_it() {
     let mut row = Row::new(3);
@@ -494,7 +496,7 @@ fn a_stub_stays_while_something_is_on_its_way_to_it() {
     for round in [1, 2] {
         row.run_for(3000);
         assert!(row.flushes.is_empty(), "the core is waited for first");
-        // It is asked once, however often the question is said again.
+        // A core is asked once, however often the request is repeated.
         assert_eq!(named(&block(&mut row, &[])), [(1, &[1][..]), (2, &[1])]);
         row.run_for(1000);
         assert_eq!(
@@ -507,7 +509,7 @@ fn a_stub_stays_while_something_is_on_its_way_to_it() {
     }
     assert_eq!(passed(&mut row), [1]);
 
-    // Not for ever.
+    // The stub does not wait for ever.
     fence(&mut row, 2..3);
     block(&mut row, &[]);
     row.run_for(10_000);
@@ -518,7 +520,7 @@ fn a_stub_stays_while_something_is_on_its_way_to_it() {
     assert_eq!(named(&block(&mut row, &[])), [(1, &[2][..]), (2, &[2])]);
 }
 
-/// Nor while something that is kept for a lost link may turn round, or who was asked is away.
+/// A stub stays while messages kept for a lost link may return, or an asked broker is unreachable.
 #[test]
 fn a_stub_stays_while_something_may_turn_round() {
     let mut row = Row::new(3);
@@ -559,7 +561,8 @@ fn a_stub_stays_while_something_may_turn_round() {
     assert_eq!(passed(&mut alone), [1]);
 }
 
-/// Nor before those have answered who came when it was asked, to who asks or to who passes that on.
+/// A stub stays until brokers have answered that joined during the request, at the asking broker or
+/// at one that forwards the request.
 #[test]
 fn a_stub_stays_while_somebody_has_come_who_was_not_asked() {
     for at in [0, 1] {

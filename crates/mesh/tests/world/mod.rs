@@ -1,7 +1,7 @@
-//! Large meshes in virtual time, of nodes alone: what is about the tree and the tables. Around
-//! each [`Node`] is what its shell does: it connects to its neighbours, and a durable store keeps
-//! what each neighbour wants. Connections keep their order; they break, fall silent and come back;
-//! brokers crash and start again. What becomes of messages is tested with real brokers (`whole`).
+//! Large meshes of nodes in virtual time, for tests of the tree and the tables. Code around each
+//! [`Node`] does what its shell does: it connects to neighbours, and a durable store keeps the
+//! filters of each neighbour. Connections keep their order; they break, fall silent and are
+//! restored; brokers crash and restart. Tests of messages use real brokers (`whole`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ pub struct Broker {
     pub node: Option<Node>,
     settings: Settings,
     own: BTreeSet<String>,
-    /// What neighbours want, as its store has it.
+    /// Filters of each neighbour, as in the broker's store.
     interest: BTreeMap<BrokerId, BTreeSet<Box<str>>>,
     sockets: BTreeMap<LinkId, Socket>,
 }
@@ -29,7 +29,7 @@ pub struct Broker {
 #[derive(Debug)]
 pub struct End {
     broker: usize,
-    /// Once its neighbour has said who it is.
+    /// The link, when the neighbour has identified itself.
     link: Option<LinkId>,
 }
 
@@ -39,16 +39,17 @@ impl End {
     }
 }
 
-/// The time of a broker has come.
+/// A timer of a broker.
 #[derive(Debug)]
 pub struct Tick(usize);
 
 pub struct World {
     pub network: VirtualNetwork<End, Frame, Tick>,
     pub brokers: Vec<Broker>,
-    /// From which broker nothing comes to which, over connections that both take to be open.
+    /// Pairs of sender and receiver between which all bytes are lost, over connections that both
+    /// regard as open.
     pub mute: BTreeSet<[usize; 2]>,
-    /// By how much frames are late, each by another time, and in their order.
+    /// Random additional delay of frames, up to a maximum; frames stay in order.
     pub noise: Option<(Rng, Nanos)>,
     pub control_bytes: u64,
     pub hellos: u64,
@@ -94,7 +95,7 @@ impl World {
         self.network.now()
     }
 
-    /// Starts a broker with what it kept.
+    /// Starts a broker with the contents of its store.
     pub fn start(&mut self, n: usize) {
         let now = self.now();
         let broker = &mut self.brokers[n];
@@ -114,7 +115,7 @@ impl World {
         self.after(n);
     }
 
-    /// Ends a broker without a word; its system closes the connections.
+    /// Crashes a broker; its operating system closes the connections.
     pub fn crash(&mut self, n: usize) {
         self.brokers[n].node = None;
         self.brokers[n].sockets.clear();
@@ -123,7 +124,7 @@ impl World {
         }
     }
 
-    /// Nothing passes an edge from now on; with `silently`, nobody is told.
+    /// Cuts an edge; with `silently`, its ends are not notified.
     pub fn cut(&mut self, edge: usize, silently: bool) {
         for connection in self.network.cut(edge) {
             for side in (0..2).filter(|_| !silently) {
@@ -186,8 +187,8 @@ impl World {
         }
     }
 
-    /// No broker runs for a while: what happens meanwhile happens then, and clocks have gone on before
-    /// anybody reads what has come.
+    /// No broker runs for a while: events are handled at the end of that time, and clocks have
+    /// advanced before any broker reads the bytes that have arrived.
     pub fn stand_still(&mut self, time: Nanos) {
         let ticks = (0..self.brokers.len()).map(Tick);
         self.network.stand_still(time, ticks);
@@ -296,7 +297,7 @@ impl World {
         }
     }
 
-    /// Does what a node asks, and sees to it that its time comes.
+    /// Performs the outputs of a node, and schedules its next timer.
     fn after(&mut self, n: usize) {
         loop {
             let Some(node) = &mut self.brokers[n].node else {
@@ -347,7 +348,7 @@ impl World {
                 broker.interest.remove(&peer);
             }
             Output::CommitInterest(number) => node.interest_committed(number, now),
-            // Nothing is under way for long here.
+            // Here no message is in flight for long.
             Output::Flush { number, .. } => node.flushed(number),
             Output::Carry { .. }
             | Output::Members { .. }
@@ -374,7 +375,7 @@ impl World {
         }
     }
 
-    /// Brokers that are up and reach each other.
+    /// Sets of running brokers that reach each other.
     pub fn components(&self) -> Vec<BTreeSet<usize>> {
         let mut left: BTreeSet<usize> = (0..self.brokers.len())
             .filter(|n| self.brokers[*n].node.is_some())
@@ -405,12 +406,12 @@ impl World {
         components
     }
 
-    /// Connections so far.
+    /// Number of connections so far.
     pub fn connections(&self) -> usize {
         self.network.connections()
     }
 
-    /// Links held by both ends, child first.
+    /// Links that both ends use in the tree, child first.
     pub fn held(&self) -> Vec<(usize, usize)> {
         let mut held = Vec::new();
         for (child, broker) in self.brokers.iter().enumerate() {
@@ -434,8 +435,8 @@ impl World {
         held
     }
 
-    /// Whether every component agrees on its best broker as root and is held
-    /// together; an error where links that both ends hold form a circle.
+    /// Whether all brokers of each component agree on the best one as root and are connected by the
+    /// tree; an error if links that both ends use form a cycle.
     pub fn settled(&self) -> Result<bool, String> {
         let held = self.held();
         let mut part: Vec<usize> = (0..self.brokers.len()).collect();
@@ -473,7 +474,7 @@ impl World {
         Ok(true)
     }
 
-    /// Runs until [`Self::settled`], at most that long; says how long it took.
+    /// Runs until [`Self::settled`], for at most that time; returns the time it took.
     pub fn settle(&mut self, most: Nanos) -> Nanos {
         let start = self.now();
         while !self.settled().unwrap() {

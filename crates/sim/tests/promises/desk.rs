@@ -1,5 +1,5 @@
-//! The desk of a broker in virtual time: it asks the manager what shards ask,
-//! and looks over its shoulder.
+//! A broker's connection to the manager in virtual time: it forwards the shards' requests, and
+//! checks every decision.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -14,7 +14,7 @@ use punctual_model::wire::Transport;
 use punctual_model::{Answer, Requirements, Status};
 use punctual_sim::ShardCall;
 
-/// An answer about a flow, as a shard was told it.
+/// The answer about a flow that a shard has received.
 #[derive(Debug)]
 pub(crate) struct FlowAnswer {
     pub(crate) client: Arc<str>,
@@ -22,7 +22,7 @@ pub(crate) struct FlowAnswer {
     pub(crate) answer: Answer,
 }
 
-/// What was decided about a filter.
+/// The decision on a topic filter.
 #[derive(Debug)]
 pub(crate) struct Verdicted {
     pub(crate) client: Arc<str>,
@@ -35,20 +35,20 @@ pub(crate) struct Office {
     pub(crate) manager: Manager,
     shards: u16,
     checked: Vec<Flow>,
-    /// In the order in which shards were told.
+    /// Answers in the order in which shards have received them.
     pub(crate) told: Vec<FlowAnswer>,
     pub(crate) verdicts: Vec<Verdicted>,
     pub(crate) decisions: u64,
-    /// Of which session each flow is, as what it is admitted, and how often it had not been as declared
-    /// by then: where a change is rejected, what was admitted before stays, and its publisher goes on to
-    /// send what it has asked for.
+    /// For each flow its session, the admitted requirements, and the number of violations up to
+    /// their admission: if a change is rejected, the requirements admitted before remain, and the
+    /// publisher continues to send as it has requested.
     declared: HashMap<FlowOf, (u64, Requirements, u64)>,
 }
 
 /// Client and topic.
 type FlowOf = (Arc<str>, Arc<str>);
 
-/// The office, shared with the world that posts to it.
+/// The office, shared with the world, which sends the shards' requests to it.
 pub(crate) type Shared = Rc<RefCell<Office>>;
 
 impl Office {
@@ -64,15 +64,15 @@ impl Office {
         }))
     }
 
-    /// How often a flow has not been as declared since it is admitted as it is now.
+    /// Number of violations of a flow since its current requirements were admitted.
     pub(crate) fn violations(&self, client: &str, topic: &str, flow: &FlowInfo) -> u64 {
         let declared = self.declared.get(&(client.into(), topic.into()));
         let before = declared.map_or(0, |(.., before)| *before);
         flow.violations.saturating_sub(before)
     }
 
-    /// After a restart: a manager with what was kept. What could not be
-    /// admitted again, in words.
+    /// Creates a manager with the stored state, as after a restart. Returns descriptions of the
+    /// flows that could not be admitted again.
     pub(crate) fn reopen(&mut self, settings: Settings, state: &State, shards: u16) -> Vec<String> {
         self.manager = Manager::new(settings).unwrap();
         self.shards = shards;
@@ -84,8 +84,8 @@ impl Office {
         lost
     }
 
-    /// An analysis from scratch finds everyone in time, and nobody was promised
-    /// less than it finds.
+    /// In an analysis from scratch all flows meet their deadlines, and no promised bound is below
+    /// the one of that analysis.
     pub(crate) fn check(&mut self) {
         let network = self.manager.network();
         if network.flows == self.checked {
@@ -115,7 +115,7 @@ impl Office {
     }
 }
 
-/// Answers a shard: what follows for others, then for the one who asked.
+/// Handles a shard's request: first the consequences for other flows, then the answer.
 pub(crate) fn decide(
     shared: &Shared,
     shard: u16,
@@ -194,7 +194,7 @@ pub(crate) fn call_of(shared: &Shared, change: Change) -> ShardCall {
     ShardCall::new(move |shard, now| apply(&shared, change, shard, now))
 }
 
-/// Tells a shard of a change.
+/// Applies a change to a shard.
 fn apply(shared: &Shared, change: Change, shard: &mut Shard, now: punctual_broker::Nanos) {
     match change {
         Change::Flow {
@@ -245,8 +245,8 @@ fn apply(shared: &Shared, change: Change, shard: &mut Shard, now: punctual_broke
     }
 }
 
-/// An answer as clients hear it where rejected messages are carried all the
-/// same.
+/// The answer that clients receive: if rejected messages are forwarded all the same, their status
+/// is best effort.
 pub(crate) fn as_carried(answer: &Answer, refuse: bool) -> Answer {
     let mut answer = answer.clone();
     if answer.status == Some(Status::Rejected) && !refuse {

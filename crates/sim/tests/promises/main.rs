@@ -1,13 +1,13 @@
-//! Broker, manager and random clients that state requirements, in virtual time.
+//! Broker, manager and random clients that declare requirements, in virtual time.
 //!
-//! Clients ask with CONNECT, PUBLISH and SUBSCRIBE, move, break, come back and
-//! go; flows are made and taken over the API; the broker restarts with what was
-//! kept. After everything that the manager decides, an analysis from scratch
-//! must find everyone in time; acknowledgements must say what was decided; and
-//! what has no owner any more must be gone.
+//! Clients request admission with CONNECT, PUBLISH and SUBSCRIBE, change hosts, lose connections,
+//! return and leave; flows are created and deleted over the API; the broker restarts with its
+//! stored state. After every decision of the manager, all flows must meet their deadlines in an
+//! analysis from scratch; acknowledgements must contain the decisions; and flows without an owner
+//! must be gone.
 //!
-//! `PUNCTUAL_SEEDS=10000` runs that many, from `PUNCTUAL_FROM` on;
-//! `PUNCTUAL_SEED=7` only that one, and tells its story.
+//! `PUNCTUAL_SEEDS=10000` runs that many seeds, from `PUNCTUAL_FROM` on; `PUNCTUAL_SEED=7` runs
+//! only that one, and prints its events.
 
 #![expect(
     clippy::unwrap_used,
@@ -31,7 +31,7 @@ fn what_is_promised_is_true() {
     if is_told {
         return;
     }
-    // That nothing happened would be no success.
+    // Runs in which nothing happened must not count as a success.
     assert!(total.admitted > 3 * seeds, "{total:?}");
     assert!(total.rejected > seeds / 2, "{total:?}");
     assert!(total.answers > 2 * seeds, "{total:?}");
@@ -39,15 +39,15 @@ fn what_is_promised_is_true() {
     assert!(total.conforming > 5 * seeds, "{total:?}");
 }
 
-/// After a restart a client that had sent every 25 ms asks for every 4 ms, which is rejected. What
-/// was restored stays, and each second message is sooner than that allows.
+/// After a restart a client with an admitted period of 25 ms requests a period of 4 ms, which is
+/// rejected. The restored flow stays, and every second message of the client violates its period.
 #[test]
 fn who_asks_for_more_in_vain_is_held_to_what_was_restored() {
     story::run(627_104_443, false);
 }
 
-/// A receiver has no place in the network for a while, and a flow is admitted meanwhile. When it has
-/// one again, neither the flow nor what is restored of it counts the receiver.
+/// A receiver is not in the network for some time, and a flow is admitted meanwhile. When the
+/// receiver is in the network again, neither the flow nor its restored copy includes the receiver.
 #[test]
 fn receivers_after_a_restart_are_those_before() {
     story::run(616_141_870, false);

@@ -1,4 +1,4 @@
-//! One run: clients, what they do, and what has to be true of it.
+//! One run: clients, their actions, and the checks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -18,28 +18,28 @@ use punctual_sim::{LinkId, LinkProfile, World};
 use crate::desk::{Office, Shared, as_carried, call_of, decide};
 
 const MS: u64 = 1_000_000;
-/// Clients that do anything, and such that send what they declared.
+/// Number of clients that act at random, and of clients that send as declared.
 const WILD: usize = 5;
 const STEADY: usize = 2;
 const STEPS: usize = 60;
 const TOPICS: [&str; 4] = ["a", "b", "b/c", "d"];
 const FILTERS: [&str; 6] = ["a", "b/#", "+", "#", "$share/g/a", "d"];
 const DEADLINES: [&str; 6] = ["900us", "1500us", "2ms", "4ms", "20ms", "100ms"];
-/// Flows of one session.
+/// Most flows of one session.
 const PER_SESSION: usize = 3;
 const TICK: Nanos = Nanos(500 * MS);
 
-/// What happened, so that nobody is content with nothing.
+/// Numbers of events, so that a test in which nothing happened fails.
 #[derive(Debug, Default)]
 pub(crate) struct Summary {
     pub(crate) decisions: u64,
     pub(crate) admitted: u64,
     pub(crate) rejected: u64,
-    /// Acknowledgements that carried an answer.
+    /// Acknowledgements that contained an answer of the manager.
     pub(crate) answers: u64,
-    /// Flows that outlived a restart.
+    /// Flows that were restored after a restart.
     pub(crate) restored: u64,
-    /// Messages of clients that send what they declared.
+    /// Messages of clients that send as declared.
     pub(crate) conforming: u64,
 }
 
@@ -54,7 +54,7 @@ impl Summary {
     }
 }
 
-/// Runs a seed; panics where something is not as it must be.
+/// Runs a seed; panics if a check fails.
 pub(crate) fn run(seed: u64, tell: bool) -> Summary {
     let mut story = Story::new(seed, tell);
     for _ in 0..STEPS {
@@ -71,21 +71,21 @@ struct Peer {
     host: u8,
     buffer: Vec<u8>,
     next_id: u16,
-    /// Topics of publications and filters that wait for an answer.
+    /// Topics and filters whose PUBLISH or SUBSCRIBE is not answered yet, by packet identifier.
     waiting: BTreeMap<u16, String>,
-    /// For each topic, up to which decision it has been told.
+    /// For each topic, the last decision that the client has received.
     heard: BTreeMap<String, usize>,
-    /// What its listener says about rejected messages.
+    /// Whether the client's listener refuses rejected messages.
     refuse: Option<bool>,
     steady: Option<Steady>,
 }
 
-/// What a client sends that keeps to what it declared.
+/// Timing of a client that sends as declared.
 #[derive(Clone, Copy)]
 struct Steady {
     period: u64,
     jitter: u64,
-    /// When the next message is due nominally, and when it is sent.
+    /// The nominal release of the next message, and the time at which it is sent.
     nominal: Nanos,
     at: Nanos,
 }
@@ -100,7 +100,7 @@ struct Story {
     world: World,
     peers: Vec<Peer>,
     next_tick: Nanos,
-    /// When who has not come back since the restart is given up.
+    /// When flows of clients that have not returned since the restart are removed.
     give_up: Option<Nanos>,
     summary: Summary,
 }
@@ -171,7 +171,7 @@ impl Story {
         self.agree();
     }
 
-    /// Lets time pass: steady clients send, the desk looks at what it rejected.
+    /// Advances time: steady clients send, and the desk re-examines rejected flows.
     fn pass(&mut self, time: Nanos) {
         let until = self.world.now() + time;
         loop {
@@ -218,7 +218,7 @@ impl Story {
         self.conclude();
     }
 
-    /// Tells shards what the manager changed.
+    /// Passes the manager's changes to the shards.
     fn conclude(&mut self) {
         let changes = self.office.borrow_mut().manager.take_changes();
         for change in changes {
@@ -242,7 +242,7 @@ impl Story {
             properties.push_user("rt-deadline", "20ms").unwrap();
             properties.push_user("rt-period", "20ms").unwrap();
         }
-        // Another host, now and then: what it sends and receives takes other ways.
+        // The client sometimes connects from another host, so that its flows use other paths.
         let host = match peer.host > 0 && self.rng.chance(60) {
             true => peer.host,
             false => self.rng.within(1..=6) as u8,
@@ -313,7 +313,7 @@ impl Story {
         self.world.write(link, &bytes);
     }
 
-    /// The link of a client, which connects if it has none.
+    /// The connection of a client, which is opened if there is none.
     fn linked(&mut self, n: usize) -> LinkId {
         loop {
             if let Some(link) = self.peers[n].link {
@@ -421,7 +421,7 @@ impl Story {
         self.world.write(link, &bytes);
     }
 
-    /// A steady client begins, or goes.
+    /// A steady client starts or stops sending.
     fn steady(&mut self) {
         let n = WILD + self.rng.below(STEADY as u64) as usize;
         if self.peers[n].steady.take().is_some() {
@@ -440,8 +440,8 @@ impl Story {
         self.connect(n);
     }
 
-    /// A steady client sends: a period after its last message nominally, and
-    /// no more than its jitter later.
+    /// A steady client sends: one period after the nominal release of its last message, delayed by
+    /// at most its jitter.
     fn beat(&mut self, n: usize) {
         let Some(steady) = self.peers[n].steady else {
             return;
@@ -457,7 +457,7 @@ impl Story {
         let qos = *self.rng.pick(&[QoS::AtMostOnce, QoS::AtLeastOnce]);
         self.send(n, &topic, qos, &stated, 40);
         let nominal = steady.nominal + Nanos(steady.period);
-        // In order, whatever the jitter.
+        // Messages stay in order, whatever the jitter.
         let at = nominal + Nanos(self.rng.below(steady.jitter + 1));
         self.peers[n].steady = Some(Steady {
             nominal,
@@ -467,7 +467,7 @@ impl Story {
         self.summary.conforming += 1;
     }
 
-    /// Somebody makes a flow over the API.
+    /// Creates a flow over the API.
     fn reserve(&mut self) {
         let client = Client {
             id: self.peers[self.rng.below(WILD as u64) as usize]
@@ -515,8 +515,7 @@ impl Story {
         self.conclude();
     }
 
-    /// The broker ends and begins again with what was kept; sometimes in
-    /// another network.
+    /// Restarts the broker with its stored state, sometimes in another network.
     fn restart(&mut self) {
         let changed = self.rng.chance(30);
         self.say(format_args!(
@@ -565,7 +564,7 @@ impl Story {
         }
     }
 
-    /// Takes what a client received, and compares answers with decisions.
+    /// Reads packets of a client, and compares answers with decisions.
     fn hear(&mut self, n: usize) {
         let Some(link) = self.peers[n].link else {
             return;
@@ -612,7 +611,7 @@ impl Story {
             peer.heard.insert(topic, index);
             return;
         }
-        // What a shard says by itself: of a message, not of the flow.
+        // Reasons that a shard gives on its own, which refer to a message and not to the flow.
         let own = ["max_flows_per_session", "than the flow's"];
         let reason = answer.reason.as_deref().unwrap_or_default();
         assert!(
@@ -625,9 +624,9 @@ impl Story {
         assert_eq!(strayed, 0, "{} was told {answer:?}", self.peers[n].id);
     }
 
-    /// How often a steady client has not kept to what it declares, by the broker's count, since that is
-    /// admitted. Never, if it is not: a change that is rejected leaves what was admitted before, which the
-    /// client is held to, be it by an earlier session and restored.
+    /// Number of violations of a steady client that the broker has counted since the client's
+    /// requirements were admitted; 0 if they are not admitted. In that case the requirements
+    /// admitted before apply, possibly those of an earlier session that were restored.
     fn strayed(&mut self, n: usize) -> u64 {
         let peer = &self.peers[n];
         let Some(steady) = peer.steady else {
@@ -674,11 +673,10 @@ impl Story {
         self.office.borrow().manager.views(None, usize::MAX)
     }
 
-    /// What the manager and the broker know of flows is the same, and who sends
-    /// what was declared has not been policed.
+    /// Manager and broker agree on all flows, and no client that sends as declared was policed.
     fn agree(&mut self) {
-        // What is under way arrives, answers included. Others go on sending
-        // meanwhile, and what they ask has not been answered at any fixed time.
+        // Wait for messages and answers in flight. Other clients continue to send, and their
+        // requests are never all answered at a fixed time.
         self.pass(Nanos(3 * MS));
         let latest = self.world.now() + Nanos(100 * MS);
         while !self.world.is_quiet() {
@@ -759,7 +757,7 @@ impl Story {
                 self.summary.admitted += u64::from(status == Some(Status::Admitted));
                 self.summary.rejected += u64::from(status == Some(Status::Rejected));
             }
-            // Some are made by the API.
+            // Flows that were created over the API.
             let made = views
                 .iter()
                 .filter(|view| view.client == peer.id && view.fixed)
@@ -775,12 +773,12 @@ impl Story {
         self.summary.decisions = office.decisions;
     }
 
-    /// Everyone goes, and everything with them.
+    /// All clients leave, and no state remains.
     fn end(&mut self) {
         for n in 0..self.peers.len() {
             self.peers[n].steady = None;
         }
-        // Who is held to a period has sent everything by then.
+        // By this time the broker has forwarded all messages that it held to enforce a period.
         self.pass(Nanos(3_000 * MS));
         for n in 0..self.peers.len() {
             let peer = &self.peers[n];
@@ -821,7 +819,7 @@ fn address(host: u8) -> IpAddr {
     Ipv4Addr::new(10, 0, 0, host).into()
 }
 
-/// A star of hosts, fast or slow; some have no place in it.
+/// A star of hosts with fast or slow links; some hosts are not in the network.
 fn settings(rng: &mut Rng) -> Settings {
     let mbit = |n: u64| n * 1_000_000;
     let defaults = Settings::default();

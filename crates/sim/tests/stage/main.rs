@@ -1,15 +1,14 @@
-//! From publishers through a real broker to subscribers, frame by frame, beside
-//! what was promised.
+//! Response times from publishers through a real broker to subscribers, frame by frame, compared
+//! with the promised bounds.
 //!
-//! Clients ask a real shard and a real manager, in a star with links of several
-//! rates. What is admitted is then sent: hosts, links and switches are run by the
-//! network simulator, the broker is a shard whose processor takes the declared
-//! time for each message and each copy ([`punctual_sim::stage`]). Releases are
-//! random, or such that everything meets at the broker's entrance, made worse by
-//! hill climbing. No response may be above `rt-bound`, no message may be lost,
-//! and nobody who sends what was declared may be policed.
+//! Clients request admission from a real shard and a real manager, in a star with links of several
+//! rates. Then all admitted flows are sent: the network simulator runs hosts, links and switches,
+//! and the broker is a shard whose processor takes the declared time for each message and each copy
+//! ([`punctual_sim::stage`]). Releases are random, or such that all messages meet at the broker's
+//! entrance, made worse by hill climbing. No response may exceed `rt-bound`, no message may be
+//! lost, and no client that sends as declared may be policed.
 //!
-//! `PUNCTUAL_SEEDS=1000` runs that many networks, from `PUNCTUAL_FROM` on.
+//! `PUNCTUAL_SEEDS=1000` runs that many networks, from seed `PUNCTUAL_FROM` on.
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -28,23 +27,23 @@ use punctual_sim::seeds;
 use punctual_sim::stage::Order;
 use traffic::{Pattern, Steps, Traffic};
 
-/// Random patterns for each network, of so many messages of each flow.
+/// Random patterns for each network, and the messages of each flow in a pattern.
 const RANDOM: usize = 10;
 const MESSAGES: usize = 12;
-/// Changes of each critical pattern.
+/// Changes that hill climbing tries for each critical pattern.
 const CHANGES: usize = 30;
 
-/// What was looked at, so that nobody is content with nothing.
+/// Numbers of checks, so that a test in which nothing happened fails.
 #[derive(Debug, Default)]
 struct Count {
     paths: u64,
     responses: u64,
-    /// Of bound / largest response: the sum and the least.
+    /// Ratios of bound to largest response: the sum and the minimum.
     ratios: f64,
     least: f64,
 }
 
-/// Tries one network. What is above its bound, in words.
+/// Checks one network. Returns descriptions of the responses that exceed their bound.
 fn look(seed: u64, order: Order, steps: Steps, count: &mut Count) -> Vec<String> {
     let mut rng = Rng::new(seed);
     let mut plant = Plant::new(seed);
@@ -127,10 +126,10 @@ fn the_order_of_connections_that_are_as_urgent_does_not_matter() {
     assert!(above.is_empty(), "{}", above.join("\n"));
 }
 
-/// Messages of several frames with a copy for each of two receivers: the broker works on such a
-/// message when its last frame is there, behind what came between its frames, and then all frames
-/// of all copies go out at once. 3 144 602 ns of a packet of `t/6@p6` were above the bound when
-/// the broker counted as a link that takes longer for each frame.
+/// Messages of several frames, with a copy for each of two receivers: the broker handles such a
+/// message when its last frame has arrived, after messages that arrived between its frames, and
+/// then sends all frames of all copies at once. With the broker modelled as a link that takes
+/// longer for each frame, a packet of `t/6@p6` exceeded its bound: 3 144 602 ns.
 #[test]
 fn messages_of_several_frames_with_several_copies_keep_what_was_promised() {
     let mut count = Count::default();

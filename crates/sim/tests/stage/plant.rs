@@ -1,4 +1,4 @@
-//! Clients, a broker and a manager that has decided about what they ask for.
+//! Clients, a broker, and a manager that has decided on the clients' requests.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -15,8 +15,8 @@ use crate::desk::{Office, Shared, decide};
 
 const MS: u64 = 1_000_000;
 
-/// A client that sends on one topic. Bytes of one connection do not overtake each
-/// other, so flows of several priorities have a connection each.
+/// A client that publishes on one topic. Bytes on one connection do not overtake each other, so
+/// flows of different priorities have a connection each.
 pub(crate) struct Publisher {
     pub(crate) id: String,
     pub(crate) link: LinkId,
@@ -26,7 +26,7 @@ pub(crate) struct Publisher {
 }
 
 impl Publisher {
-    /// A message whose payload begins with this.
+    /// A PUBLISH packet whose payload begins with `beginning`.
     pub(crate) fn packet(&self, qos: QoS, beginning: &[u8]) -> Vec<u8> {
         let mut properties = PropertyBuf::new();
         for (key, value) in &self.stated {
@@ -54,12 +54,12 @@ pub(crate) struct Plant {
     pub(crate) office: Shared,
     pub(crate) service: Service,
     pub(crate) publishers: Vec<Publisher>,
-    /// Client and connection of each receiver.
+    /// Client identifier and connection of each receiver.
     pub(crate) receivers: Vec<(String, LinkId)>,
 }
 
 impl Plant {
-    /// The plant of a seed, after everyone has asked and was answered.
+    /// Creates the plant of a seed, after all requests were answered.
     pub(crate) fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let service = Service {
@@ -75,7 +75,7 @@ impl Plant {
                 switch_delay_ns: *rng.pick(&[0, 10_000, 50_000]),
             },
             service,
-            // Of many clients without a user name each host has a few.
+            // Each host has several of the many clients without a user name.
             max_user_load: 100,
             ..Settings::default()
         };
@@ -116,7 +116,7 @@ impl Plant {
         plant
     }
 
-    /// What is under way arrives, and is decided.
+    /// Waits until all packets in flight have arrived, and all requests are decided.
     fn settle(&mut self) {
         let until = self.world.now() + Nanos(50 * MS);
         self.world.run_until(until);
@@ -148,7 +148,7 @@ impl Plant {
         link
     }
 
-    /// A client that receives everything, or some topics.
+    /// Creates a client that subscribes to all topics, or to some.
     fn receiver(&mut self, number: u64, topics: u64, rng: &mut Rng) {
         let id = format!("r{number}");
         let link = self.connect(&id, rng);
@@ -175,8 +175,8 @@ impl Plant {
         self.receivers.push((id, link));
     }
 
-    /// A client that asks with its first message. What it sends that for is what
-    /// it sends later.
+    /// Creates a client that requests admission with its first message, and later sends as declared
+    /// there.
     fn publisher(&mut self, number: u64, rng: &mut Rng) {
         let id = format!("p{number}");
         let link = self.connect(&id, rng);

@@ -1,4 +1,4 @@
-//! What publishers send, and how long it takes to each receiver.
+//! Messages of the publishers, and their response times at each receiver.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -12,18 +12,18 @@ use punctual_sim::stage::{Arrival, Order, Service, serve};
 
 use crate::plant::Plant;
 
-/// Longer than what one pattern leaves behind, ns: then the next one begins.
+/// Time between two patterns, ns: longer than the messages of one pattern are in the network.
 const APART: u64 = 10_000_000_000;
 
-/// A flow that is admitted.
+/// An admitted flow.
 pub(crate) struct Sent {
     pub(crate) id: String,
     pub(crate) priority: u64,
     pub(crate) period: u64,
     pub(crate) jitter: u64,
-    /// What it takes to the broker if nothing is in its way, ns.
+    /// Time to the broker without interference, ns.
     to_broker: u64,
-    /// And what the broker takes for it.
+    /// Time that the broker takes for the message, ns.
     work: u64,
     conn: ConnId,
     publisher: usize,
@@ -33,23 +33,22 @@ pub(crate) struct Sent {
 pub(crate) struct Receiver {
     pub(crate) client: String,
     conn: ConnId,
-    /// `rt-bound`, with all flows that are admitted, ns.
+    /// Promised bound (`rt-bound`), with all admitted flows, ns.
     pub(crate) bound: u64,
     /// The largest response so far, ns.
     pub(crate) largest: u64,
 }
 
-/// When each flow's messages are due, and how much later they are sent.
+/// The nominal release of each message, and its release delay, by flow, ns.
 #[derive(Clone)]
 pub(crate) struct Pattern {
     flows: Vec<Vec<(u64, u64)>>,
-    /// Delays and what is left of undeclared traffic are as large as they may be,
-    /// and not drawn.
+    /// Whether delays and remaining undeclared traffic are at their maximum, instead of random.
     extreme: bool,
 }
 
 impl Pattern {
-    /// Any phases, jitters and gaps.
+    /// Random phases, jitters and gaps.
     pub(crate) fn random(flows: &[Sent], messages: usize, rng: &mut Rng) -> Self {
         let flow = |flow: &Sent, rng: &mut Rng| {
             let mut due = rng.below(flow.period);
@@ -79,8 +78,8 @@ impl Pattern {
         }
     }
 
-    /// Everything meets at the broker's entrance: a message of the target, and of
-    /// each other flow a late one, followed by punctual ones.
+    /// All flows meet at the broker's entrance: a message of the target flow, and of each other
+    /// flow a delayed message that is followed by undelayed ones.
     pub(crate) fn critical(flows: &[Sent], target: usize, variant: usize, rng: &mut Rng) -> Self {
         let meeting = flows.iter().map(|flow| 2 * flow.jitter + flow.to_broker);
         let meeting = meeting.max().unwrap_or(0) + APART / 10;
@@ -108,7 +107,7 @@ impl Pattern {
         }
     }
 
-    /// The same with one flow a bit earlier or later, or with another jitter.
+    /// A copy of the pattern in which one flow is slightly earlier or later, or has another jitter.
     pub(crate) fn changed(&self, flows: &[Sent], target: usize, rng: &mut Rng) -> Self {
         let mut changed = self.clone();
         let index = rng.below(flows.len() as u64) as usize;
@@ -138,7 +137,7 @@ impl Pattern {
     }
 }
 
-/// A publisher hands over its messages in order.
+/// A publisher sends its messages in order: a release is not before an earlier one.
 fn in_order(messages: &mut [(u64, u64)]) {
     let mut last = 0;
     for (due, late) in messages {
@@ -147,7 +146,7 @@ fn in_order(messages: &mut [(u64, u64)]) {
     }
 }
 
-/// Releases that are given; everything else as large as it may be, or drawn.
+/// Given releases; all other choices of the simulator are maximal or random.
 struct Given<'a> {
     releases: Vec<VecDeque<Release>>,
     ranks: Vec<u32>,
@@ -195,7 +194,7 @@ impl Behaviour for Given<'_> {
     }
 }
 
-/// Notes each message's response at the hop where it came.
+/// Records the response of each message at its last hop.
 #[derive(Default)]
 struct Notes(Vec<(usize, u32, u64)>);
 
@@ -205,10 +204,10 @@ impl Observer for Notes {
     }
 }
 
-/// A part of the network and its flows, to be run alone.
+/// A part of the network with its flows, which is simulated alone.
 struct Part {
     layout: Layout,
-    /// The flow of each last hop.
+    /// The flow that ends at each leaf hop.
     flow_at: HashMap<usize, usize>,
 }
 
@@ -220,7 +219,7 @@ impl Part {
         Self { layout, flow_at }
     }
 
-    /// Flow, message and response of what comes to its end.
+    /// Flow, message and response of each message that arrives at the end of this part.
     fn run(&self, given: &mut Given<'_>) -> Vec<(usize, u32, u64)> {
         let mut notes = Notes::default();
         Engine::new(&self.layout).run(given, &mut notes);
@@ -231,14 +230,14 @@ impl Part {
     }
 }
 
-/// What the broker takes for a step.
+/// Time that the broker takes for a step.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Steps {
     AsDeclared,
     AtMost,
 }
 
-/// A plant whose flows are sent again and again.
+/// A plant whose flows are sent in several patterns.
 pub(crate) struct Traffic<'a> {
     plant: &'a mut Plant,
     order: Order,
@@ -246,7 +245,8 @@ pub(crate) struct Traffic<'a> {
     flows: Vec<Sent>,
     up: Part,
     down: Part,
-    /// For each flow, its first flow behind the broker: one for each receiver.
+    /// For each flow, the index of its first flow behind the broker, where it has one flow for each
+    /// receiver.
     down_from: Vec<usize>,
     begin: u64,
     responses: u64,
@@ -327,12 +327,12 @@ impl<'a> Traffic<'a> {
         &self.flows
     }
 
-    /// Messages that came to a receiver.
+    /// Number of messages that arrived at a receiver.
     pub(crate) fn responses(&self) -> u64 {
         self.responses
     }
 
-    /// Sends all messages of a pattern. For each flow its largest part of a
+    /// Sends all messages of a pattern. Returns for each flow its largest ratio of response to
     /// bound, in millionths.
     pub(crate) fn run(&mut self, pattern: &Pattern, rng: &mut Rng) -> Vec<u64> {
         let begin = self.begin;
@@ -358,7 +358,7 @@ impl<'a> Traffic<'a> {
                 packet: publisher.packet(QoS::AtMostOnce, &beginning),
             });
         }
-        // What comes at one instant comes in any order.
+        // Messages that arrive at the same instant are handled in random order.
         let ranks: Vec<u64> = arrivals.iter().map(|_| rng.below(1 << 16)).collect();
         let mut order: Vec<usize> = (0..arrivals.len()).collect();
         order.sort_by_key(|index| (arrivals[*index].at, ranks[*index]));
@@ -413,7 +413,7 @@ impl<'a> Traffic<'a> {
         fullest
     }
 
-    /// Nobody was policed, and what is sent is no longer than was admitted.
+    /// No message was policed, and no packet is longer than was admitted.
     pub(crate) fn check(&mut self) {
         let network = self.plant.office.borrow().manager.network().clone();
         for (sent, flow) in self.flows.iter().zip(&network.flows) {
@@ -432,7 +432,7 @@ impl<'a> Traffic<'a> {
     }
 }
 
-/// Flow and message of a PUBLISH that was sent here.
+/// Flow and message number from the payload of a PUBLISH that [`Traffic`] sent.
 fn read(packet: &[u8]) -> (usize, u32) {
     let Ok(Split::Frame(frame)) = split(packet, u32::MAX) else {
         panic!("half a packet was sent");
@@ -444,7 +444,7 @@ fn read(packet: &[u8]) -> (usize, u32) {
     (number(0) as usize, number(4))
 }
 
-/// The flow with these hops only, one after the other.
+/// A copy of the flow with these hops only, in sequence.
 fn part_of(flow: &Flow, hops: Vec<Hop>) -> Flow {
     Flow {
         leaves: vec![hops.len() - 1],
@@ -454,7 +454,7 @@ fn part_of(flow: &Flow, hops: Vec<Hop>) -> Flow {
     }
 }
 
-/// The hops after one up to a leaf.
+/// The hops behind a server up to a leaf.
 fn behind(flow: &Flow, server: usize, leaf: usize) -> Vec<Hop> {
     let parent = |hop: &usize| flow.hops[*hop].parent;
     let path = std::iter::successors(Some(leaf), parent);
@@ -467,7 +467,7 @@ fn behind(flow: &Flow, server: usize, leaf: usize) -> Vec<Hop> {
     path.iter().enumerate().map(hop).collect()
 }
 
-/// The greatest delays between hops.
+/// Sum of the maximum delays between hops, ns.
 fn delays(network: &Network, hops: &[Hop]) -> u64 {
     let links = &network.topology.links;
     let between = hops.iter().skip(1);
