@@ -552,10 +552,12 @@ fn punctual(
     )
 }
 
+/// The configuration of a Mosquitto with bridges. It stays root: with another user the kernel
+/// forgets to end it when this program is killed (PR_SET_PDEATHSIG).
 fn mosquitto(neighbours: &[(usize, Ipv4Addr)], at: usize) -> String {
     let mut text = format!(
-        "listener {MQTT}\nallow_anonymous true\nset_tcp_nodelay true\nmax_inflight_messages 0\n\
-         max_queued_messages 0\n"
+        "user root\nlistener {MQTT}\nallow_anonymous true\nset_tcp_nodelay true\n\
+         max_inflight_messages 0\nmax_queued_messages 0\n"
     );
     for (to, address) in neighbours {
         let _ = writeln!(
