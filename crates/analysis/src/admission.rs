@@ -150,7 +150,7 @@ impl Admission {
     ///
     /// # Errors
     /// As for [`add`](Self::add); nothing has changed then.
-    pub fn replace(&mut self, out: &[&str], new: Vec<Flow>) -> Result<(), Refusal> {
+    pub fn replace(&mut self, out: &[impl AsRef<str>], new: Vec<Flow>) -> Result<(), Refusal> {
         let taken = self.take(out);
         let added = self.add(new);
         if added.is_err() && !taken.is_empty() {
@@ -173,15 +173,15 @@ impl Admission {
 
     /// Takes flows out: how many there were of these names. Many at once are
     /// much less work than one after the other.
-    pub fn remove_all(&mut self, ids: &[&str]) -> usize {
+    pub fn remove_all(&mut self, ids: &[impl AsRef<str>]) -> usize {
         self.take(ids).len()
     }
 
     /// Takes flows out: where they were, in that order, and the flows.
-    fn take(&mut self, ids: &[&str]) -> Vec<(usize, Flow)> {
+    fn take(&mut self, ids: &[impl AsRef<str>]) -> Vec<(usize, Flow)> {
         let out: HashMap<&str, ClassId> = ids
             .iter()
-            .filter_map(|id| Some((*id, self.classes.remove(*id)?)))
+            .filter_map(|id| Some((id.as_ref(), self.classes.remove(id.as_ref())?)))
             .collect();
         if out.is_empty() {
             return Vec::new();
@@ -248,9 +248,10 @@ impl Admission {
     /// flows, segments there, and levels elsewhere; otherwise levels alone, which
     /// cost almost nothing. Each is a safe bound, and none is beyond the deadline
     /// of a flow that was admitted here.
-    pub fn guarantees(&self, ids: &[&str], effort: u64) -> Vec<Vec<u64>> {
-        let class = |id: &&str| Some(&self.system.classes[*self.classes.get(*id)?]);
-        let classes: Vec<Option<&Class>> = ids.iter().map(class).collect();
+    pub fn guarantees(&self, ids: &[impl AsRef<str>], effort: u64) -> Vec<Vec<u64>> {
+        let class = |id: &str| Some(&self.system.classes[*self.classes.get(id)?]);
+        let ids = ids.iter().map(AsRef::as_ref);
+        let classes: Vec<Option<&Class>> = ids.map(class).collect();
         let own = || classes.iter().flatten().flat_map(|class| &class.leaves);
         let limits = if self.is_within(effort, self.all_leaves()) {
             Cow::Owned(Solution::new(&self.system).best)

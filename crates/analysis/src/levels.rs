@@ -138,14 +138,14 @@ impl Levels {
                 return;
             }
         }
-        for port in 0..self.dirty.len() {
-            if self.dirty[port] {
-                for stage in &system.ports[port].stages {
-                    self.set(system, *stage, UNBOUNDED);
-                }
+        let growing = (0..self.dirty.len()).filter(|port| self.dirty[*port]);
+        for port in growing.collect::<Vec<_>>() {
+            for stage in &system.ports[port].stages {
+                self.set(system, *stage, UNBOUNDED);
             }
         }
-        // What has no limit does not get one again, so this comes to an end.
+        // Every cycle that still grew now has a port without limits, and there they stay
+        // unlimited. So the rounds end.
         while self.round(system) {}
     }
 

@@ -177,7 +177,7 @@ impl Controller {
         }
         let mut without = self.ledger.admission().clone();
         let crossing: Vec<String> = of.keys().map(flow_id).collect();
-        without.remove_all(&crossing.iter().map(String::as_str).collect::<Vec<_>>());
+        without.remove_all(&crossing);
         let mut decided: BTreeSet<Header> = BTreeSet::new();
         let mut around: HashMap<Header, PathSet> = HashMap::new();
         let mut uncovered = Vec::new();
@@ -253,7 +253,6 @@ impl Controller {
             })
             .collect();
         let ids: Vec<String> = stream.users.keys().map(flow_id).collect();
-        let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
         flows.is_some_and(|flows| without.replace(&ids, flows).is_ok())
     }
 

@@ -226,8 +226,7 @@ impl Ledger {
         let flows = &self.admission.network().flows;
         // Removes these flows, or rebuilds the analysis with the others, whichever is less work.
         if ids.len() * 2 < flows.len() {
-            let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
-            self.admission.remove_all(&ids);
+            self.admission.remove_all(ids);
         } else if !ids.is_empty() {
             let out: BTreeSet<&String> = ids.iter().collect();
             let mut network = self.admission.network().clone();
@@ -448,27 +447,32 @@ impl Ledger {
         world: DecisionInput<'_>,
     ) -> Result<(), Attempt> {
         let draft = self.draft(ready, choice, raise, world)?;
+        let keys: Vec<Key> = draft.granted.iter().map(|(key, _)| key.clone()).collect();
+        self.apply(draft)?;
+        self.set_bounds(&keys, EFFORT_OF_BOUNDS, world);
+        Ok(())
+    }
+
+    /// Makes a change if every flow keeps its deadline with it.
+    fn apply(&mut self, draft: Draft) -> Result<(), Attempt> {
         let Draft {
             out,
             new,
             streams,
             granted,
         } = draft;
-        let ids: Vec<&str> = out.iter().map(String::as_str).collect();
         let count = new.len();
         self.admission
-            .replace(&ids, new)
+            .replace(&out, new)
             .map_err(|refusal| Attempt::Refused(refusal.to_string()))?;
         self.outgrown |= self.admission.network().flows.len() > count;
         self.touched.extend(streams.keys());
         self.streams.extend(streams);
-        let keys: Vec<Key> = granted.iter().map(|(key, _)| key.clone()).collect();
         for (key, granted) in granted {
             if let Some(held) = self.flows.get_mut(&key) {
                 held.granted = Some(granted);
             }
         }
-        self.set_bounds(&keys, EFFORT_OF_BOUNDS, world);
         Ok(())
     }
 
@@ -643,19 +647,11 @@ impl Ledger {
             ..stream.clone()
         };
         moved.tag = self.tag(&moved);
-        let drafted = BTreeMap::from([(*header, moved)]);
-        let mut flows = Vec::with_capacity(keys.len());
-        for key in &keys {
-            let held = self.flows.get(key)?;
-            let parts = &held.granted.as_ref()?.parts;
-            flows.extend(self.flow(key, held, parts, &drafted, world.map).ok()?);
-        }
-        let ids: Vec<String> = keys.iter().map(flow_id).collect();
-        let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
-        self.admission.replace(&ids, flows).ok()?;
-        self.streams.extend(drafted);
-        self.touched.insert(*header);
-        self.outgrown = true;
+        let mut draft = Draft::default();
+        draft.streams.insert(*header, moved);
+        self.reckon_anew(&BTreeSet::from([*header]), &[], &mut draft, world)
+            .ok()?;
+        self.apply(draft).ok()?;
         self.set_bounds(&keys, EFFORT_OF_BOUNDS, world);
         Some(keys)
     }
@@ -708,7 +704,6 @@ impl Ledger {
         let granted = |key: &Key| Some((key.clone(), self.flows.get(key)?.granted.as_ref()?));
         let wanted: BTreeMap<Key, &Allocation> = keys.iter().filter_map(granted).collect();
         let ids: Vec<String> = wanted.keys().map(flow_id).collect();
-        let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
         let guarantees = match ids.is_empty() {
             true => Vec::new(),
             false => self.admission.guarantees(&ids, effort),

@@ -239,7 +239,10 @@ impl Router {
             trees.extend(tree.filter(|tree| !trees.contains(tree)));
         }
         if self.routing != Routing::Paper {
-            trees.sort_by_cached_key(|tree| cost(map, wanted.flow, tree));
+            trees.sort_by_cached_key(|tree| {
+                let links: BTreeSet<&LinkIndex> = tree.paths.iter().flatten().collect();
+                (self.delay(map, wanted.flow, tree), links.len())
+            });
         }
         trees
     }
@@ -297,15 +300,6 @@ impl Router {
             paths,
         })
     }
-}
-
-/// The time in ns to the farthest receiver of a tree without other traffic, and the number of
-/// links.
-fn cost(map: &Map, flow: &FlowEntry, tree: &PathSet) -> (u128, usize) {
-    let bytes = flow.wire_bytes.unwrap_or(1538);
-    let times = tree.paths.iter().map(|path| idle_time(map, bytes, path));
-    let links: BTreeSet<LinkIndex> = tree.paths.iter().flatten().copied().collect();
-    (times.max().unwrap_or(0), links.len())
 }
 
 /// The time in ns of a frame of `bytes` on a path without other traffic.

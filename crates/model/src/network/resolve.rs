@@ -362,23 +362,23 @@ impl Topology {
         entry: &FlowEntry,
         paths: &[Vec<LinkIndex>],
     ) -> Result<Option<NodeIndex>, NetworkError> {
-        let Some(id) = &entry.fanout_node else {
-            if !entry.fanout_prio.is_empty() {
-                let problem = "is stated without fanout_node; state that, too, or leave it out";
-                let place = format!("flows {:?}: fanout_prio", entry.id);
-                return Err(NetworkError::new(place, problem));
+        let problem = match (&entry.fanout_node, entry.fanout_prio.len()) {
+            (_, 0) => None,
+            (None, _) => {
+                Some("is stated without fanout_node; state that, too, or leave it out".to_owned())
             }
-            return Ok(None);
+            (Some(_), stated) => (stated != paths.len()).then(|| {
+                let paths = paths.len();
+                format!("has {stated} priorities for {paths} paths; state one for each, or none")
+            }),
         };
-        if !entry.fanout_prio.is_empty() && entry.fanout_prio.len() != paths.len() {
-            let problem = format!(
-                "has {} priorities for {} paths; state one for each, or none",
-                entry.fanout_prio.len(),
-                paths.len()
-            );
+        if let Some(problem) = problem {
             let place = format!("flows {:?}: fanout_prio", entry.id);
             return Err(NetworkError::new(place, problem));
         }
+        let Some(id) = &entry.fanout_node else {
+            return Ok(None);
+        };
         let fail = |problem: String| {
             Err(NetworkError::new(
                 format!("flows {:?}: fanout_node", entry.id),
@@ -430,29 +430,29 @@ impl Topology {
             let mut parent = None;
             for (position, link) in path.iter().enumerate() {
                 let known = hop_of.get(link).filter(|_| position < shared);
-                let hop = match known {
-                    Some(hop) => *hop,
-                    None => {
-                        hops.push(Hop {
-                            link: *link,
-                            parent,
-                            cost: self.cost(entry, *link)?,
-                            frames: match self.links[*link].whole {
-                                true => 1,
-                                false => entry.frames.unwrap_or(1),
-                            },
-                            replicated: position == shared,
-                            priority: (position >= shared)
-                                .then(|| entry.fanout_prio.get(index).copied())
-                                .flatten()
-                                .filter(|priority| *priority != entry.prio),
-                        });
-                        if position < shared {
-                            hop_of.insert(*link, hops.len() - 1);
+                let hop =
+                    match known {
+                        Some(hop) => *hop,
+                        None => {
+                            hops.push(Hop {
+                                link: *link,
+                                parent,
+                                cost: self.cost(entry, *link)?,
+                                frames: match self.links[*link].whole {
+                                    true => 1,
+                                    false => entry.frames.unwrap_or(1),
+                                },
+                                replicated: position == shared,
+                                priority: entry.fanout_prio.get(index).copied().filter(
+                                    |priority| position >= shared && *priority != entry.prio,
+                                ),
+                            });
+                            if position < shared {
+                                hop_of.insert(*link, hops.len() - 1);
+                            }
+                            hops.len() - 1
                         }
-                        hops.len() - 1
-                    }
-                };
+                    };
                 parent = Some(hop);
             }
             leaves.extend(parent);
