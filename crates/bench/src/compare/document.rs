@@ -2,7 +2,7 @@
 //! markers stays.
 
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 
 use punctual_measure::{Error, Result};
@@ -13,6 +13,15 @@ const END: &str = "<!-- bench: generated above -->";
 const NEW_DOCUMENT: &str = "# Performance\n\n\
     Broker and load generator have a core each; the floor is a forwarder that is no broker and \
     marks what a plain design can reach on the machine.\n\n";
+
+/// Writes tables to `out` and, if a path is given, into the generated part of that file.
+///
+/// # Errors
+/// As for [`update`], or `out` cannot be written.
+pub(crate) fn publish(path: Option<&Path>, markdown: &str, out: &mut dyn Write) -> Result<()> {
+    writeln!(out, "{markdown}").map_err(Error::io("cannot write the tables"))?;
+    path.map_or(Ok(()), |path| update(path, markdown))
+}
 
 /// Replaces the generated part of the file at `path`; creates the file if it is missing.
 pub(crate) fn update(path: &Path, generated: &str) -> Result<()> {

@@ -128,10 +128,7 @@ impl CompareArgs {
             repetitions,
         }
         .markdown();
-        writeln!(out, "{markdown}").map_err(Error::io("cannot write the tables"))?;
-        if let Some(path) = &self.document {
-            document::update(path, &markdown)?;
-        }
+        document::publish(self.document.as_deref(), &markdown, out)?;
         file.write(&json(&machine, &brokers, &results), true)?;
         if self.strict {
             check_strictly(&results)?;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
+use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
 use punctual_analysis::analyze;
@@ -23,7 +23,7 @@ use super::loss::{Loss, Losses, Recoveries};
 use super::observe::{Observed, Observer};
 use super::results::{self, PathResult, Processors};
 use super::switching::{self, SwitchDelay};
-use super::tools::Tool;
+use super::tools::{Running, Tool};
 use super::tree::Trees;
 use crate::process::Process;
 use crate::sys;
@@ -39,7 +39,7 @@ const SUBSCRIBERS: u16 = 30_000;
 pub(super) const LEAD: Duration = Duration::from_millis(200);
 
 /// Wait for messages in transit at the end.
-pub(super) const DRAIN: Duration = Duration::from_millis(300);
+const DRAIN: Duration = Duration::from_millis(300);
 
 /// Polling interval for the end of threads.
 const LOOK: Duration = Duration::from_millis(20);
@@ -173,32 +173,18 @@ pub(crate) fn run(network: &Network, experiment: &Experiment) -> Result<Outcome>
             take_turn(clients_core, fifo_of_clients)?;
             load.run(begin_ns, end_ns, &ended)
         });
-        let generating = Instant::now();
-        let started = generators
-            .iter()
-            .zip(&arrived)
-            .map(|(generator, arrived)| {
-                generator.start(scope, |host| fabric.host(host), &ended, arrived)
-            })
-            .collect::<Result<Vec<_>>>();
-        let until = begin + whole;
-        thread::sleep(begin.saturating_duration_since(Instant::now()));
-        let before = processor_time();
-        while started.is_ok() && Instant::now() < until && !loading.is_finished() {
-            thread::sleep(LOOK);
-        }
-        let processors = Processors::between(&before, &processor_time());
-        thread::sleep(DRAIN);
-        let started = started.and_then(|tools| {
-            let mut tools = servers.into_iter().chain(tools.into_iter().flatten());
+        let started = Generated::start(scope, &generators, &fabric, &ended, &arrived);
+        let generated = started.wait([begin, begin + whole], || loading.is_finished());
+        let checked = generated.tools.and_then(|tools| {
+            let mut tools = servers.into_iter().chain(tools);
             tools.try_for_each(|mut tool| tool.check())
         });
         ended.store(true, Ordering::Release);
-        let generated = generating.elapsed();
+        let (processors, generated) = (generated.processors, generated.began.elapsed());
         let sent = join(loading);
         seen.store(true, Ordering::Release);
         let observed = join(observing);
-        started?;
+        checked?;
         Ok((sent?, observed?, processors, generated))
     })?;
 
@@ -336,8 +322,53 @@ pub(super) fn join<T>(thread: thread::ScopedJoinHandle<'_, Result<T>>) -> Result
     result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
+/// Undeclared traffic that is being generated during a run.
+pub(super) struct Generated {
+    /// When it began.
+    pub(super) began: Instant,
+    /// The tools that generate it, or why a generator could not start.
+    pub(super) tools: Result<Vec<Running>>,
+    /// Times of the processors during the run; set by [`Self::wait`].
+    pub(super) processors: Option<Processors>,
+}
+
+impl Generated {
+    /// Starts all generators. Their threads run until `ended` is set, and count in `arrived`.
+    pub(super) fn start<'scope>(
+        scope: &'scope Scope<'scope, '_>,
+        generators: &'scope [Generator],
+        fabric: &'scope Fabric,
+        ended: &'scope AtomicBool,
+        arrived: &'scope [AtomicU64],
+    ) -> Self {
+        let began = Instant::now();
+        let start = |(generator, arrived): (&'scope Generator, _)| {
+            generator.start(scope, |host| fabric.host(host), ended, arrived)
+        };
+        let tools: Result<Vec<_>> = generators.iter().zip(arrived).map(start).collect();
+        Self {
+            began,
+            tools: tools.map(|tools| tools.into_iter().flatten().collect()),
+            processors: None,
+        }
+    }
+
+    /// Waits for the end of the run, which is from the first instant to the second or until
+    /// `is_finished`, and for messages in transit. A generator that did not start ends the wait.
+    pub(super) fn wait(self, [begin, end]: [Instant; 2], is_finished: impl Fn() -> bool) -> Self {
+        thread::sleep(begin.saturating_duration_since(Instant::now()));
+        let before = processor_time();
+        while self.tools.is_ok() && Instant::now() < end && !is_finished() {
+            thread::sleep(LOOK);
+        }
+        let processors = Processors::between(&before, &processor_time());
+        thread::sleep(DRAIN);
+        Self { processors, ..self }
+    }
+}
+
 /// The content of `/proc/stat`; empty if it cannot be read, then no idle time is reported.
-pub(super) fn processor_time() -> String {
+fn processor_time() -> String {
     fs::read_to_string("/proc/stat").unwrap_or_default()
 }
 
@@ -416,21 +447,10 @@ impl Plan {
                     plan.hosts.push(destination.host);
                 }
             }
-            let publisher = Publisher {
-                flow: publication.flow as u32,
-                name: flow.id.clone(),
-                wire_bytes: publication.wire_bytes,
-                frames: flow.frames,
-                period: flow.period,
-                jitter: flow.jitter,
-                qos: experiment.qos,
-                requirements: match experiment.broker.has_manager() {
-                    true => requirements(flow, publication.level),
-                    false => Vec::new(),
-                },
-                host: publication.publisher,
-                endpoints: Vec::new(),
-            };
+            let mut publisher = Publisher::of(publication, flow, experiment.qos);
+            if experiment.broker.has_manager() {
+                publisher.requirements = requirements(flow, publication.level);
+            }
             let level = if plan.priorities {
                 publication.level
             } else {

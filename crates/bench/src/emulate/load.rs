@@ -15,9 +15,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use memchr::memmem;
+use punctual_model::network::Flow;
 use punctual_model::{Answer, Rng, Status};
 use socket2::{Domain, Socket, Type};
 
+use super::layout::Publication;
 use super::stamp::{LENGTH, Stamp};
 use super::tree;
 use crate::sys::{self, Epoll, Interest};
@@ -85,6 +87,24 @@ pub(super) struct Publisher {
     pub(super) host: usize,
     /// Destinations of each message, in the order of writing.
     pub(super) endpoints: Vec<Endpoint>,
+}
+
+impl Publisher {
+    /// The publisher of a flow, without requirements and endpoints.
+    pub(super) fn of(publication: &Publication, flow: &Flow, qos: u8) -> Self {
+        Self {
+            flow: publication.flow as u32,
+            name: flow.id.clone(),
+            wire_bytes: publication.wire_bytes,
+            frames: flow.frames,
+            period: flow.period,
+            jitter: flow.jitter,
+            qos,
+            requirements: Vec::new(),
+            host: publication.publisher,
+            endpoints: Vec::new(),
+        }
+    }
 }
 
 /// Source port and destination of packets, and their DiffServ mark.

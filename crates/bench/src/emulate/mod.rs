@@ -17,6 +17,7 @@ mod loss;
 mod mrt;
 mod observe;
 mod openflow;
+mod outputs;
 mod papers;
 mod recovery;
 mod report;

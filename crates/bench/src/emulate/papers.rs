@@ -5,7 +5,6 @@
 //! claims, and with the bounds of this project's analysis.
 
 use std::io::Write;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -22,12 +21,11 @@ use super::cores;
 use super::experiment::{self, Experiment, Outcome};
 use super::fabric::Driver;
 use super::loss::{self, Loss};
+use super::outputs::OutputArgs;
 use super::rt_mqtt;
 use super::tools::{self, Wanted};
 use crate::arguments::seconds;
-use crate::compare::document;
 use crate::compare::machine::Machine;
-use crate::results_file::{ResultsFile, replace};
 use punctual_measure::{Error, Result};
 use punctual_testbed::netns::Namespace;
 
@@ -65,15 +63,8 @@ pub(crate) struct PapersArgs {
     /// Neither pin broker and clients to cores nor give them real-time priority
     #[arg(long)]
     unpinned: bool,
-    /// Markdown file whose generated part is replaced
-    #[arg(long, value_name = "FILE")]
-    document: Option<PathBuf>,
-    /// HTML file for the results with charts
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
-    /// JSON file for all results, written after each run [default: target/bench/rt-mqtt.json]
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// Title of the experiment in reports.
@@ -126,11 +117,7 @@ impl PapersArgs {
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<()> {
         Namespace::check()?;
         let loads = self.chosen()?;
-        let file = ResultsFile::new(
-            self.json.as_deref(),
-            "target/bench".as_ref(),
-            "rt-mqtt.json",
-        )?;
+        let file = self.output.results_file("rt-mqtt")?;
         let mut measured = Vec::new();
         for load in loads {
             self.measure(load, &mut measured, &|measured| {
@@ -139,14 +126,7 @@ impl PapersArgs {
         }
         file.write(&self.json(&measured), true)?;
         let page = self.page(&measured);
-        let markdown = page.markdown();
-        writeln!(out, "{markdown}").map_err(Error::io("cannot write the tables"))?;
-        if let Some(path) = &self.document {
-            document::update(path, &markdown)?;
-        }
-        self.html
-            .as_deref()
-            .map_or(Ok(()), |path| replace(path, &page.html()))
+        self.output.write(&page, out)
     }
 
     fn chosen(&self) -> Result<Vec<Load>> {

@@ -142,10 +142,7 @@ impl LinkArgs {
         let report = self.report(&machine, &results);
         file.write(&report.json(), true)?;
         let markdown = report.markdown();
-        writeln!(out, "{markdown}").map_err(Error::io("cannot write the table"))?;
-        if let Some(path) = &self.document {
-            document::update(path, &markdown)?;
-        }
+        document::publish(self.document.as_deref(), &markdown, out)?;
         Ok(())
     }
 

@@ -183,16 +183,8 @@ mod tests {
                     ..Above::default()
                 },
                 paths: [6, 6],
-                gaps: 0,
-                longest_gap: 0,
                 written: 20,
-                late: 0,
-                withheld: 0,
-                relayed: 0,
-                not_relayed: 0,
-                received: 0,
-                repeated: 0,
-                missed: 0,
+                ..TallyResult::default()
             },
             links: Links::from([(TRUNK.to_owned(), carried)]),
             background: Vec::new(),

@@ -13,7 +13,6 @@ mod scenario;
 mod tally;
 
 use std::io::Write;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -30,12 +29,11 @@ use self::scenario::{OwnEdge, Scenario, Series, Setting, Subscribed};
 use super::background::Background;
 use super::broker::Kind;
 use super::layout::Layout;
+use super::outputs::OutputArgs;
 use super::tools::{self, Wanted};
 use super::{LoadName, cores};
 use crate::arguments::seconds;
-use crate::compare::document;
 use crate::compare::machine::Machine;
-use crate::results_file::{ResultsFile, replace};
 use punctual_measure::{Error, Result};
 use punctual_testbed::netns::Namespace;
 
@@ -120,15 +118,8 @@ pub(crate) struct MrtArgs {
     /// machine did not run them
     #[arg(long)]
     unpinned: bool,
-    /// Markdown file whose generated part is replaced
-    #[arg(long, value_name = "FILE")]
-    document: Option<PathBuf>,
-    /// HTML file for the results with charts
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
-    /// JSON file for all results, written after each case [default: target/bench/mrt-mqtt.json]
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 impl MrtArgs {
@@ -149,11 +140,7 @@ impl MrtArgs {
             }
         }
         let machine = Machine::read();
-        let file = ResultsFile::new(
-            self.json.as_deref(),
-            "target/bench".as_ref(),
-            "mrt-mqtt.json",
-        )?;
+        let file = self.output.results_file("mrt-mqtt")?;
         let mut cases: Vec<CaseResult> = Vec::new();
         for scenario in &settings {
             for series in Series::ALL
@@ -180,14 +167,7 @@ impl MrtArgs {
             checks: &checks,
         }
         .page();
-        let markdown = page.markdown();
-        writeln!(out, "{markdown}").map_err(Error::io("cannot write the tables"))?;
-        if let Some(path) = &self.document {
-            document::update(path, &markdown)?;
-        }
-        if let Some(path) = &self.html {
-            replace(path, &page.html())?;
-        }
+        self.output.write(&page, out)?;
         for check in &checks {
             let result = if check.passed { "pass" } else { "FAIL" };
             let line = format!(

@@ -11,9 +11,7 @@ use serde::Serialize;
 
 use super::super::background::{Background, Generator};
 use super::super::broker::BrokerProgram;
-use super::super::experiment::{
-    CLIENTS_FIFO, DRAIN, LATE_OF, LEAD, join, processor_time, take_turn,
-};
+use super::super::experiment::{CLIENTS_FIFO, Generated, LATE_OF, LEAD, join, take_turn};
 use super::super::fabric::{Driver, Fabric};
 use super::super::layout::Layout;
 use super::super::load::{Load, Publisher, RelaySpec, Sent, Subscriber};
@@ -26,9 +24,6 @@ use super::tally::{Tally, TallyResult};
 use crate::process::Process;
 use crate::sys;
 use punctual_measure::Result;
-
-/// Polling interval for the end of threads.
-const LOOK: Duration = Duration::from_millis(20);
 
 /// CPU core of the clients. Only clients get real-time priority: three brokers with it would keep
 /// the kernel from forwarding, and the measured paths end before the brokers.
@@ -240,28 +235,13 @@ impl<'a> Stage<'a> {
                     take_turn(core, fifo)?;
                     load.run(begin_ns, end_ns, &ended)
                 });
-                let generating = Instant::now();
-                let started = self
-                    .generators
-                    .iter()
-                    .zip(&counts)
-                    .map(|(generator, count)| {
-                        generator.start(scope, |host| fabric.host(host), &ended, count)
-                    })
-                    .collect::<Result<Vec<_>>>();
-                let until = begin + whole;
-                thread::sleep(begin.saturating_duration_since(Instant::now()));
-                let before = processor_time();
-                while started.is_ok() && Instant::now() < until && !loading.is_finished() {
-                    thread::sleep(LOOK);
-                }
-                let processors = Processors::between(&before, &processor_time());
-                thread::sleep(DRAIN);
-                let stopped = started.map(|tools| {
-                    said_at_end(servers.into_iter().chain(tools.into_iter().flatten()))
-                });
+                let started = Generated::start(scope, &self.generators, fabric, &ended, &counts);
+                let generated = started.wait([begin, begin + whole], || loading.is_finished());
+                let tools = generated.tools;
+                let stopped = tools.map(|tools| said_at_end(servers.into_iter().chain(tools)));
                 ended.store(true, Ordering::Release);
-                let generated = generating.elapsed().as_secs_f64();
+                let processors = generated.processors;
+                let generated = generated.began.elapsed().as_secs_f64();
                 let (sent, received) = (join(loading), join(receiving));
                 seen.store(true, Ordering::Release);
                 let observed = join(observing);

@@ -485,17 +485,10 @@ impl Cast {
         if series == Series::DmMqtt {
             self.reserve(layout, &by_group, publication.wire_bytes, flow.period);
         }
+        let publisher = Publisher::of(publication, flow, QOS);
         self.publishers.push(Publisher {
-            flow: publication.flow as u32,
-            name: flow.id.clone(),
-            wire_bytes: publication.wire_bytes,
-            frames: flow.frames,
-            period: flow.period,
-            jitter: flow.jitter,
-            qos: QOS,
-            requirements: Vec::new(),
-            host: from,
             endpoints,
+            ..publisher
         });
     }
 

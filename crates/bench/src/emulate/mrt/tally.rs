@@ -47,7 +47,7 @@ pub(super) struct Above {
 }
 
 /// Results of a case over all repetitions.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct TallyResult {
     pub(super) rows: Vec<Row>,
     pub(super) above: Above,
@@ -100,21 +100,7 @@ impl Tally {
             paths: BTreeMap::new(),
             rows: Vec::new(),
             recorders: Vec::new(),
-            result: TallyResult {
-                rows: Vec::new(),
-                above: Above::default(),
-                paths: [0, 0],
-                gaps: 0,
-                longest_gap: 0,
-                written: 0,
-                late: 0,
-                withheld: 0,
-                relayed: 0,
-                not_relayed: 0,
-                received: 0,
-                repeated: 0,
-                missed: 0,
-            },
+            result: TallyResult::default(),
         };
         for publication in &layout.publications {
             let flow = &scenario.network.flows[publication.flow];

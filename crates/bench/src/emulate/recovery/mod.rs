@@ -165,10 +165,7 @@ impl RecoveryArgs {
         }
         file.write(&json(&all), true)?;
         let markdown = self.page(&all).markdown();
-        writeln!(out, "{markdown}").map_err(Error::io("cannot write the table"))?;
-        if let Some(path) = &self.document {
-            document::update(path, &markdown)?;
-        }
+        document::publish(self.document.as_deref(), &markdown, out)?;
         Ok(())
     }
 
