@@ -309,7 +309,7 @@ fn a_group_that_changes_and_loses_cables_misses_nothing_and_gets_nothing_twice()
                 for peer in before.intersection(&asked.subscribers) {
                     let is_here = |copy: &&(End, Packet)| copy.1.destination == peer.address;
                     let copies = sent.copies.iter().filter(is_here).count();
-                    // What is on its way to a cable when it fails may be lost with it.
+                    // A failing cable may lose the packets that are in transit to it.
                     let least = usize::from(!fails);
                     assert!(
                         (least..=1).contains(&copies),

@@ -17,22 +17,22 @@ const VALUES: usize = 24;
 /// So many groups have their names side by side.
 const NAMES: usize = 8;
 
-/// What is drawn.
+/// A chart of bars in groups.
 #[derive(Debug, Clone)]
 pub struct Bars {
-    /// What the chart shows.
+    /// Title of the chart, for screen readers.
     pub title: String,
     /// Names of the bars of a group.
     pub series: Vec<String>,
-    /// What the mark means; it is named if a group has one.
+    /// Name of the mark in the legend, which has it if a group has a mark.
     pub mark: String,
-    /// What the values are.
+    /// Unit of the values.
     pub unit: Unit,
     /// The bars.
     pub groups: Vec<Group>,
 }
 
-/// What values are.
+/// Unit of values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     /// Times in µs.

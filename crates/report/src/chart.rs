@@ -22,6 +22,9 @@ const COLOURS: [(&str, &str, &str); 12] = [
     ("--s7", "#b8a800", "#b8a800"),
 ];
 
+/// Approximate width of a letter, pixels.
+pub(crate) const LETTER: f64 = 6.2;
+
 /// How the classes look, in terms of [`COLOURS`].
 const CLASSES: &str = "
 svg text{font:11px system-ui,sans-serif}svg .small{font-size:9px}.ink{fill:var(--ink)}.paper{fill:var(--paper)}

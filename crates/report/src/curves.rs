@@ -2,57 +2,56 @@
 
 use std::fmt::Write as _;
 
-use crate::chart::{Chart, escape, time};
+use crate::chart::{Chart, LETTER, escape, time};
 
-/// Size of a panel's plot, and what is around it.
+/// Width and height of a panel's plot, in pixels like all lengths here.
 const PLOT: (f64, f64) = (290.0, 190.0);
+/// Distance between panels, and margins of a plot.
 const GAP: f64 = 22.0;
 const LEFT: f64 = 52.0;
 const RIGHT: f64 = 12.0;
-/// The legend, in one row above the panels.
+/// Height of the legend, one row above the panels.
 const LEGEND: f64 = 30.0;
-/// A panel's title above it.
+/// Height of the title above a panel.
 const TITLE: f64 = 20.0;
 const BOTTOM: f64 = 24.0;
-/// Least distance of the labels of two times.
+/// Least distance between two labels of the time axis.
 const LABELS: f64 = 36.0;
-/// Width of a letter, nearly.
-const LETTER: f64 = 6.2;
 
-/// What is drawn.
+/// A chart of cumulative distributions.
 #[derive(Debug, Clone)]
 pub struct Cumulative {
-    /// What the chart shows.
+    /// Title of the chart, for screen readers.
     pub title: String,
     /// Names of the curves of each panel, up to eight.
     pub series: Vec<String>,
-    /// What the marks mean; it is named if a panel has one.
+    /// Name of the marks in the legend, which has it if a panel has marks.
     pub mark: String,
     /// Panels side by side; at least one.
     pub columns: usize,
     /// The panels, row by row.
     pub panels: Vec<Panel>,
-    /// The axis of time: its ends in µs.
+    /// Least and greatest time of the horizontal axis, µs.
     pub axis_us: (f64, f64),
 }
 
-/// Curves that are looked at together.
+/// Curves that share a plot.
 #[derive(Debug, Clone)]
 pub struct Panel {
-    /// Its title.
+    /// Title above the plot.
     pub title: String,
-    /// One for each of the series: points of µs and percent, ascending. Without points there is
-    /// none.
+    /// A curve for each of the series: points of time in µs and percent, in ascending order. A curve
+    /// without points is left out.
     pub curves: Vec<Vec<(f64, f64)>>,
-    /// Single points beside the curves: the number of the series, µs and percent.
+    /// Marks: the index of the series, the time in µs and percent.
     pub marks: Vec<(usize, f64, f64)>,
 }
 
-/// Where a panel is.
+/// Position of a panel in the chart.
 struct Place {
     left: f64,
     top: f64,
-    /// Logarithms of the axis' ends.
+    /// Logarithms of the ends of the time axis.
     low: f64,
     high: f64,
 }

@@ -3,46 +3,44 @@
 use std::fmt::Write as _;
 
 use crate::bars::{Unit, nice_step};
-use crate::chart::{Chart, escape};
+use crate::chart::{Chart, LETTER, escape};
 
 const PLOT_WIDTH: f64 = 496.0;
 const HEIGHT: f64 = 320.0;
 const LEFT: f64 = 56.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 44.0;
-/// Between the plot and the names, and their height.
+/// Distance between the plot and the names of lines, and height of a name.
 const GAP: f64 = 16.0;
 const ROW: f64 = 16.0;
-/// Length of the sign before a name.
+/// Length of the sample line before a name.
 const SIGN: f64 = 28.0;
-/// Width of a letter, nearly.
-const LETTER: f64 = 6.2;
 
 /// A line.
 #[derive(Debug, Clone)]
 pub struct Line {
-    /// Its name.
+    /// Name of the line.
     pub name: String,
     /// Colour, 0 to 7.
     pub colour: usize,
-    /// 0: drawn through, 1: long dashes, 2: short ones.
+    /// Dash style: 0 solid, 1 long dashes, 2 short dashes.
     pub dash: usize,
-    /// Seconds and values, ascending by time.
+    /// Points of time in s and value, in ascending order of time.
     pub points: Vec<(f64, f64)>,
 }
 
-/// What is drawn.
+/// A chart of lines over time.
 #[derive(Debug, Clone)]
 pub struct Lines {
-    /// What the chart shows.
+    /// Title of the chart, for screen readers.
     pub title: String,
-    /// What the values are.
+    /// Unit of the values.
     pub unit: Unit,
     /// The lines, in the order of their names.
     pub lines: Vec<Line>,
 }
 
-/// Draws values in the course of time.
+/// Draws lines over an axis of time.
 pub fn lines(all: &Lines) -> Chart {
     let points = || all.lines.iter().flat_map(|line| line.points.iter());
     let (until, time_step) = axis(points().map(|(seconds, _)| *seconds));

@@ -1,5 +1,5 @@
-//! The core of one broker in a simulation: its shards, the connections that they serve, and what
-//! they ask of the shell around them.
+//! The core of one broker in a simulation: its shards, the connections that they serve, and the
+//! requests of the shards to the shell around them.
 //!
 //! The shell is the simulation: it decides when bytes arrive, when output leaves, and how long
 //! commits, hand-overs and the mail between shards take.
@@ -29,35 +29,35 @@ pub struct ShardConn {
 /// The broker's side of a connection.
 #[derive(Debug, Default)]
 struct BrokerEnd {
-    /// While a shard serves it.
+    /// The shard that serves the connection, if one does.
     conn: Option<ShardConn>,
-    /// What has arrived and is not consumed.
+    /// Received bytes that the shard has not consumed.
     inbox: Vec<u8>,
     is_paused: bool,
-    /// Nothing more comes after what is in the inbox.
+    /// The client has ended the connection: no bytes follow those in the inbox.
     is_ended: bool,
-    /// When a shard last took a packet, or was not to be read for.
+    /// Time when a shard last consumed a packet, or stopped reading.
     last_heard: Option<Nanos>,
     paused_since: Nanos,
     longest_pause: Nanos,
 }
 
-/// What a shard asks of its shell.
+/// A request of a shard to its shell.
 #[derive(Debug)]
 pub enum ShardEffect {
-    /// There are bytes to write ([`SimulatedBroker::take_output`]).
+    /// Write bytes to the connection ([`SimulatedBroker::take_output`]).
     Write(Socket),
-    /// The connection ends, after these last bytes.
+    /// Close the connection after these last bytes.
     Close(Socket, Vec<u8>),
-    /// What has arrived is to be read again ([`SimulatedBroker::read`]).
+    /// Read received bytes again ([`SimulatedBroker::read`]).
     Resume(Socket),
-    /// Another shard is to take the connection ([`SimulatedBroker::accept`]).
+    /// Hand the connection over to another shard ([`SimulatedBroker::accept`]).
     HandOver(Socket, u16, Box<ConnMeta>),
-    /// Whatever is not about the bytes of a connection.
+    /// An output that does not concern the bytes of a connection.
     Other(Output),
 }
 
-/// What a shard did with bytes that had arrived.
+/// Result of a shard that read received bytes.
 #[derive(Debug)]
 pub struct Reading {
     /// The shard.
@@ -66,7 +66,7 @@ pub struct Reading {
     pub packets: Vec<u8>,
     /// Whether the last of them ended the connection.
     pub is_closed: bool,
-    /// How many of them were publications that were refused for lack of room.
+    /// Number of publications among them that were refused for lack of room.
     pub refused: u64,
     /// Whether there may be more to read.
     pub has_more: bool,
@@ -76,7 +76,7 @@ pub struct Reading {
 #[derive(Debug)]
 pub struct SimulatedBroker {
     directory: Arc<Directory>,
-    /// By their numbers.
+    /// The shards in the order of their numbers.
     pub shards: Vec<Shard>,
     ends: HashMap<Socket, BrokerEnd>,
     sockets: HashMap<ShardConn, Socket>,
@@ -98,8 +98,8 @@ impl SimulatedBroker {
         }
     }
 
-    /// Starts a broker with what a store has; `wall` is what the wall clock shows when the time is 0, in
-    /// ns.
+    /// Starts a broker with the content of a store. `wall` is the real time at simulated time 0, ns since
+    /// 1970.
     ///
     /// # Panics
     /// If the store cannot be read, or has two sessions of one client.
@@ -128,7 +128,7 @@ impl SimulatedBroker {
         broker
     }
 
-    /// What the shards share.
+    /// The directory that all shards share.
     pub fn directory(&self) -> &Arc<Directory> {
         &self.directory
     }
@@ -138,7 +138,7 @@ impl SimulatedBroker {
         &mut self.shards[usize::from(shard)]
     }
 
-    /// When a shard next has something to do by itself, if one has.
+    /// Earliest time at which a shard has work by itself.
     pub fn next_timeout(&self) -> Option<Nanos> {
         self.shards.iter().filter_map(Shard::next_timeout).min()
     }
@@ -161,14 +161,14 @@ impl SimulatedBroker {
         self.ends.get(&at)?.conn
     }
 
-    /// The bytes that have arrived over a connection and no shard has consumed.
+    /// Received bytes of a connection that no shard has consumed.
     pub fn inbox(&mut self, at: Socket) -> &mut Vec<u8> {
         &mut self.ends.entry(at).or_default().inbox
     }
 
-    /// Hands what has arrived over a connection to the shard that serves it, unless that does not read;
-    /// with `single`, not more than the first packet. What the shard asks for then comes first
-    /// ([`Self::effects`]), before more is read.
+    /// Passes received bytes of a connection to the shard that serves it, or only the first packet if
+    /// `single` is set. Returns `None` if no shard serves the connection, if the shard has stopped reading,
+    /// or if there are no bytes. The caller carries out [`Self::effects`] before it reads again.
     ///
     /// # Panics
     /// If the shard consumes more than there is, or leaves a whole packet although it reads.
@@ -206,7 +206,7 @@ impl SimulatedBroker {
         })
     }
 
-    /// Notes that the client has ended a connection: nothing follows the bytes that have arrived.
+    /// Notes that the client has ended a connection: no bytes follow those in the inbox.
     pub fn end(&mut self, at: Socket) {
         self.ends.entry(at).or_default().is_ended = true;
     }

@@ -1,8 +1,8 @@
-//! Connections as networks have them: what one end sends arrives at the other in its
-//! order, each end closes for itself, and a network that breaks may tell nobody.
+//! Connections like those of TCP: payloads arrive in the order of sending, each end closes its
+//! side, and a broken network may notify neither end.
 //!
-//! This holds the state of a connection; [`crate::VirtualNetwork`] schedules what arrives, and
-//! knows who the ends are.
+//! A [`Connection`] is the state; [`crate::VirtualNetwork`] schedules arrivals and knows the parties
+//! at the ends.
 
 use std::collections::BTreeMap;
 
@@ -11,18 +11,18 @@ use punctual_model::{Nanos, Rng};
 /// A connection with the ends 0 and 1.
 #[derive(Debug, Clone)]
 pub(crate) struct Connection {
-    /// When it was opened.
+    /// Time of opening.
     pub(crate) opened: Nanos,
-    /// Which ends have closed it, or have been told that the other one has.
+    /// For each end, whether it has closed the connection or has been notified that its peer has.
     closed: [bool; 2],
-    /// Nothing arrives any more.
+    /// The network is broken: payloads are lost.
     is_silent: bool,
-    /// When the last of what was sent to each end arrives.
+    /// For each end, when the last payload in transit to it arrives.
     last: [Nanos; 2],
 }
 
 impl Connection {
-    /// Opened at a time.
+    /// A connection that is opened at `now`.
     pub(crate) fn new(now: Nanos) -> Self {
         Self {
             opened: now,
@@ -32,9 +32,9 @@ impl Connection {
         }
     }
 
-    /// When something arrives that the end `from` sends and that would arrive at `at`
-    /// by itself: not before what was sent before it. `None` if this end has closed the connection.
-    /// What arrives over a broken network is lost there ([`Self::is_live`]).
+    /// The arrival time of a payload from the end `from` that takes until `at`, or until earlier
+    /// payloads have arrived. `None` if this end has closed the connection. A payload that arrives over a
+    /// broken network is lost ([`Self::is_live`]).
     pub(crate) fn send(&mut self, from: usize, at: Nanos) -> Option<Nanos> {
         let last = &mut self.last[1 - from];
         if self.closed[from] {
@@ -44,13 +44,13 @@ impl Connection {
         Some(*last)
     }
 
-    /// The end `side` closes the connection, or is told that the other one has; whether that is new.
+    /// Closes the end `side`, by itself or because its peer has closed; returns whether it was open.
     pub(crate) fn close(&mut self, side: usize) -> bool {
         !std::mem::replace(&mut self.closed[side], true)
     }
 
-    /// When the other end is told that `side` has closed the connection, which it does now: after what
-    /// was sent before. `None` if it is not told.
+    /// The time at which the peer of `side`, which closes now, is notified: after the payloads in transit.
+    /// `None` if the network is broken.
     pub(crate) fn end(&self, side: usize, now: Nanos) -> Option<Nanos> {
         (!self.is_silent).then(|| now.max(self.last[1 - side]))
     }
@@ -60,13 +60,12 @@ impl Connection {
         !self.closed[side]
     }
 
-    /// Whether the end `side` has not closed the connection and the network is not broken: what it sends
-    /// leaves, and what was sent to it arrives.
+    /// Whether the end `side` has not closed the connection, and the network is not broken.
     pub(crate) fn is_live(&self, side: usize) -> bool {
         !self.closed[side] && !self.is_silent
     }
 
-    /// The network breaks: nothing arrives from now on, and nobody is told.
+    /// Breaks the network: payloads are lost from now on, and the ends get no notice.
     pub(crate) fn silence(&mut self) {
         self.is_silent = true;
     }
@@ -77,19 +76,19 @@ impl Connection {
     }
 }
 
-/// Where connections can be made in a network of nodes.
+/// A link of a network of nodes, over which connections can be opened.
 #[derive(Debug, Clone)]
 pub struct Edge {
-    /// The nodes; the first one opens the connection.
+    /// The nodes at the ends; the first one opens connections.
     pub ends: [usize; 2],
-    /// Time from one to the other.
+    /// Delay from one node to the other.
     pub delay: Nanos,
-    /// No connection can be made, and those that exist carry nothing.
+    /// No connection can be opened, and existing ones are broken.
     pub is_cut: bool,
 }
 
 impl Edge {
-    /// One that is not cut.
+    /// An edge that is not cut.
     pub fn new(ends: [usize; 2], delay: Nanos) -> Self {
         Self {
             ends,

@@ -6,20 +6,20 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-/// The seeds of a simulation, one after the other. Who panics while one of them is the last that was
-/// taken is told on standard error how to repeat that run.
+/// The seeds of a simulation, one after the other. If the thread panics, standard error shows how to
+/// repeat the run with the seed that was taken last.
 #[derive(Debug)]
 pub struct Seeds {
     left: Range<u64>,
     taken: Option<u64>,
 }
 
-/// Those that the environment says; otherwise `few`, from 0 on.
+/// The seeds that the environment names, or `few` seeds from 0 on.
 pub fn seeds(few: u64) -> Seeds {
     seeds_from(0, few)
 }
 
-/// Those that the environment says; otherwise `few`, from `first` on.
+/// The seeds that the environment names, or `few` seeds from `first` on.
 pub fn seeds_from(first: u64, few: u64) -> Seeds {
     let (first, count) = match variable("PUNCTUAL_SEED") {
         Some(seed) => (seed, 1),
@@ -35,13 +35,13 @@ pub fn seeds_from(first: u64, few: u64) -> Seeds {
 }
 
 impl Seeds {
-    /// How many are left.
+    /// Number of seeds that have not been taken.
     pub fn left(&self) -> u64 {
         self.left.end - self.left.start
     }
 
-    /// What `run` returns for each seed, in no order, on all processors. Once one panics no other begins,
-    /// and this panics as that did.
+    /// Calls `run` with each seed, on all processors, and returns the results in no order. If a run panics,
+    /// no other run begins, and the panic is resumed here.
     pub fn in_parallel<T: Send>(self, run: impl Fn(u64) -> T + Sync) -> Vec<T> {
         let end = self.left.end;
         let next = AtomicU64::new(self.left.start);

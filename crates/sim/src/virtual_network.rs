@@ -1,11 +1,11 @@
 //! The clock, the events and the connections of a simulation.
 //!
-//! A simulation asks for the next event, does what its parties do then, and sends, closes and
-//! schedules what follows. Connections are between any parties, or between nodes that are joined
-//! by [`Edge`]s: those are dialled again and again, and break when their edge is cut.
+//! A simulation takes the next event, lets its parties react, and sends, closes and schedules the
+//! results. A connection joins two parties, or two nodes over an [`Edge`]. Connections over an edge
+//! are dialled again and again, and break when the edge is cut.
 //!
-//! Invariant: equal calls lead to equal events in equal order. What one end of a connection sends
-//! arrives in its order, and the end of the connection after it.
+//! Invariant: equal calls lead to equal events in equal order. Payloads from one end of a connection
+//! arrive in the order of sending, and the end of the connection arrives after them.
 
 use punctual_model::Nanos;
 
@@ -14,7 +14,7 @@ use crate::queue::Queue;
 
 /// Time between two attempts to connect over an edge.
 const DIAL: Nanos = Nanos::from_millis(100);
-/// How long a node that has dialled waits until the other one has said who it is.
+/// Time for which a node that has dialled waits for the identity of the other node.
 const PATIENCE: Nanos = Nanos::from_secs(1);
 
 /// One end of a connection.
@@ -37,8 +37,8 @@ impl Socket {
     }
 }
 
-/// What happens in a simulation; `P` is what connections carry, and `E` are the simulation's own
-/// events.
+/// An event of a simulation. `P` is the payload of connections, and `E` the type of the simulation's
+/// own events.
 #[derive(Debug)]
 pub enum NetworkEvent<P, E> {
     /// Something that was sent arrives at a socket that is open.
@@ -51,20 +51,20 @@ pub enum NetworkEvent<P, E> {
     Other(E),
 }
 
-/// What a node does when it is to connect over an edge.
+/// Reaction of a node that is due to connect over an edge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialled {
     /// Nothing: it is connected, or does not run.
     Nothing,
-    /// It closes this end of a connection whose other end has not said in time who it is.
+    /// The node closes this end of a connection, because the other node has not identified itself in time.
     GivesUp(Socket),
-    /// It fails: the edge is cut, or the other node does not run.
+    /// The attempt fails: the edge is cut, or the other node does not run.
     Fails,
-    /// It connects.
+    /// The node connects.
     Connects,
 }
 
-/// Where a connection has its delay from.
+/// Source of the delay of a connection.
 #[derive(Debug, Clone, Copy)]
 enum Way {
     /// The delay of this edge.
@@ -86,12 +86,12 @@ pub struct VirtualNetwork<N, P, E> {
     now: Nanos,
     events: Queue<NetworkEvent<P, E>>,
     wires: Vec<Wire<N>>,
-    /// Where nodes can connect to each other.
+    /// The edges over which nodes can connect.
     pub edges: Vec<Edge>,
 }
 
 impl<N, P, E> VirtualNetwork<N, P, E> {
-    /// Without connections.
+    /// A network without connections.
     pub fn new(now: Nanos, edges: Vec<Edge>) -> Self {
         Self {
             now,
@@ -101,7 +101,7 @@ impl<N, P, E> VirtualNetwork<N, P, E> {
         }
     }
 
-    /// The time.
+    /// The simulated time.
     pub fn now(&self) -> Nanos {
         self.now
     }
@@ -111,13 +111,13 @@ impl<N, P, E> VirtualNetwork<N, P, E> {
         self.events.schedule(at, NetworkEvent::Other(event));
     }
 
-    /// When the next event happens, if there is one.
+    /// Time of the next event, if there is one.
     pub fn next_time(&self) -> Option<Nanos> {
         self.events.next_time()
     }
 
-    /// Takes the next event that happens at `until` at the latest; it is that time then. Without
-    /// one it is `until`.
+    /// Takes the next event up to `until`, and sets the clock to its time. Without such an event, sets the
+    /// clock to `until`.
     pub fn next(&mut self, until: Nanos) -> Option<NetworkEvent<P, E>> {
         while let Some((at, event)) = self.events.pop(until) {
             self.now = self.now.max(at);
@@ -135,13 +135,13 @@ impl<N, P, E> VirtualNetwork<N, P, E> {
         None
     }
 
-    /// Lets time pass in which nothing happens; does nothing if it is later.
+    /// Sets the clock to `until`, unless it is later already.
     pub fn advance(&mut self, until: Nanos) {
         self.now = self.now.max(until);
     }
 
-    /// Lets time pass in which nobody does anything: what would happen meanwhile happens at its
-    /// end, after `first`.
+    /// Advances the clock by `time` while no party reacts: events that are due meanwhile happen at the end,
+    /// after the events `first`.
     pub fn stand_still(&mut self, time: Nanos, first: impl IntoIterator<Item = E>) {
         let until = self.now + time;
         let due: Vec<_> = std::iter::from_fn(|| self.events.pop(until)).collect();
@@ -154,19 +154,19 @@ impl<N, P, E> VirtualNetwork<N, P, E> {
         }
     }
 
-    /// Whether nothing is going to happen.
+    /// Whether no event is scheduled.
     pub fn is_quiet(&self) -> bool {
         self.events.is_empty()
     }
 
-    /// All connections break, and nobody is told; no event that is scheduled happens.
+    /// Breaks all connections without notice to their ends, and discards all scheduled events.
     pub fn clear(&mut self) {
         self.events.clear();
         let all = self.wires.iter_mut();
         all.for_each(|wire| wire.state.silence());
     }
 
-    /// Opens a connection over which what is sent takes `delay`; returns its number.
+    /// Opens a connection with this delay; returns its number.
     pub fn connect(&mut self, ends: [N; 2], delay: Nanos) -> usize {
         self.open(ends, Way::Takes(delay))
     }
@@ -211,8 +211,8 @@ impl<N, P, E> VirtualNetwork<N, P, E> {
             .collect()
     }
 
-    /// Sends something from a socket, which arrives `late` more than the connection takes. It does not
-    /// arrive if this end has closed the connection, or the connection breaks.
+    /// Sends a payload, which arrives after the delay of the connection plus `late`. It is lost if this end
+    /// has closed the connection, or if the connection breaks.
     pub fn send(&mut self, from: Socket, what: P, late: Nanos) {
         if let Some(at) = self.arrival(from, late) {
             let event = NetworkEvent::Arrived(from.peer(), what);
@@ -220,7 +220,8 @@ impl<N, P, E> VirtualNetwork<N, P, E> {
         }
     }
 
-    /// Ends what a socket sends; it goes on receiving. The peer is told as if that were sent.
+    /// Ends the sending direction of a socket, which still receives. The peer is notified after the payloads
+    /// in transit.
     pub fn finish(&mut self, from: Socket, late: Nanos) {
         if let Some(at) = self.arrival(from, late) {
             self.events.schedule(at, NetworkEvent::Ended(from.peer()));
@@ -236,8 +237,8 @@ impl<N, P, E> VirtualNetwork<N, P, E> {
         wire.state.send(from.side, self.now + delay + late)
     }
 
-    /// Closes one end of a connection; returns whether it was open. The peer is told at once, or when
-    /// everything that was sent before has arrived.
+    /// Closes one end of a connection; returns whether it was open. The peer is notified after the payloads
+    /// in transit.
     pub fn close(&mut self, at: Socket) -> bool {
         let state = &mut self.wires[at.connection].state;
         let is_new = state.close(at.side);
@@ -247,12 +248,12 @@ impl<N, P, E> VirtualNetwork<N, P, E> {
         is_new
     }
 
-    /// Closes one end of a connection without telling its peer; returns whether it was open.
+    /// Closes one end of a connection without notice to its peer; returns whether it was open.
     pub fn drop_end(&mut self, at: Socket) -> bool {
         self.wires[at.connection].state.close(at.side)
     }
 
-    /// A connection breaks: nothing arrives any more, and nobody is told.
+    /// Breaks a connection: payloads are lost, and the ends get no notice.
     pub fn silence(&mut self, connection: usize) {
         self.wires[connection].state.silence();
     }
@@ -267,12 +268,12 @@ impl<N, P, E> VirtualNetwork<N, P, E> {
         self.wires[at.connection].state.is_open(at.side)
     }
 
-    /// Whether an end has not closed the connection, which is not broken.
+    /// Whether an end has not closed the connection, and the connection is not broken.
     pub fn is_live(&self, at: Socket) -> bool {
         self.wires[at.connection].state.is_live(at.side)
     }
 
-    /// From now on the first node of each edge is to connect to the second one.
+    /// Schedules that the first node of each edge connects to the second node, from now on again and again.
     pub fn dial_all(&mut self) {
         for edge in 0..self.edges.len() {
             self.schedule_dial(edge, self.now);
@@ -283,8 +284,8 @@ impl<N, P, E> VirtualNetwork<N, P, E> {
         self.events.schedule(at, NetworkEvent::Dial(edge));
     }
 
-    /// What the first node of an edge does to connect to the second one. `runs` says which nodes do, and
-    /// `has_heard` whether the party at an end has heard from the other one.
+    /// Decides how the first node of an edge reacts when it is due to connect to the second node. `runs`
+    /// says whether a node runs, and `has_heard` whether a party has heard from its peer.
     pub fn dial(
         &self,
         edge: usize,
@@ -312,8 +313,8 @@ impl<N, P, E> VirtualNetwork<N, P, E> {
         }
     }
 
-    /// Nothing passes an edge from now on. Returns the connections over it that are open at an end: they
-    /// are broken, and nobody is told.
+    /// Cuts an edge. Breaks the connections over it that are open at an end, without notice to their ends,
+    /// and returns their numbers.
     pub fn cut(&mut self, edge: usize) -> Vec<usize> {
         self.edges[edge].is_cut = true;
         let mut broken = Vec::new();
@@ -327,7 +328,7 @@ impl<N, P, E> VirtualNetwork<N, P, E> {
         broken
     }
 
-    /// Connections can be made over an edge again; returns whether they could not.
+    /// Mends an edge; returns whether it was cut.
     pub fn mend(&mut self, edge: usize) -> bool {
         std::mem::take(&mut self.edges[edge].is_cut)
     }

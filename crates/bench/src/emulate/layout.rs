@@ -1,5 +1,5 @@
-//! Derives from a network's nodes, links and flows what has to be built: hosts, switches, cables,
-//! and the paths between hosts. Pure.
+//! Derives the hosts, switches and cables of an emulation, and the paths between hosts, from a
+//! network's nodes, links and flows. Pure.
 //!
 //! A node is a switch if a flow enters it by one link with a rate and leaves it by another, or if
 //! no flow crosses it and it has links to two other nodes; all other nodes are hosts. A link

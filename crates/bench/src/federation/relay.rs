@@ -103,7 +103,7 @@ struct ForwardPath {
 }
 
 impl ForwardPath {
-    /// Reads once and writes what was read; false at the end of the stream.
+    /// Reads bytes once and writes them. Returns false at the end of the stream.
     fn carry(&mut self) -> io::Result<bool> {
         let n = self.from.read(&mut self.bytes)?;
         self.to.write_all(&self.bytes[..n])?;

@@ -56,7 +56,7 @@ fn groups_reach_every_broker_with_one_copy_on_each_link() {
         for row in case["rows"].as_array().unwrap() {
             assert_eq!(row["written"], row["seen"], "{row}");
         }
-        // What has come by a group was passed on to the brokers.
+        // The relays passed every datagram of a group on to their brokers.
         let count = |name: &str| case[name].as_u64().unwrap();
         let copies = match case["series"].as_str().unwrap() {
             "mqtt" => 0,

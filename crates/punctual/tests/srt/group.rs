@@ -8,15 +8,6 @@ use crate::network::{BROKER, Network, PUBLISHER, SUBSCRIBER};
 use crate::programs::{Controller, Table};
 use crate::until;
 
-/// What a manager writes: datagrams from the host at the first switch to those at the second and
-/// the third.
-const REQUEST: &str = r#"["Punctual", {"op": "insert", "table": "Request", "row": {
-    "manager": "me", "flow": "axis", "generation": 1, "topic": "axis", "qos": 0,
-    "publisher": "udp:10.78.0.1:4000",
-    "subscribers": ["set", ["udp:10.78.0.2:5000", "udp:10.78.0.3:5000"]],
-    "deadline_ns": 50000000, "period_ns": 100000000, "jitter_ns": 0,
-    "size": 100, "wire_bytes": 202, "frames": 1}}]"#;
-
 const MESSAGES: u64 = 50;
 
 fn open(host: &Namespace, address: IpAddr, port: u16) -> UdpSocket {
@@ -37,7 +28,11 @@ fn a_cable_carries_one_copy_for_all_members_behind_it() {
     let table = Table::start(&network.switches);
     // The test sends as fast as messages are received, and not every 100 ms.
     let _controller = Controller::start(&network, &table, &["--policing", "nothing"]);
-    table.insert(REQUEST);
+    // From the host at the first switch to those at the second and the third.
+    table.request(
+        "udp:10.78.0.1:4000",
+        ["udp:10.78.0.2:5000", "udp:10.78.0.3:5000"],
+    );
     let group = until("the group", || table.group());
     let route = "route add 224.0.0.0/4 dev eth0";
     network.publisher.ip(route).unwrap();
@@ -60,7 +55,7 @@ fn a_cable_carries_one_copy_for_all_members_behind_it() {
         let mut words = text.split(|c: char| !c.is_ascii_digit());
         words.find_map(|word| word.parse::<u8>().ok())
     });
-    // What may come late from setting up, such as ARP, counts in no queue of a flow.
+    // Late packets of the set-up, such as ARP, use queue 0 and not the queue of the flow.
     let queued = network.sent("s1-s2", queue);
     for number in 0..MESSAGES as u8 {
         stranger.send_to(&[200; 100], ("239.1.1.1", 5000)).unwrap();

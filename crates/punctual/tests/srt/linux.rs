@@ -25,14 +25,6 @@ links = [
 ]
 "#;
 
-/// What a manager writes: datagrams from the first host to the others.
-const REQUEST: &str = r#"["Punctual", {"op": "insert", "table": "Request", "row": {
-    "manager": "me", "flow": "axis", "generation": 1, "topic": "axis", "qos": 0,
-    "publisher": "udp:10.79.0.1:4000",
-    "subscribers": ["set", ["udp:10.79.0.2:5000", "udp:10.79.0.3:5000"]],
-    "deadline_ns": 50000000, "period_ns": 100000000, "jitter_ns": 0,
-    "size": 100, "wire_bytes": 202, "frames": 1}}]"#;
-
 /// A switch and three hosts, which know each other's addresses.
 struct Row {
     switch: Namespace,
@@ -102,7 +94,8 @@ fn this_machine_can_be_the_switch() {
             .find_map(|word| word.trim().parse::<u64>().ok())
     };
     let controller = start();
-    table.insert(REQUEST);
+    let members = ["udp:10.79.0.2:5000", "udp:10.79.0.3:5000"];
+    table.request("udp:10.79.0.1:4000", members);
     let queue = until("the answer", answer);
     assert!(queue > 0);
     let port = row.switch.ip("-d link show s1-h2").unwrap();

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use punctual_measure::http_get;
 use punctual_southbound::srt::SCHEMA;
 use punctual_testbed::netns::Namespace;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::network::{BROKER, Network, PORT, PUBLISHER, SUBSCRIBER};
 use crate::until;
@@ -187,9 +187,16 @@ impl Table {
         self.path("socket")
     }
 
-    /// Writes a row: an operation on the database as JSON.
-    pub(crate) fn insert(&self, operation: &str) {
-        let done = self.client("transact", &[operation]);
+    /// Requests, as a manager does, a flow of datagrams from one peer to others.
+    pub(crate) fn request(&self, publisher: &str, subscribers: [&str; 2]) {
+        let row = json!({
+            "manager": "me", "flow": "axis", "generation": 1, "topic": "axis", "qos": 0,
+            "publisher": publisher, "subscribers": ["set", subscribers],
+            "deadline_ns": 50_000_000, "period_ns": 100_000_000, "jitter_ns": 0,
+            "size": 100, "wire_bytes": 202, "frames": 1,
+        });
+        let operation = json!(["Punctual", {"op": "insert", "table": "Request", "row": row}]);
+        let done = self.client("transact", &[&operation.to_string()]);
         assert!(done.contains("uuid"), "{done}");
     }
 
