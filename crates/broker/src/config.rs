@@ -124,8 +124,8 @@ pub struct Limits {
     /// Unacknowledged QoS 1 and 2 messages to one client: 1..=65 535. A
     /// smaller Receive Maximum of the client wins.
     pub max_inflight: u16,
-    /// Receive Maximum that clients are given: unacknowledged QoS 2 messages from one client.
-    /// Beyond: 0x93.
+    /// Receive Maximum that clients are given: the most unacknowledged QoS 2 messages from one
+    /// client. A client that exceeds it is disconnected with 0x93.
     pub receive_maximum: u16,
     /// Topic aliases a client may define, and the broker defines to a client.
     pub topic_alias_maximum: u16,

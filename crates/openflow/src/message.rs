@@ -104,7 +104,7 @@ impl Envelope {
         self.encode(&mut out).map(|()| out)
     }
 
-    /// Appends it with a length that is wrong above 65 535 bytes.
+    /// Appends the message. Its length field is wrong if it has more than 65 535 bytes.
     pub(crate) fn put(&self, out: &mut Vec<u8>) {
         let version = match &self.message {
             Message::Hello(hello) => hello.version,

@@ -151,7 +151,7 @@ impl Client {
         self.config.max_datagram.saturating_sub(header)
     }
 
-    /// Packets that were sent again so far.
+    /// Number of packets that were retransmitted so far.
     pub fn repeated(&self) -> u64 {
         self.repeated_sent
     }

@@ -31,7 +31,7 @@ pub use selection::{Selection, SelectionError, choose_paths};
 /// Paths that are put to [`Admission`] before the search gives up.
 pub const MAX_VERIFIED: usize = 32;
 
-/// From where to where a flow goes.
+/// The nodes at the ends of a flow's paths.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ends {
     /// The publisher.

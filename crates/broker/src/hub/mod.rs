@@ -57,8 +57,8 @@ use crate::{Config, Nanos, Stats};
 /// message takes over many brokers, so that they are sent between two messages rather than with
 /// one. Clients do not notice it, nor does TCP, which acknowledges by itself after 40 ms.
 const LATE: Nanos = Nanos::from_millis(5);
-/// The same for a broker with a store: shorter than a commit, as neighbours have a store, too, and
-/// need not store a message that is acknowledged before.
+/// As [`LATE`], for a broker with a store. It is shorter than a commit: a neighbour with a store
+/// need not store a message that is acknowledged before the commit.
 const LATE_BESIDE_STORE: Nanos = Nanos(250_000);
 /// Number of unsent bytes from which acknowledgements do not wait. Likewise from as many bytes as
 /// Receive Maximum: a quarter of the neighbour's window, at four bytes for an acknowledgement.

@@ -230,7 +230,7 @@ impl PendingOperations {
         ticket > self.handed
     }
 
-    /// Bytes of operations that were not handed over.
+    /// Bytes of the operations that were not handed over to the writer.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }

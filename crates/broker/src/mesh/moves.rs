@@ -66,8 +66,8 @@ pub(crate) struct DeliveryHistory {
 }
 
 impl DeliveryHistory {
-    /// Records a message that is delivered at this broker; `once` if with QoS 2, so that it is
-    /// recognised after a restart, too. False if the session has received it.
+    /// Records a message that is delivered at this broker. With `once` (QoS 2) the record also survives
+    /// a restart. Returns false if the session has received the message.
     pub(crate) fn note(&mut self, name: u64, once: bool) -> bool {
         let given = self.given.iter().any(|given| given.has(name));
         if self.passed.contains(&name) || given || !self.names.insert(name) {

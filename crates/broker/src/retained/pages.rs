@@ -240,7 +240,7 @@ fn tidy<K: Copy + Ord, V: Copy>(pages: &mut Vec<Lower<K, V>>, at: usize) {
     }
 }
 
-/// Entries in order.
+/// Iterator over the entries of a range, in ascending order of keys.
 #[derive(Debug, Clone)]
 pub(super) struct Range<'a, K, V> {
     /// The remaining entries of a page.

@@ -384,7 +384,7 @@ impl Core {
         Ok(self.requested(id, filters.len(), false, now))
     }
 
-    /// Checks a request and finds an identifier for it.
+    /// Checks a SUBSCRIBE or UNSUBSCRIBE and allots a packet identifier.
     fn request(
         &mut self,
         filters: &[&str],

@@ -54,7 +54,7 @@ pub(super) struct Engine {
     /// Acknowledgements of receivers that take their time: when they are due, whose, which kind and
     /// which identifier. In the order of arrival, which is that of the times.
     late: VecDeque<(u64, u32, u8, u16)>,
-    /// How much time, in nanoseconds.
+    /// Delay of the acknowledgements of these receivers, ns.
     ack_delay: u64,
     /// A greedy publisher had room for more than was put in this turn.
     eager: bool,

@@ -56,7 +56,7 @@ pub struct Report {
     pub acknowledged_per_s: Option<f64>,
     /// CPU time of the generator's thread as a share of the measured interval.
     pub generator_cpu_share: f64,
-    /// What the run cost the broker, if its process was known.
+    /// CPU time, system calls and memory of the broker in the run, if its process was known.
     pub broker: Option<BrokerCost>,
     /// What idle connections cost (scenario `idle`).
     pub idle: Option<IdleCost>,

@@ -75,7 +75,7 @@ impl Peers {
         self.reached.iter().map(|(home, visit)| (home, *visit))
     }
 
-    /// Whether a home is reached, or may come back.
+    /// Whether a home is reachable, or may become reachable again.
     pub(super) fn knows(&self, home: &HomeId) -> bool {
         self.reaches(home) || self.absent.contains_key(home)
     }

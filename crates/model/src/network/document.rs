@@ -247,7 +247,7 @@ type Key = (&'static str, Kind);
 
 #[derive(Clone, Copy)]
 enum Kind {
-    /// Taken as it is.
+    /// A value that is not converted.
     Any,
     /// A whole number, not negative.
     Number,

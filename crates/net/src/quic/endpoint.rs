@@ -47,7 +47,7 @@ pub(super) struct Listener {
     settings: (Arc<ListenerPolicy>, Arc<ServerConfig>),
 }
 
-/// What the shard knows when a client wants to connect.
+/// The state of the shard by which a new connection is accepted or not.
 pub(super) struct Room<F> {
     /// The process stops, or is behind: the client is to ask again, later.
     pub(super) busy: bool,

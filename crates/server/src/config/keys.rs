@@ -1033,8 +1033,8 @@ impl Listener {
         self.rejected.map(|rejected| rejected == Rejected::Refuse)
     }
 
-    /// Who may connect here without a user name, with "auto" resolved: never
-    /// [`Anonymous::Auto`].
+    /// The clients that may connect here without a user name. "auto" is resolved,
+    /// so the result is never [`Anonymous::Auto`].
     pub(crate) fn anonymous(&self, auth: &Auth) -> Anonymous {
         match (self.allow_anonymous, self.passwords(auth)) {
             (Anonymous::Auto, Some(_)) => Anonymous::Nobody,

@@ -53,9 +53,9 @@ pub(super) struct Bounds {
     pub(super) answers: u32,
     /// How long the head of a request may take, the wait for it included.
     pub(super) head: Duration,
-    /// Bytes of the head of a request, and of what is read ahead.
+    /// Most bytes of the head of a request, and most bytes that are read ahead.
     pub(super) head_bytes: usize,
-    /// Headers of a request.
+    /// Most headers of a request.
     pub(super) headers: usize,
     /// Age after which a connection takes no more requests.
     pub(super) age: Duration,

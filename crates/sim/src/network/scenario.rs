@@ -22,7 +22,7 @@ pub struct Scenario {
 /// The choices for a flow.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct FlowChoices {
-    /// Its name, for the reader; the order decides.
+    /// Name of the link, for readers only: entries are matched with links by their order.
     #[serde(default)]
     pub id: String,
     /// The messages of the flow in order of time.

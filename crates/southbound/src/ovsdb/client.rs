@@ -196,7 +196,7 @@ impl ClientCore {
 }
 
 impl Client {
-    /// Begins to connect, on the runtime that this is called on.
+    /// Begins to connect, on the caller's Tokio runtime.
     ///
     /// # Errors
     /// A certificate cannot be used, or there is no server to connect to.

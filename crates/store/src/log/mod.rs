@@ -517,9 +517,9 @@ impl<M: Medium> Log<M> {
         Ok((number, START as u64))
     }
 
-    /// Sees to it that the next frame has somewhere to go: if the last segment is
-    /// not written to any more and the disk has no room for another, it is wiped
-    /// after its last commit and goes on.
+    /// Ensures that there is a segment for the next frame. If the last segment is
+    /// closed and the disk has no room for another one, its part behind the last
+    /// commit is wiped and it is opened again.
     fn make_place(&mut self) -> Result<(), StoreError> {
         if self.open || self.reserve.is_some() {
             return Ok(());

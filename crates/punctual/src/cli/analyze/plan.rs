@@ -134,7 +134,7 @@ impl Plan {
         Ok(Outcome::Planned(Planned { network, remarks }))
     }
 
-    /// Priorities for a network, or why there are none.
+    /// Finds priorities for the flows of a network; the inner error says why there are none.
     fn assign(
         &self,
         order: Order,

@@ -85,7 +85,7 @@ impl Failures {
         self.0.remove(suspect);
     }
 
-    /// Failures that are counted.
+    /// Number of counted failures of a suspect.
     #[cfg(test)]
     pub(super) fn count(&self, suspect: &Suspect) -> u32 {
         self.0.get(suspect).map_or(0, |entry| entry.count)
